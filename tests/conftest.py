@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,11 +13,21 @@ from stepscope.run.cpus import allowed_cpus
 
 # Examples that take long on a busy machine are no failures, nor is it one to make them slowly; and
 # they are the same each time, so that a run judges the code and not its luck (the fuzzers of the
-# slow tests look further).
-settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
-settings.load_profile("untimed")
+# slow tests look further). Where the slow tests run, each property is tried on more of them.
+for name, examples in (("default", 40), ("with the slow tests", 100)):
+    settings.register_profile(
+        f"untimed {name}",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize=True,
+        max_examples=examples,
+    )
+settings.load_profile("untimed default")
+
+# Workers and the processes of the tests read each other's compiled modules: without them, each
+# worker takes ten seconds to rewrite what it collects. Nothing else of a test depends on it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Where this is exported, as workers of xdist have it, nothing is as wide as in a pipe.
 os.environ.pop("COLUMNS", None)
@@ -25,6 +36,12 @@ os.environ.pop("COLUMNS", None)
 # interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try more examples where the slow tests run."""
+    if "not slow" not in config.option.markexpr:
+        settings.load_profile("untimed with the slow tests")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tests.support.chrome_traces import assert_same_tables, read_compiled, read_tolerantly
-
-from stepscope.trace.load import load
+from tests.support.real_traces import load_real
 
 _default = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 ROOT = Path(os.environ.get("STEPSCOPE_TRACES", _default))
@@ -88,9 +87,6 @@ def test_gpu_events_are_on_devices_and_streams() -> None:
     ],
 )  # fmt: skip
 def test_steps(name: str, steps: int) -> None:
-    path = ROOT / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    found = load(path, store=False).steps
+    found = load_real(f"{name}.json.gz").steps
     assert len(found) == steps
     assert found["start_ns"][1:].to_list() == found["end_ns"][:-1].to_list()

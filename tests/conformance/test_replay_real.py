@@ -7,9 +7,8 @@ import re
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, path_of, real_trace
+from tests.support.real_traces import NAMES, diagnosis_of, real_trace
 
-from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.comparison.compare import compare
 from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.critical_path import path_of as critical_path_of
@@ -17,7 +16,6 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.reader import open_run
 from stepscope.trace.arrays import intervals
 
 SOME = tuple(n for n in NAMES if not re.search(r"dlrm_8rank/rank[1-6]", n))
@@ -94,7 +92,7 @@ EXPECTED = {
 
 @each_trace
 def test_the_report_has_a_verdict_a_partition_and_ordered_findings(name):
-    diagnosis = diagnose(open_run(str(path_of(name))))
+    diagnosis = diagnosis_of(name)
     (rank,) = diagnosis.ranks
     assert rank.partition is not None
     assert rank.device is rank.partition
@@ -117,7 +115,7 @@ def test_only_the_ranks_that_wait_are_told_so():
         quick = replay(unchanged(graph).scale_work(graph.kind == NodeKind.COMMUNICATION, 0.0))
         waiting[rank] = quick.saving_ns
     assert waiting[3] == min(waiting.values())
-    findings = {f.id for f in diagnose(open_run(str(path_of(name)))).findings}
+    findings = {f.id for f in diagnosis_of(name).findings}
     assert not findings & {"rank-waiting", "exposed-communication"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
+from tests.support.kept_answers import storing_everything
 from tests.support.traces import trace_path
 
 from stepscope.advice.diagnosis import diagnose
@@ -15,6 +16,13 @@ RUNS = {
     "amd_resnet_ddp_4rank": ("rank0.pt.trace.json.gz", 3, 21, 21),
     "v100_dlrm_8rank": ("rank0.pt.trace.json.gz", 7, 5, 8),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stores(tmp_path_factory):
+    """What is worked out of each rank is kept for the next test, as it is for people."""
+    with storing_everything(tmp_path_factory.mktemp("cache")):
+        yield
 
 
 @pytest.mark.parametrize("folder", RUNS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.warm_python import VARIABLES, warm_python
 
 import stepscope
 
@@ -20,9 +21,9 @@ def test_the_programs_run(tmp_path):
     assert with_own != training
     (tmp_path / "train.py").write_text("import own\n" + with_own)
     result = subprocess.run(
-        [sys.executable, "train.py"],
+        [warm_python(), "train.py"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src"), **VARIABLES},
         capture_output=True,
         text=True,
         timeout=250,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 
 import pytest
+from tests.support.guides import environment
 from tests.support.training import SmallTraining, batches
+from tests.support.warm_python import warm_python
 
 import stepscope
 from stepscope.run.step_record import read_steps
@@ -73,7 +74,8 @@ def read_by(script, folder, tmp_path):
     path = tmp_path / "read.py"
     path.write_text(script)
     result = subprocess.run(
-        [sys.executable, str(path), str(folder)],
+        [warm_python(), str(path), str(folder)],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=250,

@@ -7,6 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.guides import environment
+from tests.support.warm_python import warm_python
+
+from stepscope.commands.main import main
 
 ATTEMPTS = 3
 """Tries, since a shared machine may change its speed between the two trainings of a try."""
@@ -38,26 +42,22 @@ def test_the_prediction_comes_true_within_20_percent(tmp_path):
     pytest.fail(f"predictions were off by {errors}")
 
 
-def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path):
+def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "executable", warm_python())
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
     for attempt in range(ATTEMPTS):
-        result = demo(tmp_path / str(attempt), "--steps", "24")
+        code = main(["demo", "--output-dir", str(tmp_path / str(attempt)), "--steps", "24"])
+        printed = capfd.readouterr()
         # It says itself where a busy machine's delays were longer than what it planted.
-        if result.returncode == 0 or "the machine may be too busy" not in result.stderr:
+        if code == 0 or "the machine may be too busy" not in printed.err:
             break
-    assert result.returncode == 0, result.stderr
+    assert code == 0, printed.err
     for words in ("Verdict", "input-bound", "predicted", "measured", "stepscope report"):
-        assert words in result.stdout
-    assert "both trainings end with the same loss" in result.stdout
-    again = subprocess.run(
-        [
-            sys.executable, "-m", "stepscope", "report", str(tmp_path / str(attempt) / "slow"),
-            "--format", "json",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )  # fmt: skip
-    finding = json.loads(again.stdout)["findings"][0]
+        assert words in printed.out
+    assert "both trainings end with the same loss" in printed.out
+    assert main(["report", str(tmp_path / str(attempt) / "slow"), "--format", "json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    finding = document["findings"][0]
     assert finding["id"] == "input-bound"
-    assert 0 < finding["predicted_step_ns"] < json.loads(again.stdout)["ranks"][0]["step_ns"]
+    assert 0 < finding["predicted_step_ns"] < document["ranks"][0]["step_ns"]

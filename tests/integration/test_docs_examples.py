@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.support.project import ROOT
+from tests.support.warm_python import VARIABLES, warm_python
 
 import stepscope
 
@@ -28,9 +28,9 @@ def run_program(program: str, folder) -> str:
         str(Path(part).absolute()) for part in path.split(os.pathsep) if part
     )
     ended = subprocess.run(
-        [sys.executable, "program.py"],
+        [warm_python(), "program.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": absolute},
+        env={**os.environ, **VARIABLES, "PYTHONPATH": absolute},
         check=False,
         capture_output=True,
         text=True,

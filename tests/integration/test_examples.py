@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.support.project import ROOT
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope import open_run
 from stepscope.commands.main import main
@@ -39,7 +40,9 @@ def run_here(monkeypatch, tmp_path):
 def in_the_path(monkeypatch):
     """For examples that start other processes: these find the package as this one does."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHON", warm_python())
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
 
 
 def the_rank(folder):
@@ -148,7 +151,7 @@ def test_the_short_script(tmp_path, in_the_path):
 def test_an_unmodified_script(launcher, tmp_path, in_the_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     script = str(EXAMPLES / "unmodified_script.py")
-    command = [sys.executable, script]
+    command = [warm_python(), script]
     if launcher == "torchrun":
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert main(["run", "--no-report", "--", *command]) == 0

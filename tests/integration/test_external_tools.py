@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
 from tests.support.guides import environment
+from tests.support.warm_python import warm_python
 
 from stepscope import load, open_run
 from stepscope.adapters.external.tools import find_program
@@ -97,8 +98,10 @@ def run(folder, options, *arguments, text=SCRIPT, before=(), **more):
     """Run the script below `stepscope run` with options."""
     (folder / "train.py").write_text(text)
     ours = [sys.executable, "-m", "stepscope", "run", *QUICK, *options, "--"]
+    # Tools other than nsys look into the process that they start.
+    python = warm_python() if options[0] == "--nsys" else sys.executable
     return subprocess.run(
-        [*ours, sys.executable, *before, "train.py", *map(str, arguments)],
+        [*ours, python, *before, "train.py", *map(str, arguments)],
         cwd=folder,
         env=environment(**more),
         capture_output=True,
@@ -110,7 +113,7 @@ def run(folder, options, *arguments, text=SCRIPT, before=(), **more):
 
 def plainly(folder, *arguments):
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "train.py", *map(str, arguments)]
+    command = [warm_python(), "train.py", *map(str, arguments)]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
     )

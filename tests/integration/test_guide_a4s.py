@@ -21,6 +21,7 @@ from tests.support.guides import environment, run_inline, run_script
 from tests.support.launching import free_port
 from tests.support.runs import manifest_of, rank_directory, trace_document
 from tests.support.training import SmallTraining, batches
+from tests.support.warm_python import warm_python
 
 import stepscope
 from stepscope import open_run
@@ -209,7 +210,7 @@ def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
     make_nsys(tmp_path / "bin")
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     (tmp_path / "train.py").write_text(RANKS)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [warm_python(), "-m", "torch.distributed.run", "--standalone"]
     ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *OURS]
     ours += ["-o", "nsight_report", "--"]
     done = subprocess.run(

@@ -12,6 +12,7 @@ import pytest
 from tests.support.guides import environment
 from tests.support.launching import HEAD, QUICK, TORCHRUN, plainly, recorded
 from tests.support.runs import steps_in_trace
+from tests.support.warm_python import warm_python
 
 from stepscope import open_run
 
@@ -138,7 +139,9 @@ NEVER = {
 @pytest.mark.parametrize("kind", NEVER)
 def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
     text, line = NEVER[kind]
-    ours = recorded(tmp_path, text, options=[])
+    ours = recorded(
+        tmp_path, text, options=[], python=sys.executable if kind == "no torch" else None
+    )
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
     assert line in ours.stderr
     profiles = tmp_path / "profiles"
@@ -231,7 +234,7 @@ def test_the_sitecustomize_that_would_have_run_still_runs(tmp_path):
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.was_customised = True")
     text = "import sys, torch; print(sys.was_customised, 'bootstrap' in str(sys.path))"
     paths = f"{environment()['PYTHONPATH']}:{tmp_path}/site"
-    ours = recorded(tmp_path, text, PYTHONPATH=paths)
+    ours = recorded(tmp_path, text, python=sys.executable, PYTHONPATH=paths)
     assert ours.stdout == "True False\n", ours.stderr
 
 
@@ -312,7 +315,7 @@ def run_ours(folder, text, *words, options=()):
     (folder / "script.py").write_text(text)
     ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *options, "--"]
     done = subprocess.run(
-        [*ours, sys.executable, "script.py", *words],
+        [*ours, warm_python(), "script.py", *words],
         cwd=folder,
         env=environment(),
         capture_output=True,

@@ -9,6 +9,8 @@ import textwrap
 
 import polars as pl
 import pytest
+from tests.support.guides import environment
+from tests.support.warm_python import warm_python
 
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.memory.questions.composition import composition, peak
@@ -126,8 +128,8 @@ def train(folder, mode):
     script = folder / "train.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), str(folder / mode), mode],
-        capture_output=True, text=True, timeout=300, check=True,
+        [warm_python(), str(script), str(folder / mode), mode],
+        env=environment(), capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import textwrap
 
 import pytest
 from click.testing import CliRunner
+from tests.support.guides import environment
+from tests.support.warm_python import warm_python
 
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.commands import memory
@@ -77,8 +78,8 @@ def traces(tmp_path_factory):
     script.write_text(SCRIPT)
     sizes = ",".join(map(str, (*SIZES, TARGET)))
     subprocess.run(
-        [sys.executable, str(script), str(folder), ",".join(MODELS), sizes],
-        capture_output=True, timeout=500, check=True,
+        [warm_python(), str(script), str(folder), ",".join(MODELS), sizes],
+        env=environment(), capture_output=True, timeout=500, check=True,
     )  # fmt: skip
     return folder
 

@@ -11,7 +11,6 @@ import itertools
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.project import ROOT
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.rules import RULES
@@ -300,9 +300,9 @@ def test_a_slow_rank_under_gloo(tmp_path):
 
     It is slow in every second step, as in `hold_to_account`.
     """
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = {**os.environ, **VARIABLES, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path), str(rank)], env=environment)
+        subprocess.Popen([warm_python(), "-c", RANK, str(tmp_path), str(rank)], env=environment)
         for rank in range(2)
     ]
     assert [process.wait(timeout=250) for process in ranks] == [0, 0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.support.broken_parts import MODULES, WALLS
+from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = ROOT / "src" / "stepscope" / "capture"
@@ -32,7 +32,7 @@ def test_every_module_is_broken_or_named_as_a_wall():
 )
 def test_a_broken_part_costs_the_training_nothing(tmp_path, module_name):
     result = subprocess.run(
-        [sys.executable, "-m", "tests.support.broken_parts", str(tmp_path), module_name],
+        [warm_python(), "-m", "tests.support.broken_parts", str(tmp_path), module_name],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
+from tests.support.warm_python import warm_python
 
 import stepscope
 from stepscope import open_run
@@ -81,7 +81,7 @@ def start(tmp_path, output, fault, before="", **options):
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, str(script), str(output)],
+        [warm_python(), str(script), str(output)],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

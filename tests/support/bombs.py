@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from pathlib import Path
 
@@ -40,11 +41,20 @@ UNITS = {
 
 def write_bomb(path: Path, opening: bytes, unit: bytes, size: int) -> Path:
     """Writes a gzip file that unpacks to about `size` bytes, a thousand times its own."""
-    packer = zlib.compressobj(6, wbits=31)
     block = unit * max(1, (1 << 20) // len(unit))
+    count = size // len(block)
+    # Nothing refers across a full flush, so that one packed block can be written again and again.
+    packed = _packed(block)
+    check = zlib.crc32(opening)
+    for _ in range(count):
+        check = zlib.crc32(block, check)
+    length = (len(opening) + count * len(block)) % 2**32
     with path.open("wb") as file:
-        file.write(packer.compress(opening))
-        for _ in range(size // len(block)):
-            file.write(packer.compress(block))
-        file.write(packer.flush())
+        file.write(b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + _packed(opening) + packed * count)
+        file.write(b"\x03\0" + struct.pack("<II", check, length))
     return path
+
+
+def _packed(data: bytes) -> bytes:
+    packer = zlib.compressobj(6, wbits=-15)
+    return packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH)

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support.warm_python import warm_python
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,7 +25,7 @@ def run_script(folder, text, flags, *, before=(), timeout=250, **more):
     script = Path(folder) / "train.py"
     script.write_text(textwrap.dedent(text))
     return subprocess.run(
-        [sys.executable, *before, str(script), *flags],
+        [warm_python(), *before, str(script), *flags],
         cwd=folder,
         env=environment(**more),
         capture_output=True,

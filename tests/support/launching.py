@@ -9,6 +9,7 @@ import sys
 
 from stepscope import open_run
 from tests.support.guides import environment
+from tests.support.warm_python import warm_python
 
 HEAD = """
 import hashlib, os, sys, time
@@ -35,10 +36,10 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 QUICK = ("--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu")
 
 
-def plainly(folder, text, arguments=(), before=(), **more):
+def plainly(folder, text, arguments=(), before=(), python=None, **more):
     """Run a script without us."""
     (folder / "train.py").write_text(text)
-    command = [sys.executable, *before, "train.py", *map(str, arguments)]
+    command = [python or warm_python(), *before, "train.py", *map(str, arguments)]
     return subprocess.run(
         command,
         cwd=folder,
@@ -50,10 +51,10 @@ def plainly(folder, text, arguments=(), before=(), **more):
     )
 
 
-def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **more):
+def recorded(folder, text, arguments=(), before=(), options=("--no-report",), python=None, **more):
     """Run the same script below `stepscope run`."""
-    ours = ["-m", "stepscope", "run", *QUICK, *options, "--", sys.executable, *before]
-    return plainly(folder, text, arguments, ours, **more)
+    ours = ["-m", "stepscope", "run", *QUICK, *options, "--", python or warm_python(), *before]
+    return plainly(folder, text, arguments, ours, sys.executable, **more)
 
 
 def free_port() -> int:

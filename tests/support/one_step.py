@@ -18,7 +18,6 @@ from stepscope.analysis.steps import step_table
 from stepscope.analysis.what_if import WhatIfTable, what_if_table
 from stepscope.run.reader import open_run
 from stepscope.trace.arrays import intervals
-from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_traces
 
@@ -40,10 +39,8 @@ _GPU_FINDINGS = {
 """Findings whose fix leaves the host as it is."""
 
 
-def check_trace(path: Path) -> Diagnosis:
-    """Check all answers about one trace file; gives its diagnosis for further checks."""
-    trace = load(path)
-    diagnosis = diagnose(open_run(str(path)))
+def check_trace(trace: Trace, diagnosis: Diagnosis) -> None:
+    """Check all answers about one trace, whose diagnosis was made from its file alone."""
     shown = diagnosis.shown
     what_if, critical = what_if_table(trace), critical_path(trace)
     step_ns = shown.step_ns
@@ -64,7 +61,6 @@ def check_trace(path: Path) -> Diagnosis:
     for finding in diagnosis.findings:
         if finding.id in _GPU_FINDINGS and finding.predicted_step_ns is not None:
             assert finding.predicted_step_ns >= least_ns
-    return diagnosis
 
 
 def host_alone_ns(trace: Trace, steps: tuple[int, ...]) -> int:

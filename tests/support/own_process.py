@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.guides import ROOT, environment
+from tests.support.warm_python import warm_python
 
 
 def run_python(arguments, folder, *, timeout=250, **more):
     """Run this interpreter with arguments in a folder; returns what it said on standard output."""
     ended = subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [warm_python(), *map(str, arguments)],
         cwd=folder,
         env=environment(**more),
         capture_output=True,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +52,7 @@ def torchrun(folder, body, ranks, *, output, group_timeout_s=250.0, timeout=280)
         "GROUP_TIMEOUT_S": str(group_timeout_s),
     }
     command = [
-        sys.executable,
+        warm_python(),
         "-m",
         "torch.distributed.run",
         "--standalone",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.run.reader import open_run
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from tests.support.traces import trace_path
@@ -61,6 +63,12 @@ def path_of(name: str) -> Path:
 def load_real(name: str) -> Trace:
     """One trace, read once for several tests; skips the test where it is absent."""
     return _load(str(path_of(name)))
+
+
+@functools.cache
+def diagnosis_of(name: str) -> Diagnosis:
+    """The diagnosis of one trace, made once for several tests; skips where it is absent."""
+    return diagnose(open_run(str(path_of(name))))
 
 
 @functools.cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,7 @@ def run_script(folder, body, *, timeout=250):
     script = Path(folder) / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))
     return subprocess.run(
-        [sys.executable, str(script), str(Path(folder) / "out")],
+        [warm_python(), str(script), str(Path(folder) / "out")],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,

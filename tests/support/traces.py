@@ -35,9 +35,9 @@ def trace_path(name):
 @functools.cache
 def read_tables(name):
     """Tables of a real trace, read once."""
-    from stepscope.trace.load import load
+    from tests.support.real_traces import real_trace
 
-    return load(trace_path(name)).tables()
+    return real_trace(name).tables()
 
 
 @functools.cache

@@ -9,6 +9,7 @@ waits that the comparison found. Without them it judges the rank by itself.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from stepscope.advice.compute_summary import summarise_compute
@@ -16,9 +17,13 @@ from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.second_thread import SecondThread, second_thread
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
+from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.collectives import read_collectives
+from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.host.steady_steps import steps_on_end
@@ -188,7 +193,24 @@ def _judge(
         # Another window may have these steps.
         trouble.not_there = trouble.not_there or str(error)
         return None
+    with second_thread(trace) as beside:
+        return _judge_window(rank, window, trace, alone, request, waits, trouble, beside)
+
+
+def _judge_window(
+    rank: RankRun,
+    window: Window,
+    trace: Trace,
+    alone: RankSummary,
+    request: Request,
+    waits: Waits | None,
+    trouble: _Trouble,
+    beside: SecondThread,
+) -> RankSummary | None:
+    """The same of a trace that has the steps asked for."""
+    asked = request.scope
     try:
+        _prepare(trace, asked, beside)
         view = WindowView(trace, asked, request.baseline)
         host = partition_host(trace, view.scope.steps)
         device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
@@ -206,7 +228,9 @@ def _judge(
     trouble.notes.extend(view.steady.notes)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
-        trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
+        trouble.notes.append(
+            f"{window.trace_path}: no thread with operators or calls, and no GPU work"
+        )
         return None
     subject = Subject(
         rank=alone.rank,
@@ -238,7 +262,16 @@ def _judge(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
-    return _with_findings(summary, subject)
+    return _with_findings(summary, subject, beside)
+
+
+def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
+    """Ask ahead what does not depend on the graph of the steps, and is asked in any case."""
+    beside.prepare(
+        lambda: read_collectives(trace, gpu_work(trace, asked).members),
+        lambda: find_recomputed(trace),
+        lambda: memory_events(trace),
+    )
 
 
 def _communication(view: WindowView) -> tuple[int, int]:
@@ -254,19 +287,25 @@ def _loader_of(summary: RankSummary) -> LoaderRecord | None:
     return None if manifest is None else manifest.loader
 
 
-def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
+def _with_findings(
+    summary: RankSummary, subject: Subject, beside: SecondThread | None = None
+) -> RankSummary:
     """The summary with the findings of the rules about one rank, and their joint saving."""
+    rules = [partial(_check, name, subject) for name in RULES if name not in OF_THE_RUN]
     found: list[Finding] = []
-    for name, find in RULES.items():
-        if name not in OF_THE_RUN:
-            with working(f"Checking {name}"):
-                found += find(subject)
+    for of_rule in (beside or SecondThread(None)).share(rules):
+        found += of_rule
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
         findings = tuple(map(of_whole_file, findings))
     return replace(summary, findings=findings, together_ns=together_ns)
+
+
+def _check(rule: str, subject: Subject) -> list[Finding]:
+    with working(f"Checking {rule}"):
+        return RULES[rule](subject)
 
 
 def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:

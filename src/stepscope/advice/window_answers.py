@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
+from stepscope.advice.drawn_step import TypicalStep
+from stepscope.advice.second_thread import second_thread
 from stepscope.advice.typical_step import typical_step
 from stepscope.advice.window_details import (
     MOST_ROWS,
@@ -37,12 +41,17 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
         UnreadableInputError: The trace cannot be read.
     """
     trace = load(path)
-    found = [_answer(name, trace, asked) for name in TABLES]
+    tasks: list[Callable[[], DetailedAnswer | str | TypicalStep | None]] = [
+        *(partial(_answer, name, trace, asked) for name in TABLES),
+        partial(typical_step, trace, steady),
+    ]
+    with second_thread(trace) as beside:
+        found = list(beside.share(tasks))
     return WindowDetails(
         recording=_recording(trace),
         answers=tuple(one for one in found if isinstance(one, DetailedAnswer)),
         notes=tuple(one for one in found if isinstance(one, str)),
-        step=typical_step(trace, steady),
+        step=next((one for one in found if isinstance(one, TypicalStep)), None),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +28,7 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.once import Turns, once_property
 
 Answer = TypeVar("Answer")
 
@@ -51,12 +51,14 @@ class WindowView:
     def once(self, question: Callable[[WindowView], Answer]) -> Answer:
         """The result of a pure function of this window, cached because several rules need it."""
         known: dict[Callable[[WindowView], Any], Any] = self.__dict__.setdefault("_answers", {})
-        if question not in known:
-            known[question] = question(self)
-        found: Answer = known[question]
-        return found
+        turns: Turns = self.__dict__.setdefault("_turns", Turns())
+        with turns.of(question):
+            if question not in known:
+                known[question] = question(self)
+            found: Answer = known[question]
+            return found
 
-    @cached_property
+    @once_property
     def graph(self) -> StepGraph:
         """The graph of the steps asked for, else of all that are not empty.
 
@@ -72,39 +74,39 @@ class WindowView:
         """
         return self._with_all_steps or self
 
-    @cached_property
+    @once_property
     def _with_all_steps(self) -> WindowView | None:
         steps = () if self.asked.steps is not None else steps_on_end(self.trace)
         if not steps or steps == self.graph.steps:
             return None
         return WindowView(self.trace, replace(self.asked, steps=steps), self.baseline)
 
-    @cached_property
+    @once_property
     def scope(self) -> Scope:
         """What timeline, idle time and tables cover."""
         return replace(self.asked, steps=self.graph.steps or None)
 
-    @cached_property
+    @once_property
     def has_gpu(self) -> bool:
         """Whether there is GPU work in these steps."""
         return bool(self.graph.is_gpu.any())
 
-    @cached_property
+    @once_property
     def path(self) -> CriticalPath:
         """The critical path."""
         return path_of(self.graph, self.trace)
 
-    @cached_property
+    @once_property
     def timeline(self) -> Timeline:
         """The devices' time, over the same steps."""
         return timeline(self.trace, self.scope)
 
-    @cached_property
+    @once_property
     def idle(self) -> IdleCauses:
         """Why the devices were idle, over the same steps."""
         return idle_causes(self.trace, self.scope)
 
-    @cached_property
+    @once_property
     def steady(self) -> SteadySteps:
         """Which steps count, and why the others do not."""
         return steady_steps(self.trace, Scope(steps=self.asked.steps))
@@ -135,12 +137,12 @@ class WindowView:
         """A sum of the durations of GPU work as a share of the time of all devices together."""
         return total_ns / max(1, self.timeline.total_ns)
 
-    @cached_property
+    @once_property
     def window(self) -> tuple[int, int]:
         """Start and end of the steps on the host."""
         return self.graph.host_window
 
-    @cached_property
+    @once_property
     def work(self) -> pl.DataFrame:
         """GPU work of the scope, one row per node of the graph: see `work_of_nodes`."""
         return work_of_nodes(self.trace, self.graph, self.asked)
@@ -151,7 +153,7 @@ class WindowView:
         mask[rows["node"].to_numpy()] = True
         return mask
 
-    @cached_property
+    @once_property
     def calls(self) -> pl.DataFrame:
         """Calls of the runtime on the graph's threads: see `events_of_threads`."""
         return calls_of_threads(self.trace, self.graph)
@@ -187,7 +189,7 @@ class WindowView:
         """The outermost operator and the line of Python around some events: see `call_places`."""
         return call_places(self.trace, events)
 
-    @cached_property
+    @once_property
     def has_stacks(self) -> bool:
         """Whether Python frames were recorded."""
         return has_stacks(self.trace)
@@ -196,12 +198,12 @@ class WindowView:
         """The innermost Python frame of the main thread that spans nearly all of some time."""
         return frame_over(self.trace, self.graph.main_lane, start_ns, end_ns)
 
-    @cached_property
+    @once_property
     def memory(self) -> pl.DataFrame:
         """Peaks of each GPU's memory: see `memory_peaks`."""
         return memory_peaks(self.trace)
 
-    @cached_property
+    @once_property
     def recomputed(self) -> tuple[Intervals, BoolArray]:
         """Host moments of recomputed operators, and which nodes of the graph they launched."""
         return recomputed_nodes(self.trace, self.graph, self.work)

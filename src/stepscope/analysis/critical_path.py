@@ -14,14 +14,14 @@ Causes
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
-from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
+from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, walk_back
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import CAUSES, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -31,6 +31,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.model import Trace
 
 GPU_CAUSES = {
@@ -182,11 +183,12 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     ends = (graph.origin_ns, _last_node(graph))
     path, edge = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     if len(graph) >= COMPILED_PAYS_FROM:
-        count = compiled_loop(walk_back)(*columns, *ends, path, edge)
+        count = in_machine_code(walk_back)(*columns, *ends, path, edge)
         return path[:count], edge[:count]
     # Lists of Python integers are several times faster to walk than arrays.
     first_edge, source, delay, start, end = (column.tolist() for column in columns)
-    nodes, edges = path.tolist(), edge.tolist()
+    nodes: Any = path.tolist()
+    edges: Any = edge.tolist()
     count = walk_back(first_edge, source, delay, start, end, *ends, nodes, edges)
     return np.array(nodes[:count], np.int64), np.array(edges[:count], np.int64)
 

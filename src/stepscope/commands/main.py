@@ -211,8 +211,9 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
 def _say_if_compiled_anew() -> None:
     """Say, after a verb that compiled code, that it was for nothing, and how to keep it."""
-    compiled = sys.modules.get("stepscope.trace.arrays.compiled")
-    if compiled is not None and compiled.compiles_anew():
+    compilers = ("stepscope.trace.arrays.compiled", "stepscope.trace.machine.build")
+    used = [sys.modules[name] for name in compilers if name in sys.modules]
+    if any(compiler.compiles_anew() for compiler in used):
         _say(
             "compiled code cannot be kept, so each command compiles it again: set NUMBA_CACHE_DIR"
             " to a writable directory",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 UNLIMITED = 10_000
 """Width in columns where nobody watches: tables are as wide as they need to be."""
-_PADDING = re.compile(r"[ \t]+(?=\n)")
+_PADDING = " \t"
 
 
 class _Unpadded:
@@ -27,7 +26,8 @@ class _Unpadded:
 
     def write(self, text: str) -> int:
         """Write text without its trailing spaces."""
-        self._stream.write(_PADDING.sub("", text))
+        *lines, rest = text.split("\n")
+        self._stream.write("\n".join([*(line.rstrip(_PADDING) for line in lines), rest]))
         return len(text)
 
     def flush(self) -> None:

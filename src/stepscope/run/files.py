@@ -47,9 +47,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 def digest_of(path: Path) -> str:
     """The file's BLAKE2b digest of 16 bytes, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(_DIGEST_BLOCK_BYTES):
-            digest.update(block)
+    block = memoryview(bytearray(min(_DIGEST_BLOCK_BYTES, path.stat().st_size + 1)))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(block[:size])
     return digest.hexdigest()
 
 

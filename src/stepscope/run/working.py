@@ -12,6 +12,9 @@ from typing import TextIO
 
 from stepscope.run.terminal_line import TerminalLine, is_watched
 
+COMPILING = "Compiling, once per installation"
+"""What a terminal shows while functions are compiled."""
+
 _PATIENCE_SECONDS = 1.0
 _INTERVAL_SECONDS = 0.5
 
@@ -29,13 +32,9 @@ def working(what: str, stream: TextIO | None = None) -> Iterator[None]:
         what: What is being done, as "Answering settings".
         stream: Where to show it; None: on standard error.
     """
-    outer = current_line()
-    if outer is not None:
-        outer.enter(what)
-        try:
+    if current_line() is not None:
+        with stage(what):
             yield
-        finally:
-            outer.leave()
         return
     shown_on = sys.stderr if stream is None else stream
     # A terminal has one such line: threads of a server do not draw over one another.
@@ -55,6 +54,20 @@ def working(what: str, stream: TextIO | None = None) -> Iterator[None]:
         line.end()
         shower.join()
         _TERMINAL.release()
+
+
+@contextmanager
+def stage(what: str) -> Iterator[None]:
+    """Names a part of what is being done, if that is shown."""
+    line = current_line()
+    if line is None:
+        yield
+        return
+    line.enter(what)
+    try:
+        yield
+    finally:
+        line.leave()
 
 
 class WorkingLine:

@@ -85,6 +85,7 @@ def _read(
     source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
 ) -> Trace:
     # A stored trace opens without the readers.
+    from stepscope.trace.arrays.arrow_columns import drop_released_arrays
     from stepscope.trace.formats.registry import FORMATS, format_of
     from stepscope.trace.formats.trace_format import Input
     from stepscope.trace.store.writer import StoreWriter
@@ -105,6 +106,7 @@ def _read(
     elif store is True or (store == "auto" and _is_large(source, content, origin, progress)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             directory = writer.finish(trace_format.stream(opened, writer.add))
+        drop_released_arrays()
         return Trace.from_store(open_store(directory), source.name)
     return Trace.from_tables(trace_format.read(opened), source.name)
 

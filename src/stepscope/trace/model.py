@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,13 @@ from stepscope.trace.derive.columns import (
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.once import Turns, once_property
 from stepscope.trace.schema import TABLES
-from stepscope.trace.store.derived import DerivedFiles
+from stepscope.trace.store.derived import (
+    BESIDE_FROM_EVENTS,
+    DerivedFiles,
+    TablesBeingCached,
+)
 from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
 
@@ -126,13 +130,15 @@ class Trace:
         the few columns that are indexed by row number, and `events` for everything else.
         """
         known: dict[str, pl.Series] = self.__dict__.setdefault("_columns", {})
-        missing = [name for name in names if name not in known]
-        if missing:
-            read = self.events.select(missing).collect()
-            known.update({name: read[name].rechunk() for name in missing})
+        turns: Turns = self.__dict__.setdefault("_turns", Turns())
+        with turns.of("_columns"):
+            missing = [name for name in names if name not in known]
+            if missing:
+                read = self.events.select(missing).collect()
+                known.update({name: read[name].rechunk() for name in missing})
         return pl.DataFrame([known[name] for name in names])
 
-    @cached_property
+    @once_property
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
@@ -159,8 +165,8 @@ class Trace:
             **empty,
         )
 
-    @cached_property
-    def _derived_tables(self) -> DerivedTables:
+    @once_property
+    def _derivation(self) -> DerivedTables | TablesBeingCached:
         if self._kept is not None:
             return self._kept
         with working("Finding steps, nesting and links"):
@@ -168,7 +174,16 @@ class Trace:
             # Arguments are most of a stored trace, and derivation needs only a few of them.
             args = self.args if self.store is None else self.args.filter(looks_into_args())
             derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-            return derived if self.derived_files is None else self.derived_files.keep(derived)
+            if self.derived_files is None:
+                return derived
+            if len(tables.events) < BESIDE_FROM_EVENTS:
+                return self.derived_files.keep(derived)
+            return TablesBeingCached(self.derived_files, derived)
+
+    @property
+    def _derived_tables(self) -> DerivedTables:
+        found = self._derivation
+        return found.now if isinstance(found, TablesBeingCached) else found
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -206,13 +221,15 @@ class Trace:
     def parquet_files(self, name: str) -> list[Path]:
         """Returns the Parquet files that hold exactly what `table` returns, if there are any."""
         if name not in TABLES:
-            kept = self._derived_tables.files.get(name)
+            found = self._derivation
+            tables = found.cached if isinstance(found, TablesBeingCached) else found
+            kept = tables.files.get(name)
             return [] if kept is None else [kept.absolute()]
         if self.store is None or name == "problems":
             return []
         return parts_of(self.store.absolute(), name)
 
-    @cached_property
+    @once_property
     def header(self) -> dict[str, Any]:
         """`metadata` with parsed values. If a key occurs twice, the last value wins."""
         rows = self.metadata.collect().iter_rows()
@@ -228,7 +245,7 @@ class Trace:
         base = self.header.get("baseTimeNanoseconds", 0)
         return base if isinstance(base, int) else 0
 
-    @cached_property
+    @once_property
     def steps(self) -> pl.DataFrame:
         """Host steps in chronological order, with the columns of `schema.HOST_STEPS`.
 
@@ -237,12 +254,13 @@ class Trace:
         the full definition. Without annotations, steps are found by what the main thread repeats
         (`trace/derive/unannotated.py`); `step_source` says by what. There may be none.
         """
-        derived = self.__dict__.get("_derived_tables") or self._kept
-        if derived is not None:
-            return derived.host_steps
+        if "_derivation" in self.__dict__:
+            return self._derived_tables.host_steps
+        if self._kept is not None:
+            return self._kept.host_steps
         return host_steps(self._tables_to_derive())
 
-    @cached_property
+    @once_property
     def step_source(self) -> str:
         """What was taken as steps, such as "40 optimizer steps taken as steps".
 
@@ -250,7 +268,7 @@ class Trace:
         """
         return describe(self.steps, self.names.collect(), self.columns("name_id"))
 
-    @cached_property
+    @once_property
     def main_lane(self) -> int | None:
         """The lane of the main thread, which runs the training loop.
 
@@ -262,7 +280,7 @@ class Trace:
         events = self.columns("name_id", "lane_id", "start_ns", "dur_ns")
         return find_main_lane(events, self.names.collect())
 
-    @cached_property
+    @once_property
     def devices(self) -> pl.DataFrame:
         """GPUs, with the columns of `DEVICES`."""
         described = self.header.get("deviceProperties")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.viewer.events import brief
 from stepscope.viewer.index import TraceIndex
+from stepscope.viewer.slice_rows import UInt32Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 MOST_NAMES = 100
 MOST_HITS = 500
@@ -47,7 +50,7 @@ class NameIndex:
         if int(rows.name.max(initial=0)) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
         count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
-        _compiled_totals()(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
+        in_machine_code(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
         return cls(index.names.str.to_lowercase(), count, lasting_ns)
 
 
@@ -81,8 +84,17 @@ def search(
     density = np.zeros(DENSITY_BUCKETS, np.int64)
     listed = np.empty((len(rows), most), np.int64)
     found = np.zeros(len(rows), np.int64)
-    earlier = _compiled()(
-        rows.offsets, rows.start_ns, rows.name, is_chosen, after_ns, width, (density, listed, found)
+    earlier = in_machine_code(scan_by_loop)(
+        rows.offsets,
+        rows.start_ns,
+        rows.name,
+        is_chosen,
+        after_ns,
+        width,
+        most,
+        density,
+        listed.reshape(-1),
+        found,
     )
     # The first of every row, and of these the first of all.
     positions = listed[np.arange(most) < found[:, None]]
@@ -106,8 +118,14 @@ def search(
     }
 
 
-def total_by_loop(start: Any, end: Any, name: Any, count: Any, lasting: Any) -> None:
-    """Add up number and duration of the slices of each name; numba compiles it.
+def total_by_loop(
+    start: Int64Array,
+    end: Int64Array,
+    name: UInt32Array,
+    count: Written[np.int64],
+    lasting: Written[np.int64],
+) -> None:
+    """Add up number and duration of the slices of each name, which is less than `len(count)`.
 
     Args:
         start: Start of every slice.
@@ -122,9 +140,20 @@ def total_by_loop(start: Any, end: Any, name: Any, count: Any, lasting: Any) -> 
 
 
 def scan_by_loop(
-    offsets: Any, start: Any, name: Any, is_chosen: Any, after: int, width: int, out: Any
+    offsets: Int64Array,
+    start: Int64Array,
+    name: UInt32Array,
+    is_chosen: BoolArray,
+    after: int,
+    width: int,
+    most: int,
+    density: Written[np.int64],
+    listed: Written[np.int64],
+    found: Written[np.int64],
 ) -> int:
-    """Go once through all slices; numba compiles it.
+    """Go once through all slices, those from `offsets[row]` up to `offsets[row + 1]` of each row.
+
+    Every name is less than `len(is_chosen)`, and `bucket` grows while it is not the last.
 
     Args:
         offsets: Of the rows.
@@ -133,14 +162,14 @@ def scan_by_loop(
         is_chosen: For each name whether it is searched for.
         after: From when on hits are listed.
         width: Of a bucket of the density.
-        out: Density, positions of the first hits of each row and how many they are; zeros, to be
-            filled in.
+        most: How many hits of each row are listed.
+        density: Hits in each bucket; zeros, to be filled in.
+        listed: Positions of the first hits, `most` for each row; to be filled in.
+        found: How many they are for each row; to be filled in.
 
     Returns:
         How many hits start before `after`.
     """
-    density, listed, found = out
-    most = listed.shape[1]
     earlier = 0
     for row in range(len(offsets) - 1):
         number = 0
@@ -158,30 +187,7 @@ def scan_by_loop(
             if first < after:
                 earlier += 1
             elif number < most:
-                listed[row, number] = at
+                listed[row * most + number] = at
                 number += 1
         found[row] = number
     return earlier
-
-
-@functools.cache
-def _compiled_totals() -> Callable[..., None]:
-    from numba import int64, uint32
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    return compiled(total_by_loop, (read, read, array_of(uint32), written, written))
-
-
-@functools.cache
-def _compiled() -> Callable[..., int]:
-    from numba import boolean, int64, uint32
-    from numba.core.types import Array, Tuple
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    out = Tuple((written, Array(int64, 2, "C"), written))  # type: ignore[no-untyped-call]
-    names, chosen = array_of(uint32), array_of(boolean)
-    return compiled(scan_by_loop, (read, read, names, chosen, int64, int64, out))

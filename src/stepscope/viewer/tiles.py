@@ -22,22 +22,27 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.machine.arrays import Written
 from stepscope.viewer.slice_rows import BLOCK, SliceRows, UInt32Array
 from stepscope.viewer.tile_columns import MOST_SLICES, Items, items_by_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stepscope.trace.machine.calling import Translated
+
     Make = Callable[[SliceRows, Int64Array, Int64Array, int, int, int], Items]
 
 MOST_LEVEL = 46
 MOST_BUCKETS = 1 << 14
+
+_BLOCK_BITS = BLOCK.bit_length() - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +167,13 @@ def items_by_loop(
         first,
         level,
         end_ns,
-        (starts, ends, covered, count, place, is_wide, found),
+        starts,
+        ends,
+        covered,
+        count,
+        place,
+        is_wide,
+        found,
     )
     filled = np.repeat(at[:-1], found) + _within(found)
     return (
@@ -194,19 +205,28 @@ def bounds(
 
 
 def fill_by_loop(
-    start: Any,
-    end: Any,
-    block_longest: Any,
-    block_covered: Any,
-    low: Any,
-    high: Any,
-    room: Any,
+    start: Int64Array,
+    end: Int64Array,
+    block_longest: Int64Array,
+    block_covered: Int64Array,
+    low: Int64Array,
+    high: Int64Array,
+    room: Int64Array,
     tile_start: int,
     level: int,
     tile_end: int,
-    out: Any,
+    item_start: Written[np.int64],
+    item_end: Written[np.int64],
+    item_covered: Written[np.int64],
+    item_count: Written[np.uint32],
+    item_place: Written[np.int64],
+    item_wide: Written[np.bool_],
+    found: Written[np.int64],
 ) -> None:
-    """Fill in the items of each row; numba compiles it.
+    """Fill in the items of each row.
+
+    `at` is a slice of the row, and of a block only if all of the block is in the row. An iteration
+    writes at most two items, what follows the last one more, and `write` leaves room for three.
 
     Args:
         start: Start of every slice.
@@ -221,10 +241,14 @@ def fill_by_loop(
         tile_start: A multiple of the step.
         level: Of the step.
         tile_end: Where the last bucket ends.
-        out: Start, end, covered time, count, position and width of each item, and the number of
-            items of each row; to be filled in.
+        item_start: Start of each item; to be filled in, as all that follow.
+        item_end: End of each item.
+        item_covered: Time that it covers.
+        item_count: Slices that it stands for.
+        item_place: The longest of them.
+        item_wide: Whether it is a wide slice.
+        found: The number of items of each row.
     """
-    item_start, item_end, item_covered, item_count, item_place, item_wide, found = out
     step = np.int64(1) << level
     for row in range(len(low)):
         write = room[row]
@@ -266,16 +290,16 @@ def fill_by_loop(
             bucket_end = tile_start + ((bucket + 1) << level)
             # A whole block inside this bucket?
             if (
-                at % BLOCK == 0
+                at & (BLOCK - 1) == 0
                 and at + BLOCK <= high[row]
                 and start[at] >= tile_start
                 and end[at + BLOCK - 1] <= bucket_end
             ):
-                best = block_longest[at // BLOCK]
+                best = block_longest[at >> _BLOCK_BITS]
                 if end[best] - start[best] < step:
                     if end[best] - start[best] > end[longest] - start[longest]:
                         longest = best
-                    covered += block_covered[at // BLOCK]
+                    covered += block_covered[at >> _BLOCK_BITS]
                     count += BLOCK
                     at += BLOCK
                     continue
@@ -305,28 +329,12 @@ def fill_by_loop(
 
 
 @functools.cache
-def _compiled() -> Callable[..., None]:
-    from numba import boolean, int64, uint32
-    from numba.core.types import Tuple
+def _compiled() -> Translated:
+    from stepscope.trace.machine.calling import Translated
 
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, whole = array_of(int64), array_of(int64, written=True)
-    out = Tuple(  # type: ignore[no-untyped-call]
-        (
-            whole,
-            whole,
-            whole,
-            array_of(uint32, written=True),
-            whole,
-            array_of(boolean, written=True),
-            whole,
-        )
-    )
-    arguments = (read, read, read, read, read, read, read, int64, int64, int64, out)
-    return compiled(fill_by_loop, arguments)
+    return Translated(fill_by_loop)
 
 
 def warm_up() -> None:
     """Load the compiled loop, so that the first tile does not wait for it."""
-    _compiled()
+    _compiled().load()

@@ -12,14 +12,14 @@ from tests.support.step_records import step_records, write_run
 from stepscope.analysis.questions import ask_all, question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.report.scope import describe_scope
+from stepscope.trace.load import load
 from stepscope.trace.paths import resolve_traces
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_every_answer_states_one_step(tmp_path, scenario: Scenario):
-    path = tmp_path / "trace.pt.trace.json"
-    path.write_bytes(dump(scenario.build()))
-    check_trace(path)
+def test_every_answer_states_one_step(judge, scenario: Scenario):
+    path, diagnosis = judge(scenario.name)
+    check_trace(load(path), diagnosis)
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_a_folder_of_a_run_and_a_packed_trace_open(tmp_path):
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5000)), max_size=60)
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(STEPS)
 def test_the_curve_is_the_running_sum(tmp_path_factory, steps):
     live, events, sums, time = {}, [], [], 0

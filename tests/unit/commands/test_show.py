@@ -19,6 +19,7 @@ from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 from stepscope.analysis.memory.named import PREFIX
 from stepscope.analysis.questions import QUESTIONS, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.commands.main import main
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.answer.cells import shown
@@ -331,18 +332,13 @@ def test_steps_depend_on_all_devices_and_events(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["show", "steps"], ["report"], ["compare"]])
 def test_what_goes_to_a_pipe_has_no_blanks_at_the_ends_of_lines(
-    words: list[str], path: Path
+    words: list[str], path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = [str(path)] * (2 if words == ["compare"] else 1)
-    done = subprocess.run(
-        [sys.executable, "-m", "stepscope", *words, *files],
-        capture_output=True,
-        text=True,
-        check=True,
-        encoding="utf-8",
-    )
-    assert done.stdout
-    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
+    assert main([*words, *files]) == 0
+    printed = capfd.readouterr().out
+    assert printed
+    assert [line for line in printed.splitlines() if line != line.rstrip()] == []
 
 
 def _as_csv(value: object) -> str:

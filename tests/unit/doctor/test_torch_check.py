@@ -6,6 +6,8 @@ import json
 import sys
 
 import pytest
+from tests.support.guides import environment
+from tests.support.warm_python import warm_python
 
 from stepscope.capture import torch_probe as program
 from stepscope.doctor.torch_check import probe_torch, read_report
@@ -21,7 +23,9 @@ def run(code: str, timeout_seconds: float = 250.0, **options):
 def report():
     """What the torch of this environment says."""
     pytest.importorskip("torch")
-    return probe_torch(240.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python())
+        return probe_torch(240.0, environment=environment())
 
 
 class TestReading:

@@ -45,7 +45,7 @@ def replayed(marks, start, dur):
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(SLICES)
 def test_every_slice_begins_and_ends_once_inside_what_holds_it(slices):
     lane, start, dur = columns(slices)

@@ -85,7 +85,7 @@ def test_a_slow_stage_in_which_the_others_wait_cannot_be_told():
     assert found.leader is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(
     st.integers(2, 5).flatmap(
         lambda ranks: st.lists(

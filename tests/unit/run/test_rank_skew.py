@@ -90,7 +90,7 @@ def test_the_saving_is_what_the_step_is_shorter_by():
     assert skew.step_ns - skew.saving_ns == fixed[0].records[20].dur_ns
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples // 5, deadline=None)
 @given(st.lists(st.floats(1, 50), min_size=2, max_size=6), st.integers(0, 3))
 def test_waits_are_those_of_the_rendezvous(before, after):
     ranks = job(before, [float(after)] * len(before))

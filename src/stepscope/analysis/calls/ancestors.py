@@ -1,14 +1,15 @@
 """Questions about ancestors, asked of all rows of a forest at once.
 
 A forest is an array with the row of each row's parent, -1 for a root. Parents may come before or
-after their children; there are no cycles. For many rows the loops are compiled; for few, importing
-the compiler costs more than it saves, and vectors do the same. All take linear time (vectors: times
-the logarithm of the depth) even if every row lies in the one before, as in damaged files.
+after their children; there are no cycles. For many rows the loops are compiled; for few, loading
+them costs more than it saves, and vectors do the same. All take linear time (vectors: times the
+logarithm of the depth) even if every row lies in the one before, as in damaged files.
+
+The loops only look at rows that come from `range`, or from `parent` and at least 0.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.nesting import NUMBA_PAYS_FROM
+from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 SHALLOW_LEVELS = 256
 """Rows are walked up this many levels one by one; recorded calls are rarely nested as deeply."""
@@ -24,9 +27,8 @@ SHALLOW_LEVELS = 256
 
 def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
     """For each row itself if it is chosen, else the nearest chosen row above it; -1: none."""
-    if len(parent) >= NUMBA_PAYS_FROM:
-        found: Int64Array = _compiled("nearest")(parent, chosen)
-        return found
+    if len(parent) >= COMPILED_PAYS_FROM:
+        return nearest_with(in_machine_code(nearest_by_loop), parent, chosen)
     return nearest_vectorised(parent, chosen)
 
 
@@ -55,20 +57,18 @@ def highest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
 
 def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
     """For each row whether no row above it has the same key."""
-    if len(parent) < NUMBA_PAYS_FROM:
+    if len(parent) < COMPILED_PAYS_FROM:
         first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
         if is_complete:
             return first
     dense = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    found: BoolArray = _compiled("outermost")(parent, dense)
-    return found
+    return outermost_with(in_machine_code(outermost_by_loop), parent, dense)
 
 
 def depths(parent: Int64Array) -> Int64Array:
     """For each row the number of rows above it."""
-    if len(parent) >= NUMBA_PAYS_FROM:
-        found: Int64Array = _compiled("depths")(parent)
-        return found
+    if len(parent) >= COMPILED_PAYS_FROM:
+        return depths_with(in_machine_code(depths_by_loop), parent)
     return depths_vectorised(parent)
 
 
@@ -123,14 +123,21 @@ def outermost_vectorised(
     return first, not len(asking)
 
 
-def nearest_by_loop(parent: Int64Array, chosen: BoolArray) -> Int64Array:
-    """`nearest` in linear time: what one row has found, those on its way know too."""
-    number = len(parent)
-    found = np.empty(number, np.int64)
-    is_known = np.empty(number, np.bool_)
-    for row in range(number):
-        is_known[row] = False
-    for row in range(number):
+def nearest_with(loop: Callable[..., None], parent: Int64Array, chosen: BoolArray) -> Int64Array:
+    """`nearest` by `nearest_by_loop`, as Python or compiled."""
+    found = np.empty(len(parent), np.int64)
+    loop(parent, chosen, found, np.zeros(len(parent), np.bool_))
+    return found
+
+
+def nearest_by_loop(
+    parent: Int64Array, chosen: BoolArray, found: Written[np.int64], is_known: Written[np.bool_]
+) -> None:
+    """Fills in `nearest` in linear time: what one row has found, those on its way know too.
+
+    `is_known` says so of each row, and is used up.
+    """
+    for row in range(len(parent)):
         at = row
         while at >= 0 and not chosen[at] and not is_known[at]:
             at = parent[at]
@@ -144,32 +151,45 @@ def nearest_by_loop(parent: Int64Array, chosen: BoolArray) -> Int64Array:
             on_the_way = parent[on_the_way]
         if at >= 0 and chosen[at]:
             found[at] = at
-    return found
 
 
-def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
-    """`is_outermost` in linear time: depth first, counting the keys of the rows around.
+def outermost_with(loop: Callable[..., None], parent: Int64Array, keys: Int64Array) -> BoolArray:
+    """`is_outermost` by `outermost_by_loop`, as Python or compiled.
 
     Args:
+        loop: The loop.
         parent: The parent of each row.
         keys: The key of each row, from 0, in a range not much larger than the number of rows.
     """
-    # Fills and a maximum as loops: numba takes a second to compile numpy's.
     number = len(parent)
     first = np.empty(number, np.bool_)
-    if number == 0:
-        return first
-    first_child = np.empty(number + 1, np.int64)  # the last entry: the first root
-    next_sibling = np.empty(number, np.int64)
-    first_child[number] = -1
-    largest_key = 0
-    for row in range(number):
-        first_child[row] = -1
-        largest_key = max(largest_key, keys[row])
-    around = np.empty(largest_key + 1, np.int64)
-    for key in range(largest_key + 1):
-        around[key] = 0
-    for row in range(number - 1, -1, -1):
+    first_child = np.full(number + 1, -1, np.int64)
+    around = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
+    loop(parent, keys, first_child, np.empty(number, np.int64), around, first)
+    return first
+
+
+def outermost_by_loop(
+    parent: Int64Array,
+    keys: Int64Array,
+    first_child: Written[np.int64],
+    next_sibling: Written[np.int64],
+    around: Written[np.int64],
+    first: Written[np.bool_],
+) -> None:
+    """Fills in `is_outermost` in linear time: depth first, counting the keys of the rows around.
+
+    Args:
+        parent: The parent of each row.
+        keys: The key of each row.
+        first_child: -1 for each row, and once more for what is above the roots.
+        next_sibling: As many numbers as rows.
+        around: 0 for each key from 0 to the largest.
+        first: The result.
+    """
+    number = len(parent)
+    for before in range(number):
+        row = number - 1 - before
         above = parent[row] if parent[row] >= 0 else number
         next_sibling[row] = first_child[above]
         first_child[above] = row
@@ -183,16 +203,18 @@ def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
             ahead = next_sibling[at]
             at = parent[at]
         at = ahead
-    return first
 
 
-def depths_by_loop(parent: Int64Array) -> Int64Array:
-    """`depths` in linear time: each row is walked past once."""
-    number = len(parent)
-    depth = np.empty(number, np.int64)
-    for row in range(number):
-        depth[row] = -1
-    for row in range(number):
+def depths_with(loop: Callable[..., None], parent: Int64Array) -> Int64Array:
+    """`depths` by `depths_by_loop`, as Python or compiled."""
+    depth = np.full(len(parent), -1, np.int64)
+    loop(parent, depth)
+    return depth
+
+
+def depths_by_loop(parent: Int64Array, depth: Written[np.int64]) -> None:
+    """Fills in `depths`, which are -1, in linear time: each row is walked past once."""
+    for row in range(len(parent)):
         at = row
         steps = 0
         while at >= 0 and depth[at] < 0:
@@ -204,27 +226,3 @@ def depths_by_loop(parent: Int64Array) -> Int64Array:
             depth[on_the_way] = below
             below -= 1
             on_the_way = parent[on_the_way]
-    return depth
-
-
-_LOOPS: dict[str, Callable[..., Any]] = {
-    "nearest": nearest_by_loop,
-    "outermost": outermost_by_loop,
-    "depths": depths_by_loop,
-}
-
-
-@functools.cache
-def _compiled(name: str) -> Any:
-    from numba import boolean, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    # One signature each: read-only arrays and others would be compiled apart.
-    numbers, truths = array_of(int64), array_of(boolean)
-    takes = {
-        "nearest": (numbers, truths),
-        "outermost": (numbers, numbers),
-        "depths": (numbers,),
-    }
-    return compiled(_LOOPS[name], takes[name])

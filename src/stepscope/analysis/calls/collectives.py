@@ -95,14 +95,14 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
             "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
         )
         .with_columns(classified=found["group"])
-        .join(_said_of_work(trace), on="event", how="left", maintain_order="left")
+        .join(said_of_collectives(trace), on="event", how="left", maintain_order="left")
         .join(names, on="name_id", how="left", maintain_order="left")
     )
     return _interpreted(trace, collective)
 
 
 @remembered
-def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def said_of_collectives(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """What the file says of all communication on GPUs: arguments are read once for all scopes.
 
     Returns:

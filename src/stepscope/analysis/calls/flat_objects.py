@@ -7,19 +7,19 @@ plain strings. Any other text makes it give up, and the caller reads all texts i
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 PAYS_FROM = 100_000
-"""Number of texts from which the compiled loop is used. Below, importing numba takes longer."""
+"""Number of texts from which the compiled loop is used. Below, loading it takes longer."""
 
 _TEXTS_AT_ONCE = 100_000
 _SEPARATOR = "\0"  # occurs in no JSON text
@@ -42,13 +42,14 @@ def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     values = np.zeros((len(texts), len(keys)), np.int64)
     present = np.zeros((len(texts), len(keys)), np.bool_)
     wanted = np.frombuffer("".join(keys).encode("ascii"), np.uint8)
-    ends = np.cumsum([len(key) for key in keys])
-    read = _compiled()
+    ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
+    read = in_machine_code(read_by_loop)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts.slice(first, _TEXTS_AT_ONCE)
         data = np.frombuffer((some.str.join(_SEPARATOR).item() + _SEPARATOR).encode(), np.uint8)
         rows = slice(first, first + len(some))
-        if read(data, wanted, ends, values[rows], present[rows]) != len(some):
+        numbers, are_present = values[rows].reshape(-1), present[rows].reshape(-1)
+        if read(data, wanted, ends, len(some), numbers, are_present) != len(some):
             return None
     columns = zip(keys, values.T.copy(), present.T.copy(), strict=True)
     return pl.DataFrame([nullable(number, known, key) for key, number, known in columns])
@@ -58,21 +59,26 @@ def read_by_loop(
     data: npt.NDArray[np.uint8],
     wanted: npt.NDArray[np.uint8],
     ends: Int64Array,
-    values: Int64Array,
-    present: BoolArray,
+    texts: int,
+    values: Written[np.int64],
+    present: Written[np.bool_],
 ) -> int:
     """Fills in numbers and returns how many objects were read; -1 at anything unexpected.
+
+    It stays inside the data, since it passes a zero byte only where it expects one, at the end of a
+    text: `at` moves past a byte that is known to be another, or past that one.
 
     Args:
         data: The texts, each followed by a zero byte.
         wanted: The keys, one after the other.
         ends: Where each key ends.
+        texts: The number of texts.
         values: The numbers, by text and key.
         present: Which of them there are.
     """
     at, row = 0, 0
     while at < len(data):
-        if row == len(values):
+        if row == texts:
             return -1
         while data[at] in (32, 9, 10, 13):
             at += 1
@@ -139,10 +145,11 @@ def read_by_loop(
                 if digits == 0 or (data[begin] == 48 and (digits > 1 or is_negative)):
                     return -1
                 if column >= 0:
-                    if present[row, column]:
+                    place = row * len(ends) + column
+                    if present[place]:
                         return -1
-                    present[row, column] = True
-                    values[row, column] = -value if is_negative else value
+                    present[place] = True
+                    values[place] = -value if is_negative else value
             while data[at] in (32, 9, 10, 13):
                 at += 1
             separator = data[at]
@@ -156,10 +163,3 @@ def read_by_loop(
         at += 1
         row += 1
     return row
-
-
-@functools.cache
-def _compiled() -> Any:
-    from stepscope.trace.arrays.compiled import compiled
-
-    return compiled(read_by_loop)

@@ -36,7 +36,7 @@ def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False)
     """
     columns = ["dims", "types", "concrete"] if concrete else ["dims", "types"]
     if trace.store is not None:  # in memory, any arguments are at hand
-        known = _operands(trace)
+        known = operands_of_all_work(trace)
         if concrete:
             known = known.filter("has_formula")
         asked = events.cast(pl.Int64).to_frame("event")
@@ -47,7 +47,7 @@ def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False)
 
 
 @remembered
-def _operands(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """event, dims, types, concrete and has_formula; texts repeat, and are held once each.
 
     `concrete` is null without a formula: few need it, and it is the slowest to find.

@@ -9,7 +9,6 @@ the calls that it makes, as torch's own tables have it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
+from stepscope.trace.once import once_property
 from stepscope.trace.schema import Category
 
 
@@ -47,29 +47,29 @@ class OperatorForest:
     def __len__(self) -> int:
         return len(self.parent)
 
-    @cached_property
+    @once_property
     def start_ns(self) -> Int64Array:
         """Start of each row."""
         return self.rows["start_ns"].to_numpy().astype(np.int64, copy=False)
 
-    @cached_property
+    @once_property
     def dur_ns(self) -> Int64Array:
         """Duration of each row."""
         return self.rows["dur_ns"].to_numpy().astype(np.int64, copy=False)
 
-    @cached_property
+    @once_property
     def name_id(self) -> Int64Array:
         """Name of each row."""
         return self.rows["name_id"].to_numpy().astype(np.int64)
 
-    @cached_property
+    @once_property
     def forward(self) -> Int64Array:
         """For each row the row of the forward operator that it is the backward of; -1: none."""
         event = self.rows["forward"].fill_null(-1).to_numpy()
         row: Int64Array = np.where(event >= 0, self.row_of_event[event], -1).astype(np.int64)
         return row
 
-    @cached_property
+    @once_property
     def _deepest_first(self) -> list[Int64Array]:
         """Rows that have a parent, by depth, the deepest first."""
         return levels(self.depth, np.nonzero(self.depth > 0)[0])[::-1]

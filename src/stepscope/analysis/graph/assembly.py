@@ -11,7 +11,6 @@ from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import (
     COMPILED_PAYS_FROM,
     bind,
-    compiled_loop,
     group_by_target,
     mark_candidates,
 )
@@ -22,6 +21,7 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
+from stepscope.trace.machine.loops import in_machine_code
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
@@ -122,7 +122,7 @@ def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
     if len(first_edge) < COMPILED_PAYS_FROM:
         return np.argsort(target, kind="stable")
     order = np.empty(len(target), np.int64)
-    compiled_loop(group_by_target)(target, first_edge[:-1].copy(), order)
+    in_machine_code(group_by_target)(target, first_edge[:-1].copy(), order)
     return order
 
 
@@ -167,7 +167,7 @@ def settle_by_loops(
 ) -> Int64Array:
     """`settle_delays` with compiled loops, for many nodes."""
     marks = np.zeros(len(leaves), np.int8)
-    compiled_loop(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
+    in_machine_code(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
     marked = np.nonzero(marks)[0]
     target = np.searchsorted(first_edge, marked, side="right") - 1
     room = start[target] - leaves[marked]
@@ -176,7 +176,7 @@ def settle_by_loops(
         mine = kind[marked] == which
         typical[which] = _typical_delay(room[mine], marks[marked[mine]] > 1)
     delay = np.empty(len(leaves), np.int64)
-    compiled_loop(bind)(start, leaves, kind, typical, first_edge, delay)
+    in_machine_code(bind)(start, leaves, kind, typical, first_edge, delay)
     return delay
 
 

@@ -2,29 +2,38 @@
 
 Each takes arrays, and most take lists of Python integers alike, which for few nodes are quicker
 to walk than arrays, without a compiler.
+
+Nodes are numbered, and `first_edge` holds for each the number of its first edge, then the number of
+all edges; columns of nodes and of edges are as long as there are nodes and edges. So whatever comes
+from `range` or from these columns is the number of a node or an edge.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.arrays import Written
 
 COMPILED_PAYS_FROM = 100_000
-"""Nodes from which compiled loops are used; below, importing numba costs more than it saves."""
+"""Nodes from which compiled loops are used; below, loading them costs more than it saves."""
 
 
 def sweep(
-    first_edge: Any,
-    source: Any,
-    delay: Any,
-    is_kept: Any,
-    dur: Any,
+    first_edge: Int64Array,
+    source: Int64Array,
+    delay: Int64Array,
+    is_kept: BoolArray,
+    dur: Int64Array,
     origin: int,
-    start: Any,
-    end: Any,
+    start: Written[np.int64],
+    end: Written[np.int64],
 ) -> None:
-    """Fill in start and end of each node: it starts at the latest of what it depends on."""
+    """Fill in start and end of each node: it starts at the latest of what it depends on.
+
+    `source` is the number of a node, or negative.
+    """
     for node in range(len(dur)):
         latest = origin
         for edge in range(first_edge[node], first_edge[node + 1]):
@@ -38,19 +47,21 @@ def sweep(
 
 
 def walk_back(
-    first_edge: Any,
-    source: Any,
-    delay: Any,
-    start: Any,
-    end: Any,
+    first_edge: Int64Array,
+    source: Int64Array,
+    delay: Int64Array,
+    start: Int64Array,
+    end: Int64Array,
     origin: int,
     node: int,
-    path: Any,
-    path_edge: Any,
+    path: Written[np.int64],
+    path_edge: Written[np.int64],
 ) -> int:
     """Fill in the nodes of the path to a node, the last first, and the edge that binds each.
 
-    Of several edges that bind a node the first is taken. Returns the number of nodes.
+    Of several edges that bind a node the first is taken. Returns the number of nodes. Every node
+    has an edge, whose source is a node before it, or negative; so the path ends, and has at most as
+    many nodes as there are.
     """
     count = 0
     while node >= 0:
@@ -69,10 +80,13 @@ def walk_back(
     return count
 
 
-def group_by_target(target: Any, next_place: Any, order: Any) -> None:
+def group_by_target(
+    target: Int64Array, next_place: Written[np.int64], order: Written[np.int64]
+) -> None:
     """Fill in the edges by target, those of one target in the order given.
 
-    `next_place` holds for each node where its edges begin, and is used up.
+    `next_place` holds for each node where its edges begin, and is used up: it counts up to where
+    those of the next node begin.
     """
     for edge in range(len(target)):
         place = next_place[target[edge]]
@@ -81,12 +95,17 @@ def group_by_target(target: Any, next_place: Any, order: Any) -> None:
 
 
 def mark_candidates(
-    start: Any, leaves: Any, first_edge: Any, far_ns: int, clear_ns: int, marks: Any
+    start: Int64Array,
+    leaves: Int64Array,
+    first_edge: Int64Array,
+    far_ns: int,
+    clear_ns: int,
+    marks: Written[np.int8],
 ) -> None:
     """Mark the edges that a node may have waited for: 1; 2 where no other edge comes near.
 
     It may have waited for those that leave last, less than `far_ns` before its start; those that
-    leave less than `clear_ns` before them are near.
+    leave less than `clear_ns` before them are near. Every node has an edge.
     """
     for node in range(len(start)):
         first, last = first_edge[node], first_edge[node + 1]
@@ -104,10 +123,18 @@ def mark_candidates(
                     marks[edge] = 2 if rivals == 1 else 1
 
 
-def bind(start: Any, leaves: Any, kind: Any, typical: Any, first_edge: Any, delay: Any) -> None:
+def bind(
+    start: Int64Array,
+    leaves: Int64Array,
+    kind: npt.NDArray[np.int8],
+    typical: Int64Array,
+    first_edge: Int64Array,
+    delay: Written[np.int64],
+) -> None:
     """Fill in delays: what is typical of the kind as far as it fits, and of one edge all of it.
 
-    That one is the edge by which a node would start last; of several the first.
+    That one is the edge by which a node would start last; of several the first. Every node has an
+    edge, and `typical` holds a delay for every kind.
     """
     for node in range(len(start)):
         first, last = first_edge[node], first_edge[node + 1]
@@ -118,24 +145,3 @@ def bind(start: Any, leaves: Any, kind: Any, typical: Any, first_edge: Any, dela
             if leaves[edge] + usual > leaves[binding] + typical[kind[binding]]:
                 binding = edge
         delay[binding] = start[node] - leaves[binding]
-
-
-@functools.cache
-def compiled_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """One of these loops, compiled for arrays."""
-    from numba import boolean, int8, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    small, flags = array_of(int8), array_of(boolean)
-    marks = array_of(int8, written=True)
-    arguments: dict[Callable[..., Any], tuple[Any, ...]] = {
-        sweep: (read, read, read, flags, read, int64, written, written),
-        walk_back: (read, read, read, read, read, int64, int64, written, written),
-        group_by_target: (read, written, written),
-        mark_candidates: (read, read, read, int64, int64, marks),
-        bind: (read, read, small, read, read, written),
-    }
-    found: Callable[..., Any] = compiled(loop, arguments[loop])
-    return found

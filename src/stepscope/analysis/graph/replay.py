@@ -9,15 +9,17 @@ without a change gives the measured times to the nanosecond.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sweep
+from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, sweep
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,11 @@ def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
     if len(graph) >= COMPILED_PAYS_FROM:
-        compiled_loop(sweep)(*columns, graph.origin_ns, start, end)
+        in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
         return start
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
-    starts, ends = start.tolist(), end.tolist()
+    starts: Any = start.tolist()
+    ends: Any = end.tolist()
     sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
     return np.array(starts, np.int64)

@@ -42,7 +42,6 @@ may make another faster. A collective's duration includes its waiting for other 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +49,7 @@ import numpy.typing as npt
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.once import once_property
 
 ORIGIN = -1
 
@@ -111,18 +111,18 @@ class StepGraph:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @cached_property
+    @once_property
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
 
-    @cached_property
+    @once_property
     def is_gpu(self) -> BoolArray:
         """Whether each node is GPU work."""
         is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
 
-    @cached_property
+    @once_property
     def target(self) -> Int64Array:
         """Node that each edge leads to."""
         rows = np.arange(len(self), dtype=np.int64)
@@ -139,14 +139,14 @@ class StepGraph:
         """Start of each step: the end of the one before."""
         return np.concatenate(([self.begin_ns], self.step_ends_ns[:-1]))
 
-    @cached_property
+    @once_property
     def host_rows(self) -> Int64Array:
         """The pieces of the main thread within the steps on the host."""
         mine = (~self.is_gpu) & (self.lane == self.main_lane)
         rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
         return rows
 
-    @cached_property
+    @once_property
     def host_time_ns(self) -> int:
         """How long the main thread took for the steps, waits included."""
         rows = self.host_rows

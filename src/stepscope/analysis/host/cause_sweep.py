@@ -1,21 +1,23 @@
 """One pass over the events of a thread that tells which cause each moment belongs to.
 
 Every event has a cause, a small number; a moment belongs to the least of the causes of the events
-that it lies in. Loops that numba compiles: for few events sets of intervals do the same
-(`events.claims_by_sets`), and loading a compiler would cost more.
+that it lies in. Compiled loops: for few events sets of intervals do the same
+(`events.claims_by_sets`), and loading the loops would cost more.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -57,13 +59,13 @@ class Stretches:
             number: How many causes there are.
         """
         divided = np.zeros((number, len(starts)), np.int64)
-        _compiled_divide()(
+        in_machine_code(divide_by_loop)(
             self.starts,
             self.ends,
             self.causes,
             np.ascontiguousarray(starts),
             np.ascontiguousarray(ends),
-            divided,
+            divided.reshape(-1),
         )
         return divided
 
@@ -84,14 +86,24 @@ def find_stretches(
     first, last = np.empty(most, np.int64), np.empty(most, np.int64)
     cause = np.empty(most, np.int8)
     reach = np.full(number, _FIRST, np.int64)
-    count = _compiled_sweep()(starts, ends, causes, reach, first, last, cause)
+    count = in_machine_code(sweep_by_loop)(starts, ends, causes, reach, first, last, cause)
     return Stretches(first[:count].copy(), last[:count].copy(), cause[:count].copy())
 
 
 def sweep_by_loop(
-    start: Any, end: Any, cause: Any, reach: Any, starts: Any, ends: Any, causes: Any
+    start: Int64Array,
+    end: Int64Array,
+    cause: npt.NDArray[np.int8],
+    reach: Written[np.int64],
+    starts: Written[np.int64],
+    ends: Written[np.int64],
+    causes: Written[np.int8],
 ) -> int:
-    """Fill in the stretches and give their number; `reach` is how far each cause is known to go."""
+    """Fill in the stretches and give their number; `reach` is how far each cause is known to go.
+
+    Every cause is at least 0 and less than the length of `reach`. A stretch ends where an event
+    begins or ends, each at most once, so there are no more than twice as many as events.
+    """
     count = 0
     number = len(start)
     for row in range(number + 1):
@@ -117,39 +129,32 @@ def sweep_by_loop(
 
 
 def divide_by_loop(
-    starts: Any, ends: Any, causes: Any, first: Any, last: Any, divided: Any
+    starts: Int64Array,
+    ends: Int64Array,
+    causes: npt.NDArray[np.int8],
+    first: Int64Array,
+    last: Int64Array,
+    divided: Written[np.int64],
 ) -> None:
-    """Add up the parts of each window by cause; both stand in order, so each is looked at once."""
+    """Add up the parts of each window by cause; both are in order, so each is looked at once.
+
+    `divided` holds one number for every window, for every cause that occurs.
+    """
     stretch = 0
-    for window in range(len(first)):
+    windows = len(first)
+    for window in range(windows):
         while stretch < len(starts) and ends[stretch] <= first[window]:
             stretch += 1
         row = stretch
         while row < len(starts) and starts[row] < last[window]:
             part = min(ends[row], last[window]) - max(starts[row], first[window])
             if part > 0:
-                divided[causes[row], window] += part
+                divided[int(causes[row]) * windows + window] += part
             row += 1
 
 
 @functools.cache
-def _compiled_sweep() -> Any:
-    from numba import int8, int64
+def _compiled_divide() -> Callable[..., None]:
+    from stepscope.trace.machine.calling import translated
 
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    return compiled(
-        sweep_by_loop,
-        (read, read, array_of(int8), written, written, written, array_of(int8, written=True)),
-    )
-
-
-@functools.cache
-def _compiled_divide() -> Any:
-    from numba import int8, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read = array_of(int64)
-    return compiled(divide_by_loop, (read, read, array_of(int8), read, read, int64[:, ::1]))
+    return translated(divide_by_loop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
+from stepscope.trace.once import once_property
 
 SWEEP_PAYS_FROM = 500_000
 """Events from which one compiled sweep is used; below, loading a compiler costs more."""
@@ -64,7 +64,7 @@ class HostEvents:
         if not self._stretches:
             self.claims(0)
 
-    @cached_property
+    @once_property
     def _claims(self) -> dict[int, list[Intervals]]:
         """For each thread the moments of each cause, less those that an earlier cause has."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
@@ -76,7 +76,7 @@ class HostEvents:
                 found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
         return found
 
-    @cached_property
+    @once_property
     def _stretches(self) -> dict[int, Stretches]:
         """For each thread its time by cause, where there are so many events that a sweep pays."""
         if len(self.table) < SWEEP_PAYS_FROM:

@@ -1,4 +1,7 @@
-"""Answers that other questions build upon are kept with their trace, so that each is found once."""
+"""Answers that other questions build upon are kept with their trace, so that each is found once.
+
+Threads that ask for the same answer at the same time wait for the one that finds it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
+from stepscope.trace.once import Turns
 
 Answer = TypeVar("Answer")
 Found_co = TypeVar("Found_co", covariant=True)
@@ -31,9 +35,11 @@ def remembered(question: Callable[[Trace, Scope | None], Answer]) -> Question[An
     @functools.wraps(question)
     def answer(trace: Trace, scope: Scope | None = None) -> Answer:
         known: dict[tuple[str, Scope], Answer] = trace.__dict__.setdefault("_remembered", {})
+        turns: Turns = trace.__dict__.setdefault("_turns", Turns())
         key = (f"{question.__module__}.{question.__qualname__}", scope or Scope())
-        if key not in known:
-            known[key] = question(trace, scope)
-        return known[key]
+        with turns.of(key):
+            if key not in known:
+                known[key] = question(trace, scope)
+            return known[key]
 
     return answer

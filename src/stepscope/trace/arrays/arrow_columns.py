@@ -57,6 +57,14 @@ _NULLABLE = 2
 _keeper = Keeper()
 
 
+def drop_released_arrays() -> None:
+    """Frees the arrays of columns that no longer exist.
+
+    Otherwise they stay until the next column is made from an array, which may be never.
+    """
+    _keeper.let_go()
+
+
 def _release_schema(schema: Any) -> None:
     # Called while the column is created, when Python can still run; see `arrow_release`.
     schema.contents.release = _ReleaseSchema()

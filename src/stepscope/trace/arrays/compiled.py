@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core import event
 
-from stepscope.run.working import WorkingLine, current_line
+from stepscope.run.working import COMPILING, WorkingLine, current_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,7 +69,7 @@ class _Teller(event.Listener):
         line = current_line()
         self._lines.append(line)
         if line is not None:
-            line.enter("Compiling, once per installation")
+            line.enter(COMPILING)
 
     def on_end(self, event: object) -> None:  # noqa: ARG002
         """End the stage."""

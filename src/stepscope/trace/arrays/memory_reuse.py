@@ -5,6 +5,10 @@ and returns the memory of each, and the system clears its pages every time, whic
 of the run time on large traces. Retained memory serves the next array instead, until the process
 exits. Huge pages, which numpy asks for with every large array, make that worse: the request splits
 the retained memory into ever more mappings, and a fault has to find and clear two megabytes.
+
+All threads share one such pool. With one each, as is the default, what the threads of the reader
+retained would serve nothing after loading. polars has an allocator of its own, jemalloc, with four
+pools per processor by default; it gets one for two processors.
 """
 
 from __future__ import annotations
@@ -12,17 +16,19 @@ from __future__ import annotations
 import os
 import sys
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # option numbers from glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
 _HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
+_JEMALLOC = "_RJEM_MALLOC_CONF"
+"""Options of the allocator in polars, which reads them when it is imported."""
 
 
 def keep_freed_memory() -> None:
     """Retains the memory of freed arrays for later ones.
 
     Only for commands, since the setting applies to the whole process and to those it starts. Call
-    it before numpy is imported, or numpy still asks for huge pages. A value that the user set for
-    `NUMPY_MADVISE_HUGEPAGE` stays. Has no effect without glibc.
+    it before numpy and polars are imported, which read their settings then. Values that the user
+    set for `NUMPY_MADVISE_HUGEPAGE` and `_RJEM_MALLOC_CONF` stay. Has no effect without glibc.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -34,4 +40,6 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, _NEVER)
+    mallopt(_ARENA_MAX, 1)
     os.environ.setdefault(_HUGE_PAGES, "0")
+    os.environ.setdefault(_JEMALLOC, f"narenas:{max(1, (os.cpu_count() or 1) // 2)}")

@@ -14,7 +14,6 @@ row, and the first is drawn up to the start of the second.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,11 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 MOST_ROWS = 1024
 """Rows of one band. Slices that would need more are counted, not drawn."""
@@ -73,7 +74,8 @@ def place(
     end = start + dur_ns[order]
     drawn = end.copy()
     row = np.empty(len(order), np.int32)
-    _compiled()(sorted_band, start, end, np.int64(tolerance_ns), MOST_ROWS, row, drawn)
+    row_end, last = np.empty(MOST_ROWS, np.int64), np.empty(MOST_ROWS, np.int64)
+    in_machine_code(place_by_loop)(sorted_band, start, end, tolerance_ns, row_end, last, row, drawn)
     kept = row >= 0
     left_out = int(len(row) - np.count_nonzero(kept))
     if left_out:
@@ -103,21 +105,29 @@ def _by_row(
 
 
 def place_by_loop(
-    band: Any, start: Any, end: Any, tolerance: int, most_rows: int, row: Any, drawn: Any
+    band: Int64Array,
+    start: Int64Array,
+    end: Int64Array,
+    tolerance: int,
+    row_end: Written[np.int64],
+    last: Written[np.int64],
+    row: Written[np.int32],
+    drawn: Written[np.int64],
 ) -> None:
     """Fill in the row of each slice (-1: beyond the last), and where it ends on the screen.
+
+    `top` and `used` are numbers of rows that hold slices, which are fewer than there is room for.
 
     Args:
         band: Sorted.
         start: Sorted within a band; of equal ones the outer first.
         end: Not before its start.
         tolerance: By how much neighbours of one row may overlap.
-        most_rows: Rows of one band.
+        row_end: Room for a number for each row that a band may have: where its last slice ends.
+        last: As much room: the last slice of each row.
         row: Row of each slice, to be filled in.
         drawn: A copy of `end`, cut where a neighbour starts a little earlier.
     """
-    row_end = np.empty(most_rows, np.int64)
-    last = np.empty(most_rows, np.int64)
     top = -1  # the last row with a slice that is still open
     used = 0  # rows of this band that have ever held a slice
     for at in range(len(band)):
@@ -133,7 +143,7 @@ def place_by_loop(
         chosen = below + 1
         while chosen < used and row_end[chosen] > first + tolerance:
             chosen += 1
-        if chosen >= most_rows:
+        if chosen >= len(row_end):
             row[at] = -1
             continue
         if chosen < used and drawn[last[chosen]] > first:
@@ -143,14 +153,3 @@ def place_by_loop(
         last[chosen] = at
         used = max(used, chosen + 1)
         top = max(top, chosen)
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from numba import int32, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    rows = array_of(int32, written=True)
-    return compiled(place_by_loop, (read, read, read, int64, int64, rows, written))

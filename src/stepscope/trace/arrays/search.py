@@ -6,14 +6,16 @@ from there is several times faster than a binary search over the whole array.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
+
 COMPILED_PAYS_FROM = 500_000
-"""Number of values from which the compiled loop is used. Below, importing numba takes longer."""
+"""Number of values from which the compiled loop is used. Below, loading it takes longer."""
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -32,12 +34,21 @@ def places(
     if len(values) < COMPILED_PAYS_FROM or not is_int64:
         return np.searchsorted(ordered, values, side=side)
     found = np.empty(len(values), np.int64)
-    _compiled()(np.ascontiguousarray(ordered), np.ascontiguousarray(values), side == "right", found)
+    in_machine_code(places_by_loop)(
+        np.ascontiguousarray(ordered), np.ascontiguousarray(values), side == "right", found
+    )
     return found
 
 
-def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
-    """Fills in the index of each value, searching from the index of the previous one."""
+def places_by_loop(
+    ordered: _Int64Array, values: _Int64Array, after: bool, found: Written[np.int64]
+) -> None:
+    """Fills in the index of each value, searching from the index of the previous one.
+
+    `found` is as long as `values`. Each value is compared only at `high` and `middle`, which are
+    checked to be less than the length just before, and never decrease below `low`, which is at
+    least 0.
+    """
     number = len(ordered)
     at = 0
     for row in range(len(values)):
@@ -53,20 +64,10 @@ def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
                 step *= 2
             high = min(high, number)
         while low < high:
-            middle = (low + high) // 2
+            middle = (low + high) >> 1
             if ordered[middle] < value or (after and ordered[middle] == value):
                 low = middle + 1
             else:
                 high = middle
         at = low
         found[row] = at
-
-
-@functools.cache
-def _compiled() -> Any:
-    from numba import boolean, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    return compiled(places_by_loop, (read, read, boolean, written))

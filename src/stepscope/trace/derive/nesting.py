@@ -23,7 +23,6 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,13 +32,16 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.derive.lane_order import order_with_few_copies
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUMBA_PAYS_FROM = 500_000
-"""Number of rows from which the compiled loop is used. Below, importing numba takes longer."""
+COMPILED_PAYS_FROM = 200_000
+"""Number of rows from which the compiled loop is used. Below, loading it takes longer."""
 
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
@@ -123,15 +125,17 @@ def nest(
         tolerance_ns: How much later than its parent a child may end.
         rows: The events to nest, in order; the others are roots without children. Default: all.
     """
-    order = _sorted_rows(lanes, starts, durations, rank, rows)
-    lane = lanes[order]
-    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
-    if len(order) < NUMBA_PAYS_FROM:
+    order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
+    if len(order) < COMPILED_PAYS_FROM:
         start = starts[order]
         nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
         if nested is not None:
             return _placed(nested, order, durations)
-    return Nesting(*_nest_compiled()(order, new_lane, starts, durations, tolerance_ns))
+    return Nesting(
+        *nest_by_stack(
+            in_machine_code(nest_by_loop), order, new_lane, starts, durations, tolerance_ns
+        )
+    )
 
 
 def _sorted_rows(
@@ -140,15 +144,25 @@ def _sorted_rows(
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None,
     rows: Int64Array | None,
-) -> Int64Array:
-    """Returns the rows to nest by lane and start; of one start, outer events first."""
-    if rows is not None:
-        lanes, starts, durations = lanes[rows], starts[rows], durations[rows]
-        rank = None if rank is None else rank[rows]
+) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """Returns the rows to nest by lane and start; of one start, outer events first.
+
+    Also returns for each of them whether it is the first of its lane.
+    """
+    is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
+    if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
+        numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
+        found = order_with_few_copies(rows, numbers, starts, durations, ranks)
+        if found is not None:
+            return found
+    some = slice(None) if rows is None else rows
+    lanes_of, durations_of = lanes[some], durations[some]
     # Outer events first: the longest, and for the same span the outer category.
-    ties = (-durations,) if rank is None else (-durations, rank)
-    order = by_group_and_time(lanes, starts, *ties)
-    return order if rows is None else rows[order]
+    ties = (-durations_of,) if rank is None else (-durations_of, rank[some])
+    order = by_group_and_time(lanes_of, starts[some], *ties)
+    lane = lanes_of[order]
+    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    return order if rows is None else rows[order], new_lane
 
 
 def _placed(nested: _Columns, order: Int64Array, durations: Int64Array) -> Nesting:
@@ -235,19 +249,18 @@ def nest_vectorised(
     return parent, depth, self_time, crossing
 
 
-def nest_by_loop(
+def nest_by_stack(
+    loop: Callable[..., None],
     order: Int64Array,
     new_lane: npt.NDArray[np.bool_],
     starts: Int64Array,
     durations: Int64Array,
     tolerance: int,
 ) -> _Columns:
-    """Nests rows with a stack, in one pass. Compiled with numba for many rows.
-
-    A row that ends too early for the current row is never a better parent for a later row than the
-    current row is, so it leaves the stack for good, and the pass is linear for any input.
+    """Nests rows with a stack, in one pass.
 
     Args:
+        loop: `nest_by_loop`, as Python or compiled.
         order: The rows to nest, sorted as `nest` says.
         new_lane: For each of them whether it is the first of its lane.
         starts: Start of each row of the table, in ns.
@@ -255,14 +268,41 @@ def nest_by_loop(
         tolerance: As in `nest`.
     """
     number = len(starts)
-    # Row by row: numba takes longer to compile numpy's operations on whole arrays.
-    parent, depth = np.empty(number, np.int64), np.empty(number, np.int32)
-    self_time, crossing = np.empty(number, np.int64), np.empty(number, np.bool_)
-    for row in range(number):
-        parent[row], depth[row] = -1, 0
-        self_time[row], crossing[row] = durations[row], False
-    stack = np.empty(64, np.int64)
-    covered_to = np.empty(64, np.int64)  # for each row of the stack, by its children so far
+    columns = (
+        np.full(number, -1, np.int64),
+        np.zeros(number, np.int32),
+        durations.copy(),
+        np.zeros(number, np.bool_),
+    )
+    # All rows of a lane may lie in one another. What the stack does not reach takes no memory.
+    deepest = int(np.diff(np.flatnonzero(np.append(new_lane, True))).max(initial=0))
+    stack, covered_to = np.empty(deepest, np.int64), np.empty(deepest, np.int64)
+    loop(order, new_lane, starts, durations, tolerance, stack, covered_to, *columns)
+    return columns
+
+
+def nest_by_loop(
+    order: Int64Array,
+    new_lane: npt.NDArray[np.bool_],
+    starts: Int64Array,
+    durations: Int64Array,
+    tolerance: int,
+    stack: Written[np.int64],
+    covered_to: Written[np.int64],
+    parent: Written[np.int64],
+    depth: Written[np.int32],
+    self_time: Written[np.int64],
+    crossing: Written[np.bool_],
+) -> None:
+    """Fills in the columns of `Nesting` for the rows to nest; see `nest_by_stack`.
+
+    A row that ends too early for the current row is never a better parent for a later row than the
+    current row is, so it leaves the stack for good, and the pass is linear for any input.
+
+    `top` rises by at most 1 with each row and is -1 at the first of a lane, so it stays below the
+    number of rows of the lane, for which there is room in `stack` and `covered_to`: for each row of
+    the stack, how far its children cover it so far. `order` and `stack` hold rows of the table.
+    """
     top = -1
     for place in range(len(order)):
         if new_lane[place]:
@@ -289,22 +329,5 @@ def nest_by_loop(
                 self_time[outer] -= fresh
             covered_to[top] = max(covered_to[top], last)
         top += 1
-        if top == len(stack):
-            deeper, covered_deeper = np.empty(2 * top, np.int64), np.empty(2 * top, np.int64)
-            for level in range(top):
-                deeper[level] = stack[level]
-                covered_deeper[level] = covered_to[level]
-            stack, covered_to = deeper, covered_deeper
         stack[top] = row
         covered_to[top] = start
-    return parent, depth, self_time, crossing
-
-
-@functools.cache
-def _nest_compiled() -> Callable[..., _Columns]:
-    from numba import boolean, int64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    numbers = array_of(int64)
-    return compiled(nest_by_loop, (numbers, array_of(boolean), numbers, numbers, int64))

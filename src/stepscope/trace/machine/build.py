@@ -17,6 +17,7 @@ import numpy as np
 
 from stepscope.run.files import write_atomically
 from stepscope.run.user_cache import user_cache
+from stepscope.run.working import COMPILING, stage
 from stepscope.trace.machine.functions import Marked
 from stepscope.trace.machine.translate import translate
 
@@ -58,7 +59,8 @@ def machine_code_of(function: Marked) -> MachineCode:
     name = f"{function.name}.{hashlib.blake2b(target.encode(), digest_size=6).hexdigest()}.o"
     content = _kept(name, key)
     if content is None:
-        content = _compiled(function, machine)
+        with stage(COMPILING):
+            content = _compiled(function, machine)
         _keep(name, key, content)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
@@ -66,11 +68,26 @@ def machine_code_of(function: Marked) -> MachineCode:
     return MachineCode(engine, engine.get_function_address(function.name))
 
 
+def compiles_anew() -> bool:
+    """Whether no directory for machine code is writable, so that each process makes it again."""
+    return not any(_can_be_written(directory) for directory in _directories())
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Whether a directory, which may not exist yet, can be written to."""
+    there = next(path for path in (directory, *directory.parents) if path.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
 def _compiled(function: Marked, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     module = llvm.parse_assembly(str(translate(function)))
     module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    if any(kind.elements for kind in function.takes.values()):
+        # Loops over arrays decide at each element how to go on: neither can take several at once.
+        tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
     content: bytes = machine.emit_object(module)
     return content
@@ -88,7 +105,8 @@ def _key_of(function: Marked, target: str) -> bytes:
     for file in sorted(files | set(Path(__file__).parent.glob("*.py"))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     for each in reached:
-        digest.update(repr((each.name, *_constants_of(each))).encode())
+        kinds = [kind.name for kind in each.takes.values()]
+        digest.update(repr((each.name, kinds, *_constants_of(each))).encode())
     return digest.digest()
 
 

@@ -7,25 +7,39 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from stepscope.trace.machine.build import MachineCode, machine_code_of
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import CALLED_WITH
+from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements, Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Translated(Marked):
-    """A function that Python calls. Its machine code is made when it is first needed."""
+    """A function that Python calls. Its machine code is made when it is first needed.
+
+    Where the source code is not available, as in frozen programs, functions that take arrays run as
+    Python, slowly; others raise an OSError.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function, is_inlined=False)
-        self._called: Any = None
+        self._called: Callable[..., Any] | None = None
         self._code: MachineCode | None = None  # kept for as long as it can be called
         self._lock = threading.Lock()
 
-    def __call__(self, *arguments: int) -> Any:
-        """Calls the machine code, which does not hold the interpreter's lock."""
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the machine code, which does not hold the interpreter's lock.
+
+        Raises:
+            TypeError: An array is not what the function takes.
+        """
         return (self._called or self._built())(*arguments)
+
+    def load(self) -> None:
+        """Makes or loads the machine code now, so that no call waits for it."""
+        self._built()
 
     @property
     def address(self) -> int:
@@ -33,15 +47,57 @@ class Translated(Marked):
         self._built()
         return cast(MachineCode, self._code).address
 
-    def _built(self) -> Any:
-        """The machine code as a function of ctypes."""
+    def _built(self) -> Callable[..., Any]:
+        """The machine code as a function of ctypes, which takes arrays if this function does."""
         with self._lock:
             if self._called is None:
-                self._code = machine_code_of(self)
-                takes = [CALLED_WITH[kind] for kind in self.takes.values()]
+                kinds = self.takes
+                takes_arrays = any(kind.elements for kind in kinds.values())
+                try:
+                    self._code = machine_code_of(self)
+                except OSError:
+                    if not takes_arrays:
+                        raise
+                    self._called = self.function
+                    return self._called
+                takes = [
+                    CALLED_WITH[part]
+                    for kind in kinds.values()
+                    for part in ((LONG, LONG) if kind.elements else (kind,))
+                ]
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
-                self._called = prototype(self._code.address)
+                called = prototype(self._code.address)
+                self._called = _taking_arrays(called, kinds) if takes_arrays else called
             return self._called
+
+
+def _taking_arrays(called: Callable[..., Any], kinds: dict[str, Kind]) -> Callable[..., Any]:
+    """Returns a function that passes arrays to machine code as their addresses and lengths."""
+
+    def call(*arguments: Any) -> Any:
+        passed: list[int] = []
+        for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
+            if kind.elements is None:
+                passed.append(int(argument))
+                continue
+            _check(argument, name, kind.elements)
+            passed += argument.ctypes.data, len(argument)
+        return called(*passed)
+
+    return call
+
+
+def _check(array: Any, name: str, elements: Elements) -> None:
+    """Makes sure that machine code finds in an array what it expects: it reads memory unchecked.
+
+    Raises:
+        TypeError: It does not.
+    """
+    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype and array.ndim == 1
+    if not is_fit or not (array.flags.c_contiguous and array.flags.aligned):
+        raise TypeError(f"{name} is no contiguous array of {elements.dtype} with one dimension")
+    if elements.are_written and not array.flags.writeable:
+        raise TypeError(f"{name} is read-only")
 
 
 def translated(function: Function) -> Function:

@@ -6,10 +6,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.trace.machine.arrays import WRITTEN
 from stepscope.trace.machine.kinds import (
     LONG,
     NOTHING,
@@ -17,6 +19,7 @@ from stepscope.trace.machine.kinds import (
     WORD,
     Kind,
     UntranslatableError,
+    array_of,
     tuple_of,
 )
 
@@ -37,13 +40,13 @@ class Marked:
         self.is_inlined = is_inlined
         self.name = f"{function.__module__}.{function.__qualname__}"
 
-    @property
+    @cached_property
     def takes(self) -> dict[str, Kind]:
         """Types of the parameters, by name."""
-        hints = typing.get_type_hints(self.function)
+        hints = typing.get_type_hints(self.function, include_extras=True)
         return {name: kind_of(hints[name]) for name in inspect.signature(self.function).parameters}
 
-    @property
+    @cached_property
     def gives(self) -> Kind:
         """Type of the result."""
         return kind_of(typing.get_type_hints(self.function)["return"])
@@ -55,8 +58,19 @@ def kind_of(hint: Any) -> Kind:
     Raises:
         UntranslatableError: Translated functions have no such values.
     """
-    if typing.get_origin(hint) is tuple:
-        return tuple_of(tuple(kind_of(part) for part in typing.get_args(hint)))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple:
+        return tuple_of(tuple(kind_of(part) for part in arguments))
+    if origin is Annotated and WRITTEN in arguments:
+        return _array_of(arguments[0], are_written=True)
+    if origin is np.ndarray:
+        return _array_of(hint, are_written=False)
     if hint not in _KINDS:
         raise UntranslatableError(f"values of {hint}")
     return _KINDS[hint]
+
+
+def _array_of(hint: Any, *, are_written: bool) -> Kind:
+    """Returns the type that `npt.NDArray[...]` means."""
+    (element,) = typing.get_args(typing.get_args(hint)[1])
+    return array_of(np.dtype(element), are_written=are_written)

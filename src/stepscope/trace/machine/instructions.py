@@ -87,6 +87,10 @@ def _put_word(builder: Any, arguments: list[Any]) -> None:
     builder.store(arguments[2], builder.inttoptr(address, _LONG_FORM.as_pointer()), align=1)
 
 
+def _leading_zeros(builder: Any, arguments: list[Any]) -> Any:
+    return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+
 if TYPE_CHECKING:
 
     def byte_at(data: Data, at: int) -> int:
@@ -113,8 +117,12 @@ if TYPE_CHECKING:
     def put_word(data: Data, at: int, value: np.uint64) -> None:
         """Sets the eight bytes at a position."""
 
+    def leading_zeros(value: np.uint64) -> int:
+        """Returns how many of the highest bits are zero; 64 for zero."""
+
 else:
     byte_at, int_at, long_at = _load_of(1, "zext"), _load_of(4, "sext"), _load_of(8, "sext")
     put_byte, put_int, put_long = _store_of(1), _store_of(4), _store_of(8)
     word_at = Instruction((LONG, LONG), WORD, _word_at)
     put_word = Instruction((LONG, LONG, WORD), NOTHING, _put_word)
+    leading_zeros = Instruction((WORD,), LONG, _leading_zeros)

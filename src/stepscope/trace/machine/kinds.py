@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 
@@ -21,11 +22,35 @@ class Kind:
         name: What it is, for messages.
         form: Its form in LLVM.
         parts: For tuples, the types of the items.
+        elements: For arrays, what they consist of.
     """
 
     name: str
     form: Any
     parts: tuple[Kind, ...] = ()
+    elements: Elements | None = None
+
+    def can_be(self, wanted: Kind) -> bool:
+        """Whether a value of this type can be passed where another is wanted."""
+        if self.elements is None or wanted.elements is None:
+            return self == wanted
+        is_written = self.elements.are_written or not wanted.elements.are_written
+        return is_written and self.elements.dtype == wanted.elements.dtype
+
+
+@dataclass(frozen=True)
+class Elements:
+    """What arrays consist of.
+
+    Attributes:
+        dtype: The type of the elements in memory.
+        kind: The type of an element that has been read.
+        are_written: Whether the function may set them.
+    """
+
+    dtype: np.dtype[Any]
+    kind: Kind
+    are_written: bool
 
 
 LONG = Kind("a signed integer", ir.IntType(64))
@@ -41,6 +66,26 @@ def tuple_of(parts: tuple[Kind, ...]) -> Kind:
     """Returns the type of tuples with items of these types."""
     form = ir.LiteralStructType([part.form for part in parts])
     return Kind(f"({', '.join(part.name for part in parts)})", form, parts)
+
+
+def array_of(dtype: np.dtype[Any], *, are_written: bool) -> Kind:
+    """Returns the type of arrays of one dimension: the address of the first element and a length.
+
+    Raises:
+        UntranslatableError: Translated functions have no such elements.
+    """
+    is_long = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < LONG.form.width // 8)
+    if dtype.kind not in "biu":
+        raise UntranslatableError(f"arrays of {dtype}")
+    kind = LONG if is_long else WORD if dtype.kind == "u" else TRUTH
+    form = ir.LiteralStructType([LONG.form, LONG.form])
+    name = f"{'a written' if are_written else 'an'} array of {dtype}"
+    return Kind(name, form, elements=Elements(dtype, kind, are_written))
+
+
+def forms_of(kind: Kind) -> list[Any]:
+    """Returns the forms in which functions take a value: arrays are two numbers."""
+    return [LONG.form, LONG.form] if kind.elements else [kind.form]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,20 @@
 They may use: integers (`int`, signed, 64 bits, and `np.uint64`), truth values, and tuples as
 results; assignments, `if`, `while`, `for` over `range`, `break`, `continue`, `return`; arithmetic,
 bits, comparisons, `and`, `or`, `not`, `x if y else z`, `in` a tuple; `min` and `max` of two;
-`np.uint64(...)` and `as_long(...)`; constants of their modules; instructions, and each other.
+`np.uint64(...)`, `int(...)` and `as_long(...)`; constants of their modules; instructions, and each
+other; and arrays that are parameters (see `arrays.py`): `array[index]`, `array[index] = value`,
+`len(array)`, and passing them on.
 
 Differences from Python: numbers wrap at 64 bits, `and` and `or` give truth values, signed and
 unsigned numbers do not mix, only unsigned ones can be divided, and a variable has one type.
 Anything else raises an error that names its place, when the function is first called.
+
+Differences from numpy: elements of any width are read as numbers of 64 bits, as Python's are, so
+narrow ones do not wrap. A narrow element keeps the low bits of what is assigned to it.
+
+Nothing checks an index. It has to be at least 0 and less than the length, which is for the
+function to ensure and for its docstring to say. Constants below 0 are refused, and so are elements
+in the later parts of `a < b < c`, which Python does not always look at and machine code does.
 """
 
 from __future__ import annotations
@@ -22,6 +31,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from stepscope.trace.machine.elements import place_of, read, write
 from stepscope.trace.machine.functions import Marked
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
@@ -29,9 +39,11 @@ from stepscope.trace.machine.kinds import (
     NOTHING,
     TRUTH,
     WORD,
+    Elements,
     Kind,
     UntranslatableError,
     Value,
+    forms_of,
     tuple_of,
 )
 
@@ -77,9 +89,8 @@ def translate(entry: Marked) -> Any:
 
     def code_of(function: Marked) -> Any:
         if function not in declared:
-            form = ir.FunctionType(
-                function.gives.form, [kind.form for kind in function.takes.values()]
-            )
+            takes = [form for kind in function.takes.values() for form in forms_of(kind)]
+            form = ir.FunctionType(function.gives.form, takes)
             declared[function] = code = ir.Function(module, form, function.name)
             code.attributes.add("nounwind")
             if function is not entry:
@@ -123,10 +134,12 @@ class _Body:
             UntranslatableError: It uses something that is not listed above.
         """
         start = self._builder.block
-        for parameter, (name, kind) in zip(
-            self._code.args, self._function.takes.items(), strict=True
-        ):
-            self._set(name, Value(kind, parameter))
+        parameters = iter(self._code.args)
+        for name, kind in self._function.takes.items():
+            code = next(parameters)
+            if kind.elements:
+                code = self._struct(kind, [code, next(parameters)])
+            self._set(name, Value(kind, code))
         self._statements(self._definition.body)
         if not self._builder.block.is_terminated:
             if self._function.gives is NOTHING:
@@ -156,12 +169,21 @@ class _Body:
             self._assign(target, value)
 
     def _augassign_statement(self, statement: ast.AugAssign) -> None:
-        left, right = self._value(statement.target), self._value(statement.value)
-        self._assign(statement.target, self._arithmetic(statement, statement.op, left, right))
+        target = statement.target
+        if isinstance(target, ast.Subscript):
+            elements, place = self._element(target)
+            left, right = read(self._builder, elements, place), self._value(statement.value)
+            changed = self._arithmetic(statement, statement.op, left, right)
+            self._write(target, elements, place, changed)
+            return
+        left, right = self._value(target), self._value(statement.value)
+        self._assign(target, self._arithmetic(statement, statement.op, left, right))
 
     def _assign(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):
             self._set(target.id, value, target)
+        elif isinstance(target, ast.Subscript):
+            self._write(target, *self._element(target), value)
         elif isinstance(target, ast.Tuple) and len(target.elts) == len(value.kind.parts):
             for number, (item, kind) in enumerate(zip(target.elts, value.kind.parts, strict=True)):
                 self._assign(item, Value(kind, self._builder.extract_value(value.code, number)))
@@ -296,10 +318,37 @@ class _Body:
     def _tuple_value(self, expression: ast.Tuple) -> Value:
         items = [self._value(item) for item in expression.elts]
         kind = tuple_of(tuple(item.kind for item in items))
+        return Value(kind, self._struct(kind, [item.code for item in items]))
+
+    def _struct(self, kind: Kind, items: list[Any]) -> Any:
         code = ir.Constant(kind.form, ir.Undefined)
         for number, item in enumerate(items):
-            code = self._builder.insert_value(code, item.code, number)
-        return Value(kind, code)
+            code = self._builder.insert_value(code, item, number)
+        return code
+
+    def _subscript_value(self, expression: ast.Subscript) -> Value:
+        return read(self._builder, *self._element(expression))
+
+    def _element(self, expression: ast.Subscript) -> tuple[Elements, Any]:
+        """Finds an element of an array: what the array consists of, and where the element is."""
+        array = self._value(expression.value)
+        index = self._long(expression.slice)
+        if array.kind.elements is None:
+            raise self._refusal(expression, f"an element of {array.kind.name}")
+        # A negation of a constant is an instruction, not a constant.
+        is_negated = isinstance(expression.slice, ast.UnaryOp)
+        if is_negated or (isinstance(index, ir.Constant) and index.constant < 0):
+            raise self._refusal(expression, "a negative index")
+        elements = array.kind.elements
+        address = self._builder.extract_value(array.code, 0)
+        return elements, place_of(self._builder, elements, address, index)
+
+    def _write(self, target: ast.AST, elements: Elements, place: Any, value: Value) -> None:
+        if not elements.are_written:
+            raise self._refusal(target, "an assignment to an array that is only read")
+        if value.kind is not elements.kind:
+            raise self._refusal(target, f"{value.kind.name} as an element of {elements.dtype}")
+        write(self._builder, elements, place, value)
 
     def _binop_value(self, expression: ast.BinOp) -> Value:
         left, right = self._value(expression.left), self._value(expression.right)
@@ -363,6 +412,9 @@ class _Body:
 
     def _compare_value(self, expression: ast.Compare) -> Value:
         left = self._value(expression.left)
+        for later in expression.comparators[1:]:
+            if any(isinstance(part, ast.Subscript) for part in ast.walk(later)):
+                raise self._refusal(later, "an element in the later parts of a comparison")
         found: Any = None
         for symbol, operand in zip(expression.ops, expression.comparators, strict=True):
             if isinstance(symbol, (ast.In, ast.NotIn)) and isinstance(operand, ast.Tuple):
@@ -386,7 +438,8 @@ class _Body:
 
     def _compared(self, place: ast.expr, symbol: ast.cmpop, left: Value, right: Value) -> Any:
         name = _COMPARISONS.get(type(symbol))
-        if left.kind != right.kind or left.kind.parts or name is None:
+        is_plain = left.kind in (LONG, WORD, TRUTH)
+        if left.kind != right.kind or not is_plain or name is None:
             raise self._refusal(
                 place, f"{type(symbol).__name__} of {left.kind.name} and {right.kind.name}"
             )
@@ -400,6 +453,10 @@ class _Body:
             left, right = (value.code for value in arguments)
             is_left = self._builder.icmp_signed("<=" if called is min else ">=", left, right)
             return Value(LONG, self._builder.select(is_left, left, right))
+        if called is len and len(arguments) == 1 and arguments[0].kind.elements:
+            return Value(LONG, self._builder.extract_value(arguments[0].code, 1))
+        if called is int and [value.kind for value in arguments] == [LONG]:
+            return arguments[0]
         if called in (np.uint64, np.int64) and len(arguments) == 1:
             if arguments[0].kind in (LONG, WORD):
                 return Value(WORD if called is np.uint64 else LONG, arguments[0].code)
@@ -409,13 +466,20 @@ class _Body:
             return Value(called.gives, called.generate(self._builder, codes))
         elif isinstance(called, Marked):
             self._check(expression, arguments, tuple(called.takes.values()))
-            codes = [value.code for value in arguments]
+            codes = [code for value in arguments for code in self._codes_of(value)]
             return Value(called.gives, self._builder.call(self._code_of(called), codes))
         raise self._refusal(expression, "this call")
 
+    def _codes_of(self, value: Value) -> list[Any]:
+        """Returns a value in the forms in which functions take it."""
+        if value.kind.elements is None:
+            return [value.code]
+        return [self._builder.extract_value(value.code, number) for number in (0, 1)]
+
     def _check(self, place: ast.Call, arguments: list[Value], takes: tuple[Kind, ...]) -> None:
         given = tuple(value.kind for value in arguments)
-        if given != takes or place.keywords:
+        fits = len(given) == len(takes) and all(map(Kind.can_be, given, takes))
+        if not fits or place.keywords:
             raise self._refusal(place, f"a call with {', '.join(kind.name for kind in given)}")
 
     def _found(self, expression: ast.expr) -> object:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.trace.store.folder import StoreFolder
+from stepscope.trace.store.part import write_table
 
 if TYPE_CHECKING:
     from stepscope.trace.derive.columns import DerivedTables
 
 DERIVED = "derived"
 """Name of the directory in a store."""
+BESIDE_FROM_EVENTS = 500_000
+"""Events from which tables are cached by a thread of their own, while analyses go on."""
 _NAMES = tuple(
     f"{table}.parquet" for table in ("columns", "host_steps", "device_steps", "problems")
 )
@@ -78,13 +82,47 @@ class DerivedFiles:
 
         def write(directory: Path) -> None:
             for name, frame in frames.items():
-                file = directory / f"{name}.parquet"
-                frame.write_parquet(file, compression="zstd", compression_level=1)
+                write_table(frame, directory / f"{name}.parquet")
 
         folder = self._folder
         return (
             replace(derived, files=_tables_in(folder.directory)) if folder.keep(write) else derived
         )
+
+
+class TablesBeingCached:
+    """Derived tables: in memory until all of them are in the store, and read from there then.
+
+    A thread writes them. The process does not exit before it is done.
+
+    Args:
+        files: Where they are cached.
+        derived: The tables.
+    """
+
+    def __init__(self, files: DerivedFiles, derived: DerivedTables) -> None:
+        self._tables = derived
+        with_thread = ThreadPoolExecutor(1, thread_name_prefix="stepscope-derived")
+        self._cached: Future[DerivedTables] = with_thread.submit(_from_files, files, derived)
+        with_thread.shutdown(wait=False)
+
+    @property
+    def now(self) -> DerivedTables:
+        """The tables, from memory or from the store."""
+        return self.cached if self._cached.done() else self._tables
+
+    @property
+    def cached(self) -> DerivedTables:
+        """The tables, with their files if they could be cached; waits until they are written."""
+        self._tables = self._cached.result()  # frees those in memory
+        return self._tables
+
+
+def _from_files(files: DerivedFiles, derived: DerivedTables) -> DerivedTables:
+    kept = files.keep(derived)
+    if not kept.files:
+        return kept
+    return replace(kept, columns=pl.scan_parquet(kept.files["derived"], glob=False))
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:

@@ -26,14 +26,15 @@ from stepscope.trace.store.directory import (
 )
 from stepscope.trace.store.files import is_store_of
 from stepscope.trace.store.origin import Origin, cache_directory
+from stepscope.trace.store.part import write_table
 from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
 
 _ROWS_PER_PART = {
-    "events": 500_000,
+    "events": 250_000,
     "args": 100_000,
     "instants": 200_000,
     "counters": 200_000,
-    "flows": 500_000,
+    "flows": 250_000,
 }
 
 
@@ -98,7 +99,7 @@ class StoreWriter:
     def _write_part(self, frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
         directory.mkdir(exist_ok=True)
         frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-        frame.write_parquet(target, compression="zstd", compression_level=1)
+        write_table(frame, target)
         name = target.relative_to(self._temporary).as_posix()
         self._contents |= contents_of(self._temporary, [name])
 

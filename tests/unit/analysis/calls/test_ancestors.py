@@ -13,14 +13,17 @@ from stepscope.analysis.calls.ancestors import (
     depths,
     depths_by_loop,
     depths_vectorised,
+    depths_with,
     highest,
     is_outermost,
     nearest,
     nearest_above,
     nearest_by_loop,
     nearest_vectorised,
+    nearest_with,
     outermost_by_loop,
     outermost_vectorised,
+    outermost_with,
 )
 
 
@@ -54,19 +57,19 @@ def test_against_walking(forest):
     above = [next((row for row in way[1:] if chosen[row]), -1) for way in chains]
     first = [all(keys[row] != keys[way[0]] for row in way[1:]) for way in chains]
     assert nearest_vectorised(parent, chosen).tolist() == expected
-    assert nearest_by_loop(parent, chosen).tolist() == expected
+    assert nearest_with(nearest_by_loop, parent, chosen).tolist() == expected
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
     top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
     assert highest(parent, chosen).tolist() == top
     assert outermost_vectorised(parent, keys, 30)[0].tolist() == first
-    assert outermost_by_loop(parent, keys).tolist() == first
+    assert outermost_with(outermost_by_loop, parent, keys).tolist() == first
     assert depths_vectorised(parent).tolist() == [len(way) - 1 for way in chains]
-    assert depths_by_loop(parent).tolist() == [len(way) - 1 for way in chains]
+    assert depths_with(depths_by_loop, parent).tolist() == [len(way) - 1 for way in chains]
 
 
 @pytest.mark.parametrize("threshold", [0, 10**9])
 def test_compiled_or_not_is_the_same(monkeypatch, threshold):
-    monkeypatch.setattr(ancestors, "NUMBA_PAYS_FROM", threshold)
+    monkeypatch.setattr(ancestors, "COMPILED_PAYS_FROM", threshold)
     parent = np.array([-1, 0, 1, 1, 0, -1], np.int64)
     assert nearest(parent, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [-1, 1, 1, 1, -1, -1]
     keys = np.array([5, 6, 5, 7, 5, 5])
@@ -98,9 +101,9 @@ def a_chain(number):
         lambda parent: nearest_vectorised(parent, np.zeros(len(parent), bool)),
         lambda parent: highest(parent, np.zeros(len(parent), bool)),
         depths_vectorised,
-        depths_by_loop,
-        lambda parent: nearest_by_loop(parent, np.zeros(len(parent), bool)),
-        lambda parent: outermost_by_loop(parent, np.arange(len(parent))),
+        lambda parent: depths_with(depths_by_loop, parent),
+        lambda parent: nearest_with(nearest_by_loop, parent, np.zeros(len(parent), bool)),
+        lambda parent: outermost_with(outermost_by_loop, parent, np.arange(len(parent))),
         lambda parent: is_outermost(parent, np.arange(len(parent))),
     ],
 )

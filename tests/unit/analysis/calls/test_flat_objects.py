@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analysis.calls import flat_objects
-from stepscope.analysis.calls.flat_objects import read_by_loop, whole_numbers
+from stepscope.analysis.calls.flat_objects import whole_numbers
 
 KEYS = ["Bytes", "Addr", "Total Allocated"]
 
@@ -31,7 +31,7 @@ def flat_texts(draw):
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch):
     """The loop itself: only one test needs it compiled."""
-    monkeypatch.setattr(flat_objects, "_compiled", lambda: read_by_loop)
+    monkeypatch.setattr(flat_objects, "in_machine_code", lambda loop: loop)
     monkeypatch.setattr(flat_objects, "_TEXTS_AT_ONCE", 3)
 
 

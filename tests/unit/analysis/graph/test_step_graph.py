@@ -14,13 +14,15 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
-from stepscope.analysis.graph.replay import replay, sweep, unchanged
+from stepscope.analysis.graph.loops import sweep
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.what_if import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,13 +267,11 @@ def test_growing_is_refused():
 
 
 def test_the_compiled_sweep_and_the_plain_one_agree():
-    import numba
-
     graph = build_step_graph(run([("kernel", 90), ("collective", 70), ("item", 3)]).load())
     keep = np.ones(len(graph.source), np.bool_)
     columns = (graph.first_edge, graph.source, graph.delay_ns, keep, graph.dur_ns // 2)
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    numba.njit(sweep)(*columns, graph.origin_ns, start, end)
+    in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
     plain, plain_end = start.tolist(), end.tolist()
     sweep(*(column.tolist() for column in columns), graph.origin_ns, plain, plain_end)
     assert start.tolist() == plain

@@ -183,7 +183,7 @@ def play(programme, shrunk=None, factor=1.0):
     return t
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 5, deadline=None)
 @given(
     steps_of_programme,
     st.sampled_from([FIRST, SECOND, THIRD]),

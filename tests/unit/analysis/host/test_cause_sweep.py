@@ -65,7 +65,7 @@ def test_windows_are_divided_by_cause(events, cuts):
     cuts = np.array(sorted(cuts), np.int64)
     first, last = cuts[:-1:2], cuts[1::2]
     divided = np.zeros((KNOWN, len(first)), np.int64)
-    divide_by_loop(found.starts, found.ends, found.causes, first, last, divided)
+    divide_by_loop(found.starts, found.ends, found.causes, first, last, divided.reshape(-1))
     for window in range(len(first)):
         for code, own in enumerate(found.by_cause(KNOWN)):
             inside = np.minimum(own.ends, last[window]) - np.maximum(own.starts, first[window])

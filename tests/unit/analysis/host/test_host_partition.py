@@ -127,7 +127,7 @@ def test_a_trace_without_steps_is_one_whole():
 moments = st.integers(0, 60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(NAMES)), moments, st.integers(0, 30)), max_size=12),
     st.lists(st.integers(1, 40), min_size=1, max_size=3),

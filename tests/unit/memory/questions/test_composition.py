@@ -54,7 +54,7 @@ def test_every_table_divides_what_is_held(program, schema):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(DRAWN, SETTINGS, st.integers(1, 50))
 def test_what_is_held_is_what_the_events_leave(steps, chosen, buckets):
     allocator = Allocator(total=1000 * MIB, settings=chosen)

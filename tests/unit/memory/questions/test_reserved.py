@@ -31,7 +31,7 @@ def viewed(snapshot):
 # -- fragmentation
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(DRAWN, SETTINGS, st.integers(0, 50))
 def test_reserved_memory_is_divided(steps, chosen, moment):
     allocator = Allocator(total=1000 * MIB, settings=chosen)

@@ -41,7 +41,7 @@ def test_the_invariant_holds_in_every_program_and_schema(program, schema):
     assert found.curve.schema == CURVE
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings.default.max_examples // 5)
 @given(DRAWN, SETTINGS, st.sampled_from([400, 1000]), st.sampled_from([None, None, 5, 40]))
 def test_the_curve_is_what_the_allocator_held(steps, chosen, megabytes, most):
     allocator = Allocator(total=megabytes * MIB, settings=chosen, max_entries=most)
@@ -58,7 +58,7 @@ def test_the_curve_is_what_the_allocator_held(steps, chosen, megabytes, most):
     assert [row[3] for row in curve(found)] == [row[3] for row in expected]
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(DRAWN, SETTINGS, st.integers(0, 59))
 def test_the_state_at_any_time_is_that_of_a_snapshot_taken_then(steps, chosen, moment):
     allocator = Allocator(total=1000 * MIB, settings=chosen)

@@ -53,7 +53,7 @@ def test_every_program_is_reproduced(program, schema):
             assert_exact(made)
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(DRAWN, SETTINGS, st.sampled_from([400, 1000]))
 def test_any_program_is_reproduced(steps, chosen, megabytes):
     allocator = Allocator(total=megabytes * MIB, settings=chosen)
@@ -62,7 +62,7 @@ def test_any_program_is_reproduced(steps, chosen, megabytes):
     assert_exact(reproduce(replayed(allocator.snapshot()), 0))
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings.default.max_examples // 5)
 @given(DRAWN, DRAWN, st.booleans(), st.integers(1, 60))
 def test_a_recording_that_began_late_is_reproduced(before, steps, expandable, most):
     allocator = Allocator(total=1000 * MIB, settings=Settings(expandable=expandable))
@@ -101,7 +101,7 @@ def of(chosen):
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(PLAIN_STEPS, SETTINGS, st.one_of(SETTINGS, COLLECTING), st.sampled_from([200, 500, 2000]))
 def test_other_settings_would_have_reserved_what_they_do_reserve(steps, recorded, other, megabytes):
     """The program, run on the plain allocator with the other settings, is the truth."""
@@ -132,7 +132,7 @@ def test_other_settings_would_have_reserved_what_they_do_reserve(steps, recorded
         assert made.failed_bytes == failed["size"] == step[1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings.default.max_examples // 5)
 @given(DRAWN, SETTINGS)
 def test_the_compiled_loop_is_the_plain_one(steps, chosen):
     allocator = Allocator(total=600 * MIB, settings=chosen)

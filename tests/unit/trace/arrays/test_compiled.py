@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import numba.core.config
+from tests.support.watched import Watched
 
 from stepscope.run import working
 from stepscope.trace.arrays.compiled import compiled
-
-
-class Watched(working.WorkingLine):
-    """A line that notes its stages."""
-
-    def __init__(self) -> None:
-        super().__init__(io.StringIO())
-        self.stages: list[str] = []
-        self.left = 0
-
-    def enter(self, what: str) -> None:
-        self.stages.append(what)
-
-    def leave(self) -> None:
-        self.left += 1
 
 
 def double(number: int) -> int:

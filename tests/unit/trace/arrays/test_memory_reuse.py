@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
+import weakref
 
+import numpy as np
 import pytest
+
+from stepscope.trace.arrays.arrow_columns import drop_released_arrays, numbers_of
 
 PROGRAMME = """
 import json, resource
@@ -34,3 +39,67 @@ def test_large_arrays_reuse_memory():
     )
     fetched, kept = json.loads(answer.stdout)
     assert kept < fetched / 4
+
+
+AFTER_THREADS = """
+import json, threading
+from pathlib import Path
+import numpy as np
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+def work():
+    arrays = [np.ones(10_000) for _ in range(2_000)]
+
+keep_freed_memory()
+sizes = []
+for _ in range(3):
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    work()
+    sizes.append(resident_mb())
+print(json.dumps(sizes))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_that_a_thread_freed_serves_others():
+    answer = subprocess.run(
+        [sys.executable, "-c", AFTER_THREADS], capture_output=True, text=True, check=True
+    )
+    assert max(json.loads(answer.stdout)) < 160 + 120  # one share of 160 MB, and the libraries
+
+
+def test_arrays_of_columns_that_are_gone_can_be_dropped():
+    array = np.arange(1000)
+    gone = weakref.ref(array)
+    column = numbers_of("number", array)
+    del array, column
+    drop_released_arrays()
+    assert gone() is None
+
+
+ENVIRONMENT = """
+import os
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+keep_freed_memory()
+print(os.environ["NUMPY_MADVISE_HUGEPAGE"], os.environ["_RJEM_MALLOC_CONF"])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_what_the_user_set_stays():
+    chosen = {"NUMPY_MADVISE_HUGEPAGE": "1", "_RJEM_MALLOC_CONF": "narenas:7"}
+    answer = subprocess.run(
+        [sys.executable, "-c", ENVIRONMENT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **chosen},
+    )
+    assert answer.stdout.split() == list(chosen.values())

@@ -258,7 +258,7 @@ def test_what_is_done_between_two_steps_belongs_to_none():
     assert found.columns.collect()["step"][of_evaluation] is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from((0, 0, 30))), min_size=1, max_size=4),
     st.lists(

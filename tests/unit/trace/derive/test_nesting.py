@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.counted import counted
 
 from stepscope.trace.derive import nesting
-from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+from stepscope.trace.derive.nesting import clock_resolution_ns, nest, nest_by_loop, nest_by_stack
 
 EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
 
@@ -67,7 +67,7 @@ def columns(events):
     return (np.array([e[k] for e in events], np.int64) for k in range(3))
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(EVENTS, st.integers(0, 2))
 @example([(0, 0, 10), (0, 5, 10), (0, 6, 2), (0, 11, 2)], 0)
 @example([(0, 3, 0), (0, 3, 0), (0, 3, 2)], 0)
@@ -82,11 +82,11 @@ def test_both_methods_follow_the_definition(events, tolerance):
 
     order = np.array(order_of(events), np.int64)
     new_lane = np.diff(lane[order], prepend=-1) != 0
-    looped = nesting.nest_by_loop(order, new_lane, start, dur, tolerance)
+    looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, tolerance)
     assert [column.tolist() for column in looped] == list(expected)
     sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
-    in_order = nesting.nest_by_loop(
-        np.arange(len(order)), new_lane, start[order], dur[order], tolerance
+    in_order = nest_by_stack(
+        nest_by_loop, np.arange(len(order)), new_lane, start[order], dur[order], tolerance
     )
     for one, other in zip(in_order, nesting.nest_vectorised(*sorted_rows), strict=True):
         assert one.tolist() == other.tolist()
@@ -116,7 +116,7 @@ def test_compiled_and_vectorised_agree(monkeypatch, seed):
     dur = random.geometric(1 / 50, size) - 1
     dur[random.random(size) < 0.05] *= 60
     plain = nest(lane, start, dur, tolerance_ns=1)
-    monkeypatch.setattr(nesting, "NUMBA_PAYS_FROM", 1)
+    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
     compiled = nest(lane, start, dur, tolerance_ns=1)
     for field in ("parent", "depth", "self_ns", "crossing"):
         assert np.array_equal(getattr(plain, field), getattr(compiled, field)), field
@@ -191,7 +191,7 @@ def test_deep_stacks_with_many_rows_after_them():
         dur = np.concatenate((2 * (number - np.arange(number)), np.full(number, 5)))
         durations, count = counted(dur)
         rows = np.arange(2 * number)
-        nesting.nest_by_loop(rows, rows == 0, start, durations, 0)
+        nest_by_stack(nest_by_loop, rows, rows == 0, start, durations, 0)
         read.append(count())
     assert 0 < read[1] < 10 * read[0]
 
@@ -207,3 +207,22 @@ def test_the_innermost_event_at_a_moment(events, moments):
     lanes = np.array([where for where, _ in moments], np.int64)
     times = np.array([at for _, at in moments], np.int64)
     assert nesting.innermost_at(lane, start, start + dur, lanes, times).tolist() == expected
+
+
+def test_very_many_rows_are_sorted_alike(monkeypatch):
+    random = np.random.default_rng(7)
+    size = 5_000
+    lane = random.integers(0, 3, size).astype(np.uint32)
+    start, dur = random.integers(0, 3000, size), random.integers(0, 40, size)
+    rank = random.integers(0, 3, size).astype(np.int8)
+    rows = np.nonzero(random.random(size) < 0.8)[0]
+    few = nest(lane, start, dur, rank, rows=rows)
+    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
+    many = nest(lane, start, dur, rank, rows=rows)
+    for field in ("parent", "depth", "self_ns", "crossing"):
+        assert np.array_equal(getattr(few, field), getattr(many, field)), field
+    together = nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
+    monkeypatch.undo()
+    assert np.array_equal(
+        together.parent, nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
+    )

@@ -175,7 +175,7 @@ def test_calls_of_the_outermost_module_are_steps():
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 2, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -219,12 +219,12 @@ def test_exports_of_real_traces_answer_alike(name, tmp_path):
 
 
 def test_truncated_anywhere_it_is_read_or_refused(writer, tmp_path):
-    for number in range(20):
+    for number in range(8):
         writer.slice(1_000 * number, 1_000 * number + 500, 1, f"op{number}", "cpu_op", x="é" * 9)
     whole = writer.trace.SerializeToString()
     path = tmp_path / "t.pftrace"
     counts = []
-    for size in range(40, len(whole), 7):
+    for size in range(40, len(whole), 5):
         path.write_bytes(whole[:size])
         try:
             trace = load(path)
@@ -233,7 +233,7 @@ def test_truncated_anywhere_it_is_read_or_refused(writer, tmp_path):
             continue
         counts.append(len(trace.events.collect()))
     assert counts == sorted(counts)
-    assert counts[-1] == 20
+    assert counts[-1] == 8
 
 
 def test_without_track_events_it_says_what_it_is(tmp_path):

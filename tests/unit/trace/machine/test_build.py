@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.watched import Watched
 
+from stepscope.run import working
 from stepscope.trace.machine import build
 from stepscope.trace.machine.calling import translated
 
@@ -98,6 +100,21 @@ def test_without_a_place_every_process_compiles(made, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert [translated(add)(1), translated(add)(1)] == [4, 4]
     assert made == ["add", "add"]
+
+
+def test_it_is_known_that_code_cannot_be_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new" / "below"))
+    assert not build.compiles_anew()
+    (tmp_path / "new").write_text("")
+    assert build.compiles_anew()
+
+
+def test_whoever_watches_is_told_of_compiling_and_only_then(kept, monkeypatch):
+    line = Watched()
+    monkeypatch.setattr(working, "current_line", lambda: line)
+    assert [translated(add)(1), translated(add)(2)] == [4, 5]
+    assert line.stages == ["Compiling, once per installation"]
+    assert line.left == 1
 
 
 def test_a_read_only_package_keeps_its_code_in_the_users_cache(monkeypatch, tmp_path):

@@ -53,7 +53,7 @@ def control(first: int, second: int, third: int) -> int:
     return total ^ steps if -5 <= first < second else ~total | (steps << 2)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(small, small, small)
 def test_control_flow_is_that_of_python(first: int, second: int, third: int) -> None:
     assert control(first, second, third) == control.function(first, second, third)  # type: ignore[attr-defined]

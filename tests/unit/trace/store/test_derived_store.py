@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import polars as pl
@@ -15,9 +16,10 @@ from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
 from stepscope.trace import model
-from stepscope.trace.derive.columns import derive
+from stepscope.trace.derive.columns import DerivedTables, derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.trace.store import derived as derived_store
 from stepscope.trace.store import folder
 from stepscope.trace.store.derived import DERIVED
 from stepscope.trace.store.directory import MANIFEST
@@ -206,6 +208,69 @@ def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
             trace.derived.collect()
     assert not list(kept_in(path).parent.glob("derived*"))
     assert_as_computed(trace)
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of any size are cached by a thread of their own."""
+    monkeypatch.setattr(model, "BESIDE_FROM_EVENTS", 0)
+
+
+@pytest.mark.usefixtures("beside")
+def test_large_tables_are_cached_while_they_are_used(
+    path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = load(path, store=True)
+    may_write = threading.Event()
+    keep = derived_store.DerivedFiles.keep
+
+    def slowly(files: derived_store.DerivedFiles, tables: DerivedTables) -> DerivedTables:
+        assert may_write.wait(60)
+        return keep(files, tables)
+
+    monkeypatch.setattr(derived_store.DerivedFiles, "keep", slowly)
+    assert_as_computed(trace)
+    assert not kept_in(path).exists()
+    may_write.set()
+    (file,) = trace.parquet_files("derived")  # waits
+    assert file.parent == kept_in(path)
+    assert "parquet" in trace.derived.explain().lower()
+    assert_as_computed(trace)
+    assert_as_computed(load(path))
+    assert computed == [1]
+
+
+@pytest.mark.usefixtures("beside")
+def test_large_tables_stay_in_memory_if_the_disk_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = load(path, store=True)
+
+    def full(self: pl.DataFrame, file: Path, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pl.DataFrame, "write_parquet", full)
+        assert_as_computed(trace)
+        assert trace.parquet_files("derived") == []
+    assert_as_computed(trace)
+    assert not list(kept_in(path).parent.glob("derived*"))
+
+
+def test_a_process_does_not_exit_before_its_tables_are_cached(path: Path) -> None:
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace import model\n"
+        "model.BESIDE_FROM_EVENTS = 0\nfrom stepscope.trace.store import folder\nimport time\n"
+        "known = folder.contents_of\n"
+        "folder.contents_of = lambda *given: (time.sleep(0.5), known(*given))[1]\n"
+        f"from stepscope.trace.load import load\nprint(load({str(path)!r}, store=True)"
+        ".derived.collect().height)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "16\n"
+    assert (kept_in(path) / MANIFEST).exists()
 
 
 def test_several_processes_at_once(path: Path) -> None:

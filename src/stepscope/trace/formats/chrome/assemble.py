@@ -40,12 +40,14 @@ from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA
 from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import numba
-    from stepscope.trace.formats.chrome.plain_events import Filling, PlainEvents
+    from stepscope.trace.formats.chrome.plain_events import Filling, PlainBlock, PlainEvents
     from stepscope.trace.formats.chrome.scanned import Scanned
 
 _NO_TEXT = pl.Series("args", [None], pl.String)
 _NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
-_MOST_UNDER_WAY = 3  # each keeps its block in memory
+# Both keep blocks in memory.
+_BLOCKS_AT_ONCE = 4
+_MOST_UNDER_WAY = 1
 
 
 class Assembler:
@@ -56,8 +58,7 @@ class Assembler:
 
     Args:
         pool: The threads for this.
-        stays: Whether the tables stay in memory. If so, they do not use pooled buffers, and
-            arguments are copied, so as not to keep the blocks of the file in memory.
+        stays: Whether the tables stay in memory. If so, they do not use pooled buffers.
 
     Attributes:
         problems: What was repaired or skipped.
@@ -68,6 +69,7 @@ class Assembler:
         self.problems = Problems()
         self.metadata: list[tuple[str, str]] = []
         self._pool = pool
+        self._waiting: list[PlainBlock] = []
         self._under_way: deque[Future[tuple[Chunk, PlainEvents]]] = deque()
         self._buffers = None if stays else Buffers()
         self._known = NamesAndLanes()
@@ -87,10 +89,12 @@ class Assembler:
             if self._start(rows):
                 return self._finished(_MOST_UNDER_WAY)
             rows = rows.rows()
+        self._fill_waiting()
         return [*self._finished(0), self._added(rows)]
 
     def close(self) -> list[Chunk]:
         """Ends the file. Open events end at the latest time seen."""
+        self._fill_waiting()
         finished = self._finished(0)
         end_ns = max(self._latest_ns, self._pairing.latest_ns)
         events, args = self._numbered(*self._columns.of_unclosed(end_ns))
@@ -158,23 +162,14 @@ class Assembler:
 
     def _start(self, scanned: Scanned) -> bool:
         """Starts writing the columns of a block; does nothing and returns False if not plain."""
-        from stepscope.trace.formats.chrome.plain_events import Filling
-        from stepscope.trace.formats.chrome.plain_survey import survey_of
+        from stepscope.trace.formats.chrome.plain_events import PlainBlock
 
-        meaning = self._known.meaning_of(scanned)
-        survey = survey_of(scanned, meaning)
-        if survey is not None and survey.has_new_words:
-            rows = scanned.rows()
-            named = HAS_NAME[ROLE_OF_PHASE[rows.phase]]
-            self._known.name_ids(rows, named)
-            self._known.lane_ids(rows, named)
-            meaning = self._known.meaning_of(scanned)
-            survey = survey_of(scanned, meaning)
+        survey = scanned.survey
         if survey is None:
             return False
-        filling = Filling(scanned, meaning, survey, self._events, self._buffers)
-        self._events += survey.events
-        self._under_way.append(self._pool.submit(_filled, filling))
+        self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
+        if len(self._waiting) == _BLOCKS_AT_ONCE:
+            self._fill_waiting()
         if survey.metadata:
             roles = ROLE_OF_PHASE[scanned.phases[: len(scanned)]]
             for row in np.flatnonzero(roles == METADATA_ROLE).tolist():
@@ -183,8 +178,18 @@ class Assembler:
                 self._add_metadata(name, lane, scanned.text(row))
         return True
 
+    def _fill_waiting(self) -> None:
+        """Starts writing the columns of the blocks that wait for it."""
+        from stepscope.trace.formats.chrome.plain_events import Filling
+
+        if self._waiting:
+            filling = Filling(self._waiting, self._events, self._buffers)
+            self._events += sum(block.survey.events for block in self._waiting)
+            self._waiting = []
+            self._under_way.append(self._pool.submit(_filled, filling))
+
     def _finished(self, most: int) -> list[Chunk]:
-        """Waits for the oldest pending blocks until at most so many are left."""
+        """Waits for the oldest columns under way until at most so many are left."""
         chunks = []
         while len(self._under_way) > most:
             chunk, found = self._under_way.popleft().result()
@@ -196,30 +201,20 @@ class Assembler:
 
 
 def _filled(filling: Filling) -> tuple[Chunk, PlainEvents]:
-    """Writes the columns of a block. Can be called in any thread."""
+    """Writes the columns of some blocks. Can be called in any thread."""
     found = filling.run()
-    scanned, meaning = filling.scanned, filling.meaning
     args = pl.DataFrame([found.events[0], found.args])
     events = pl.DataFrame(found.events).insert_column(2, categories_of(found.code))
     no_text = _NO_TEXT.new_from_index(0, len(found.flow_phases))
     flows = pl.DataFrame([*found.flows, phase_words(found.flow_phases), no_text])
     instants = counters = _NO_MOMENTS
-    if len(found.moments):
-        moments = pl.DataFrame(
-            [
-                pl.Series(
-                    "name_id", meaning.name_id[scanned.name[found.moments]].astype(np.uint32)
-                ),
-                pl.Series(
-                    "lane_id", meaning.lane_id[scanned.lane[found.moments]].astype(np.uint32)
-                ),
-                pl.Series("time_ns", scanned.times[found.moments]),
-                found.moment_args,
-            ]
-        )
-        is_instant = ROLE_OF_PHASE[scanned.phases[found.moments]] == INSTANT_ROLE
-        instants, counters = (
-            moments[np.flatnonzero(is_instant)],
-            moments[np.flatnonzero(~is_instant)],
-        )
+    if len(found.moment_roles):
+        moments = pl.DataFrame(found.moments)
+        is_instant = found.moment_roles == INSTANT_ROLE
+        if is_instant.all():
+            instants = moments
+        elif not is_instant.any():
+            counters = moments
+        else:
+            instants, counters = moments.filter(is_instant), moments.filter(~is_instant)
     return Chunk(events, args, instants, counters, flows), found

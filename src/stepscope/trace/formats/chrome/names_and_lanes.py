@@ -26,8 +26,8 @@ from stepscope.trace.formats.chrome.rows import (
 from stepscope.trace.schema import CATEGORY, LANES, NAMES, Category
 
 if TYPE_CHECKING:  # they import numba
-    from stepscope.trace.formats.chrome.plain_survey import Meaning
-    from stepscope.trace.formats.chrome.scanned import Scanned
+    from stepscope.trace.formats.chrome.plain_meaning import Meaning
+    from stepscope.trace.formats.chrome.scanned import Scanned, Survey
 
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
@@ -37,6 +37,9 @@ IS_GPU_CATEGORY = np.array([category in GPU_CATEGORIES for category in _CATEGORI
 """For each category code, whether its events are on GPU lanes."""
 IS_GPU_WORK = np.array([category in GPU_WORK for category in _CATEGORIES])
 """For each category code, whether its events are GPU work."""
+
+
+_IS_GPU_LONG, _IS_WORK_LONG = IS_GPU_CATEGORY.astype(np.int64), IS_GPU_WORK.astype(np.int64)
 
 
 def categories_of(code: npt.NDArray[np.uint8]) -> pl.Series:
@@ -60,28 +63,33 @@ class NamesAndLanes:
         self._name_code: list[int] = []  # category code of each name
         self._lane_device: list[int] = []  # by lane, from the pid; -1: none
         self._lane_stream: list[int] = []  # by lane, from the tid; -1: none
+        self._as_arrays: dict[int, npt.NDArray[np.int64]] = {}  # by the identity of these lists
         self._gpu_lanes: dict[int, tuple[int | None, int | None]] = {}
 
     def name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         """Returns the number of each row's name; 0 for rows that are not `named`."""
         for index in _first_appearances(rows.name[named], rows.names.found_in(self._names)):
-            pair = rows.names.pairs[index]
-            if pair not in self._names:  # a name can be escaped in two ways
-                self._names[pair] = len(self._names)
-                self._name_code.append(_CODES[category_of(pair[1])])
+            self._add_name(rows.names.pairs[index])
         return _numbers(rows.names.found_in(self._names), rows.name)
 
     def lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         """Returns the number of each row's lane; 0 for rows that are not `named`."""
         lanes, of_row = _with_asynchronous_lanes(rows)
         for index in _first_appearances(of_row[named], lanes.found_in(self._lanes)):
-            pair = lanes.pairs[index]
-            if pair not in self._lanes:
-                self._lanes[pair] = len(self._lanes)
-                device, stream = map(_lane_number, pair)
-                self._lane_device.append(device if device <= LARGEST_DEVICE else -1)
-                self._lane_stream.append(stream)
+            self._add_lane(lanes.pairs[index])
         return _numbers(lanes.found_in(self._lanes), of_row)
+
+    def _add_name(self, pair: NamePair) -> None:
+        if pair not in self._names:  # a name can be escaped in two ways
+            self._names[pair] = len(self._names)
+            self._name_code.append(_CODES[category_of(pair[1])])
+
+    def _add_lane(self, pair: LanePair) -> None:
+        if pair not in self._lanes:
+            self._lanes[pair] = len(self._lanes)
+            device, stream = map(_lane_number, pair)
+            self._lane_device.append(device if device <= LARGEST_DEVICE else -1)
+            self._lane_stream.append(stream)
 
     def codes_of(self, name_id: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
         """Returns the category code of each name."""
@@ -128,21 +136,40 @@ class NamesAndLanes:
                 stream if stream >= 0 else None,
             )
 
-    def meaning_of(self, scanned: Scanned) -> Meaning:
-        """Returns the meaning of the numbers in a block, as far as its words are known."""
-        from stepscope.trace.formats.chrome.plain_survey import Meaning
+    def meaning_of(self, scanned: Scanned, survey: Survey) -> Meaning:
+        """Numbers the new names and lanes of a plain block, and returns what its numbers mean."""
+        from stepscope.trace.formats.chrome.plain_meaning import Meaning
 
-        name_id, lane_id = scanned.names.found_in(self._names), scanned.lanes.found_in(self._lanes)
+        name_id = scanned.names.found_in(self._names)
+        new = survey.names[name_id[survey.names] < 0].tolist()
+        if new:
+            for number in new:
+                self._add_name(scanned.names.pairs[number])
+            name_id = scanned.names.found_in(self._names)
+        lane_id = scanned.lanes.found_in(self._lanes)
+        new = survey.lanes[lane_id[survey.lanes] < 0].tolist()
+        if new:
+            for number in new:
+                self._add_lane(scanned.lanes.pairs[number])
+            lane_id = scanned.lanes.found_in(self._lanes)
+        # Words of metadata have no number: -1 refers to an arbitrary element, which is not used.
         return Meaning(
             role=ROLE_OF_PHASE,
-            is_gpu=IS_GPU_CATEGORY.astype(np.int64),
-            is_work=IS_GPU_WORK.astype(np.int64),
+            is_gpu=_IS_GPU_LONG,
+            is_work=_IS_WORK_LONG,
             name_id=name_id,
-            code=np.array(self._name_code or [0], np.int64)[name_id.clip(0)],
+            code=self._array(self._name_code)[name_id],
             lane_id=lane_id,
-            device=np.array(self._lane_device or [-1], np.int64)[lane_id.clip(0)],
-            stream=np.array(self._lane_stream or [-1], np.int64)[lane_id.clip(0)],
+            device=self._array(self._lane_device)[lane_id],
+            stream=self._array(self._lane_stream)[lane_id],
         )
+
+    def _array(self, numbers: list[int]) -> npt.NDArray[np.int64]:
+        """Returns one of the growing lists as an array; at least one element long."""
+        array = self._as_arrays.get(id(numbers))
+        if array is None or len(array) < len(numbers):
+            array = self._as_arrays[id(numbers)] = np.array(numbers or [0], np.int64)
+        return array
 
     def take_description(self, name: str, lane: LanePair, text: str | None) -> bool:
         """Takes the name of a process or thread from a metadata event; False if it has none."""

@@ -13,12 +13,14 @@ from stepscope.trace.formats.chrome.plain_layout import (
     DEVICES,
     DUR,
     EVENT_BITS,
+    EVENT_BYTES_FILLED,
     EVENT_CODES,
     EVENT_INTS,
     EVENT_LONGS,
     EVENT_ROOM,
     EVENT_TEXT,
     EVENT_VIEWS,
+    EVENTS_FILLED,
     EXTERNAL_BITS,
     EXTERNAL_IDS,
     FIRST_EVENT,
@@ -28,6 +30,7 @@ from stepscope.trace.formats.chrome.plain_layout import (
     FLOW_LONGS,
     FLOW_PHASES,
     FLOW_ROOM,
+    FLOWS_FILLED,
     IS_GPU,
     IS_WORK,
     LANE_DEVICE,
@@ -36,9 +39,14 @@ from stepscope.trace.formats.chrome.plain_layout import (
     LANE_STREAM,
     LENGTH,
     MOMENT_BITS,
-    MOMENT_ROWS,
+    MOMENT_BYTES_FILLED,
+    MOMENT_INTS,
+    MOMENT_ROLES,
+    MOMENT_ROOM,
     MOMENT_TEXT,
+    MOMENT_TIMES,
     MOMENT_VIEWS,
+    MOMENTS_FILLED,
     NAME_ID,
     NAME_IDS,
     NUMBER,
@@ -103,10 +111,10 @@ def _set_bit(bits: Data, at: int) -> None:
 def _put_view(
     views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
 ) -> int:
-    """Copies a view, and its text unless `text` is 0; returns how much of `text` is used."""
+    """Copies a view and its text, and returns how much of `text` is used."""
     first, second = long_at(source, 2 * row), long_at(source, 2 * row + 1)
     length = first & LENGTH
-    if text != 0 and length > INLINE_BYTES:
+    if length > INLINE_BYTES:
         copy_bytes(text + used, data + (second >> 32), length)
         second = used << 32
         used += length
@@ -117,9 +125,7 @@ def _put_view(
 
 @translated
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
-    """Writes the columns of a plain block.
-
-    If `EVENT_TEXT` is 0, the arguments of events are not copied.
+    """Writes the columns of a plain block, after those of earlier blocks.
 
     Returns:
         The latest end of an event.
@@ -137,8 +143,11 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     first_of_lane, first_event = long_at(target, FIRST_OF_LANE), long_at(target, FIRST_EVENT)
     flow_longs, flow_ints = long_at(target, FLOW_LONGS), long_at(target, FLOW_INTS)
     flow_room = long_at(target, FLOW_ROOM)
+    moment_ints, moment_room = long_at(target, MOMENT_INTS), long_at(target, MOMENT_ROOM)
+    at, used = long_at(target, EVENTS_FILLED), long_at(target, EVENT_BYTES_FILLED)
+    moment, moment_used = long_at(target, MOMENTS_FILLED), long_at(target, MOMENT_BYTES_FILLED)
+    flow = long_at(target, FLOWS_FILLED)
     latest = -INT64_MAX
-    at = used = flow = moment = moment_used = 0
     for row in range(long_at(block, ROWS)):
         phase, has = byte_at(phases, row), byte_at(flags, row)
         role = byte_at(role_of, phase)
@@ -157,7 +166,10 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
             continue
         has_args = (long_at(views, 2 * row) & LENGTH) != 0
         if role != EVENT_ROLE:
-            put_long(long_at(target, MOMENT_ROWS), moment, row)
+            put_long(long_at(target, MOMENT_TIMES), moment, long_at(columns, TIME * room + row))
+            put_int(moment_ints, moment, long_at(name_ids, name_number))
+            put_int(moment_ints, moment_room + moment, long_at(lane_ids, lane_number))
+            put_byte(long_at(target, MOMENT_ROLES), moment, role)
             moment_used = _put_view(
                 long_at(target, MOMENT_VIEWS), moment, views, row, data,
                 long_at(target, MOMENT_TEXT), moment_used,
@@ -212,4 +224,9 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
         if has_args:
             _set_bit(event_bits + ARGS_BITS * bits_each, at)
         at += 1
+    put_long(target, EVENTS_FILLED, at)
+    put_long(target, EVENT_BYTES_FILLED, used)
+    put_long(target, FLOWS_FILLED, flow)
+    put_long(target, MOMENTS_FILLED, moment)
+    put_long(target, MOMENT_BYTES_FILLED, moment_used)
     return latest

@@ -1,12 +1,12 @@
 """Determines whether a scanned block is plain, and counts what is in it.
 
+This needs nothing of earlier blocks, and so is done in the thread that scans the block.
+
 A block is plain if nothing in it needs special treatment, which is true for nearly all blocks of
 nearly all files. `plain_fill.py` creates its columns in one pass.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +17,18 @@ from stepscope.trace.formats.chrome.phases import (
     FLOW_ROLE,
     INSTANT_ROLE,
     METADATA_ROLE,
+    ROLE_OF_PHASE,
 )
 from stepscope.trace.formats.chrome.plain_layout import (
-    CODE,
     EVENT_BYTES,
     EVENTS,
     FLOWS,
-    IS_WORK,
-    LANE_ID,
+    LANES,
     LENGTH,
     METADATA,
     MOMENT_BYTES,
     MOMENTS,
-    NAME_ID,
-    NEW_WORDS,
-    ROLE_OF,
+    NAMES,
     SURVEY_FIELDS,
 )
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_TIME, INT64_MAX
@@ -47,78 +44,44 @@ from stepscope.trace.formats.chrome.scanned import (
     ROWS,
     TIME,
     VIEWS,
-    Scanned,
+    Survey,
 )
-from stepscope.trace.machine.calling import translated
-from stepscope.trace.machine.instructions import Longs, byte_at, int_at, long_at, put_long
+from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.instructions import (
+    Data,
+    Ints,
+    Longs,
+    byte_at,
+    int_at,
+    long_at,
+    put_byte,
+    put_int,
+    put_long,
+)
 
 
-@dataclass(frozen=True)
-class Meaning:
-    """The meaning of the numbers in a block.
-
-    Attributes:
-        role: Role of each phase (`phases.ROLE_OF_PHASE`).
-        is_gpu: For each category code, whether its events are on GPU lanes.
-        is_work: For each category code, whether its events are GPU work.
-        name_id: For each name of the block, its number in the tables; -1 if it has none yet.
-        code: For each name of the block, the category code.
-        lane_id: For each lane of the block, its number in the tables; -1 if it has none yet.
-        device: For each lane of the block, the device in its pid; -1 for none.
-        stream: For each lane of the block, the stream in its tid; -1 for none.
-    """
-
-    role: npt.NDArray[np.uint8]
-    is_gpu: npt.NDArray[np.int64]
-    is_work: npt.NDArray[np.int64]
-    name_id: npt.NDArray[np.int64]
-    code: npt.NDArray[np.int64]
-    lane_id: npt.NDArray[np.int64]
-    device: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.int64]
-
-    def table(self) -> npt.NDArray[np.int64]:
-        """Returns the addresses of all arrays, for compiled code."""
-        return _addresses(
-            self.role, self.is_gpu, self.is_work, self.name_id, self.code, self.lane_id,
-            self.device, self.stream,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What is in a plain block.
-
-    Attributes:
-        events: Number of complete events.
-        event_bytes: Bytes of their arguments that do not fit into string views.
-        moments: Number of instants and counter samples.
-        moment_bytes: Bytes of their arguments that do not fit into string views.
-        flows: Number of ends of arrows.
-        metadata: Number of metadata events.
-        has_new_words: Whether a name or lane has no number yet.
-    """
-
-    events: int
-    event_bytes: int
-    moments: int
-    moment_bytes: int
-    flows: int
-    metadata: int
-    has_new_words: bool
+@inlined
+def _note(seen: Data, distinct: Ints, count: int, number: int) -> int:
+    """Adds a number to the distinct ones if it is new, and returns how many there are."""
+    if byte_at(seen, number) == 0:
+        put_byte(seen, number, 1)
+        put_int(distinct, count, number)
+        return count + 1
+    return count
 
 
 @translated
-def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
+def _survey(
+    block: Longs, role_of: Data, seen_names: Data, names: Ints, seen_lanes: Data, lanes: Ints,
+    counts: Longs,
+) -> bool:  # fmt: skip
     """Counts what is in a block; false if the block is not plain."""
     phases, flags, views = long_at(block, PHASES), long_at(block, FLAGS), long_at(block, VIEWS)
     name, lane = long_at(block, NAME), long_at(block, LANE)
     times = long_at(block, COLUMNS) + 8 * TIME * long_at(block, ROOM)
     durations = long_at(block, COLUMNS) + 8 * DURATION * long_at(block, ROOM)
-    role_of, is_work = long_at(meaning, ROLE_OF), long_at(meaning, IS_WORK)
-    name_id, lane_id = long_at(meaning, NAME_ID), long_at(meaning, LANE_ID)
-    code = long_at(meaning, CODE)
-    events = event_bytes = moments = moment_bytes = flows = metadata = new = 0
+    events = event_bytes = moments = moment_bytes = flows = metadata = 0
+    distinct_names = distinct_lanes = 0
     for row in range(long_at(block, ROWS)):
         role, has = byte_at(role_of, byte_at(phases, row)), byte_at(flags, row)
         if role == METADATA_ROLE:
@@ -131,9 +94,8 @@ def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
             start, dur = long_at(times, row), long_at(durations, row)
             if (has & HAS_DURATION) == 0 or dur < 0 or (start > 0 and dur > INT64_MAX - start):
                 return False
-            did_not_run = start == 0 and dur == 0
-            if did_not_run and long_at(is_work, long_at(code, int_at(name, row))) != 0:
-                return False
+            if start == 0 and dur == 0:
+                return False  # might be GPU work that did not run
             events += 1
             if length > INLINE_BYTES:
                 event_bytes += length
@@ -147,23 +109,32 @@ def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
                 moment_bytes += length
         else:
             return False
-        if long_at(name_id, int_at(name, row)) < 0 or long_at(lane_id, int_at(lane, row)) < 0:
-            new = 1
+        distinct_names = _note(seen_names, names, distinct_names, int_at(name, row))
+        distinct_lanes = _note(seen_lanes, lanes, distinct_lanes, int_at(lane, row))
     put_long(counts, EVENTS, events)
     put_long(counts, EVENT_BYTES, event_bytes)
     put_long(counts, MOMENTS, moments)
     put_long(counts, MOMENT_BYTES, moment_bytes)
     put_long(counts, FLOWS, flows)
     put_long(counts, METADATA, metadata)
-    put_long(counts, NEW_WORDS, new)
+    put_long(counts, NAMES, distinct_names)
+    put_long(counts, LANES, distinct_lanes)
     return True
 
 
-def survey_of(scanned: Scanned, meaning: Meaning) -> Survey | None:
-    """Returns the survey of a block; None if the block is not plain."""
+def survey_of(block: npt.NDArray[np.int64], names: int, lanes: int) -> Survey | None:
+    """Returns the survey of a block; None if the block is not plain.
+
+    Args:
+        block: Description of the block (`scanned`).
+        names: Number of names that its rows can refer to.
+        lanes: Number of lanes.
+    """
     counts = np.zeros(SURVEY_FIELDS, np.int64)
-    table = meaning.table()
-    if not _survey(scanned.block.ctypes.data, table.ctypes.data, counts.ctypes.data):
+    seen_names, seen_lanes = np.zeros(names, np.uint8), np.zeros(lanes, np.uint8)
+    used_names, used_lanes = np.empty(names, np.int32), np.empty(lanes, np.int32)
+    addressed = (block, ROLE_OF_PHASE, seen_names, used_names, seen_lanes, used_lanes, counts)
+    if not _survey(*(array.ctypes.data for array in addressed)):
         return None
     found = counts.tolist()
     return Survey(
@@ -173,9 +144,6 @@ def survey_of(scanned: Scanned, meaning: Meaning) -> Survey | None:
         moment_bytes=found[MOMENT_BYTES],
         flows=found[FLOWS],
         metadata=found[METADATA],
-        has_new_words=bool(found[NEW_WORDS]),
+        names=used_names[: found[NAMES]],
+        lanes=used_lanes[: found[LANES]],
     )
-
-
-def _addresses(*arrays: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    return np.array([array.ctypes.data for array in arrays], np.int64)

@@ -25,13 +25,27 @@ import polars as pl
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
+from stepscope.trace.formats.chrome.plain_survey import survey_of
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (
     PADDING,
 )
-from stepscope.trace.formats.chrome.scan_events import ENDED, FULL, HANDED_OVER, scan_events
-from stepscope.trace.formats.chrome.scan_words import Words
-from stepscope.trace.formats.chrome.scanned import BETWEEN, INT64_COLUMNS, POSITION, ROWS, Scanned
+from stepscope.trace.formats.chrome.scan_events import (
+    ENDED,
+    FULL,
+    HANDED_OVER,
+    USED_UP,
+    scan_events,
+)
+from stepscope.trace.formats.chrome.scan_words import COUNT, Words
+from stepscope.trace.formats.chrome.scanned import (
+    BETWEEN,
+    INT64_COLUMNS,
+    POSITION,
+    ROWS,
+    Scanned,
+    Survey,
+)
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content, prefetched
 
@@ -95,6 +109,8 @@ class Scan:
             np.int64,
         )  # fmt: skip
         self.status = HANDED_OVER
+        self._survey: Survey | None = None
+        self._surveyed_rows = -1
 
     def run(self) -> Scan:
         """Scans from the current state."""
@@ -103,7 +119,15 @@ class Scan:
             self.words.names.table.ctypes.data,
             self.words.lanes.table.ctypes.data,
         )
+        if self.status in (USED_UP, ENDED):
+            self._take_survey()
         return self
+
+    def _take_survey(self) -> None:
+        self._surveyed_rows = int(self.state[ROWS])
+        if self._surveyed_rows:
+            names, lanes = self.words.names.table, self.words.lanes.table
+            self._survey = survey_of(self.state, int(names[COUNT]), int(lanes[COUNT]))
 
     def larger(self) -> Scan:
         """Scans the same block again from the start, with more room."""
@@ -115,11 +139,13 @@ class Scan:
     def scanned(self) -> Scanned:
         """Returns the events scanned so far."""
         self.words.catch_up()
+        if self._surveyed_rows != int(self.state[ROWS]):
+            self._take_survey()
         phases, flags = self.bytes
         name, lane = self.numbers
         return Scanned(
             self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
-            self.words.names, self.words.lanes,
+            self.words.names, self.words.lanes, self._survey,
         )  # fmt: skip
 
 
@@ -139,6 +165,8 @@ class _Finished:
     def has_events(self) -> bool:
         """Whether there is an event with a phase."""
         if isinstance(self.rows, Scanned):
+            if self.rows.survey is not None:  # all phases are known
+                return len(self.rows) > 0
             return bool(self.rows.phases[: len(self.rows)].any())
         return bool(np.asarray(self.rows.phase).any())
 
@@ -180,11 +208,13 @@ def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
         last_rows = scanned
         if not _hand_over(scan, by_hand, final, most) or by_hand.given_up:
             break
-    if scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
+    scanned_rows = scan.scanned()
+    is_plain = last_rows < 0 and scanned_rows.survey is not None
+    if is_plain or scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
         by_hand.fruitless = 0
-    rows: Rows | Scanned = scan.scanned()
+    rows: Rows | Scanned = scanned_rows
     if by_hand.events or by_hand.problems:
-        rows = _merged(scan.scanned().rows(), by_hand)
+        rows = _merged(scanned_rows.rows(), by_hand)
     stop = min(int(scan.state[POSITION]), scan.end)
     between = Between(int(scan.state[BETWEEN]))
     return _Finished(

@@ -35,6 +35,31 @@ INLINE_BYTES = 12
 
 
 @dataclass(frozen=True)
+class Survey:
+    """What is in a plain block.
+
+    Attributes:
+        events: Number of complete events.
+        event_bytes: Bytes of their arguments that do not fit into string views.
+        moments: Number of instants and counter samples.
+        moment_bytes: Bytes of their arguments that do not fit into string views.
+        flows: Number of ends of arrows.
+        metadata: Number of metadata events.
+        names: Names of other events than metadata, in order of first appearance.
+        lanes: The same for lanes.
+    """
+
+    events: int
+    event_bytes: int
+    moments: int
+    moment_bytes: int
+    flows: int
+    metadata: int
+    names: npt.NDArray[np.int32]
+    lanes: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
 class Scanned:
     """Consecutive events, as read by the scanner.
 
@@ -50,6 +75,7 @@ class Scanned:
         lane: Index of each event's pair in `lanes`.
         names: Pairs of name and category.
         lanes: Pairs of pid and tid.
+        survey: What is in the block; None if it is not plain.
     """
 
     block: npt.NDArray[np.int64]
@@ -63,6 +89,7 @@ class Scanned:
     lane: npt.NDArray[np.int32]
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
+    survey: Survey | None
 
     def __len__(self) -> int:
         return int(self.block[ROWS])

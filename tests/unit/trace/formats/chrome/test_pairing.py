@@ -44,7 +44,7 @@ def by_hand(moments):
     return found, wrong, sum(map(len, stacks.values()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples // 5, deadline=None)
 @given(MOMENTS, st.integers(1, 400))
 def test_pairs_are_those_of_a_stack_per_lane(moments, size):
     texts = []

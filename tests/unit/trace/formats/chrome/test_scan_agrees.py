@@ -75,8 +75,11 @@ events = st.fixed_dictionaries(
 shuffled = st.tuples(events, st.randoms(use_true_random=False)).map(
     lambda pair: dict(pair[1].sample(sorted(pair[0].items()), len(pair[0])))
 )
-quick = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-thorough = settings(quick, max_examples=60)
+quick = settings(
+    deadline=None,
+    max_examples=settings.default.max_examples,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def both(data: bytes, block: int) -> None:
@@ -98,7 +101,7 @@ def both(data: bytes, block: int) -> None:
             assert_same_tables(outcomes[0], other)
 
 
-@thorough
+@quick
 @given(
     st.lists(shuffled, max_size=8), st.sampled_from(LAYOUTS), st.sampled_from(FRAMES),
     st.integers(1, 200),

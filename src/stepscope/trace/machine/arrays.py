@@ -1,0 +1,22 @@
+"""Arrays as parameters of translated functions.
+
+`npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it writes to
+as well. They have one dimension, contiguous elements, and integers or truth values.
+
+Importing this module does not import llvmlite.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+WRITTEN = "written"
+"""Marks the parameters that a function writes to."""
+
+_Element = TypeVar("_Element", bound=np.generic)
+
+Written = Annotated[npt.NDArray[_Element], WRITTEN]
+"""An array that a function writes to."""

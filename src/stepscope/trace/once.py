@@ -1,0 +1,48 @@
+"""Values that are computed once, even if several threads ask for them at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any, TypeVar, overload
+
+Value = TypeVar("Value")
+
+
+class Turns:
+    """One lock for each key. A thread that holds one may take it again."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Hashable, threading.RLock] = {}
+
+    def of(self, key: Hashable) -> threading.RLock:
+        """Returns the lock of a key."""
+        with self._guard:
+            return self._locks.setdefault(key, threading.RLock())
+
+
+class once_property(cached_property[Value]):  # noqa: N801 - used as a decorator, like its base
+    """A `cached_property` that other threads wait for while one computes it.
+
+    The base class computes it several times since Python 3.12, and before that lets only one thread
+    compute the property of any object.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> once_property[Value]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Value: ...
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        if instance is None:
+            return self
+        name = self.func.__name__
+        known = instance.__dict__
+        turns: Turns = known.setdefault("_turns", Turns())
+        with turns.of(name):
+            if name not in known:
+                known[name] = self.func(instance)
+            return known[name]

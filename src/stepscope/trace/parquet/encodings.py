@@ -1,0 +1,219 @@
+"""Encodings of Parquet in compiled code: packed differences, and packed small numbers.
+
+The formats are defined at https://parquet.apache.org/docs/file-format/data-pages/encodings/.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    as_long,
+    byte_at,
+    int_at,
+    leading_zeros,
+    long_at,
+    put_byte,
+    put_word,
+)
+
+_BLOCK, _MINIBLOCKS = 128, 4
+_IN_MINIBLOCK = 32
+_LARGEST = 2**63 - 1
+_HEADER_BYTES, _VARINT_BYTES, _WORD_BYTES = 32, 10, 8
+_LOW_SEVEN, _MORE = np.uint64(0x7F), np.uint64(0x80)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+
+
+@inlined
+def _put_varint(target: Data, at: int, value: np.uint64) -> int:
+    """Writes an unsigned number in groups of seven bits, and returns the position after it."""
+    while value >= _MORE:
+        put_byte(target, at, as_long((value & _LOW_SEVEN) | _MORE))
+        value >>= np.uint64(7)
+        at += 1
+    put_byte(target, at, as_long(value))
+    return at + 1
+
+
+@inlined
+def _zigzag(value: int) -> np.uint64:
+    """Returns an unsigned number that is small if a signed one is near zero."""
+    return np.uint64((value << 1) ^ (value >> 63))
+
+
+@inlined
+def _number_at(numbers: Longs, index: int, is_narrow: bool) -> int:
+    return int_at(numbers, index) if is_narrow else long_at(numbers, index)
+
+
+@inlined
+def _difference(later: int, earlier: int, is_narrow: bool) -> int:
+    """Returns the difference of two numbers, which wraps at their own width."""
+    difference = later - earlier
+    return (difference << 32) >> 32 if is_narrow else difference
+
+
+@inlined
+def _above(difference: int, least: int, is_narrow: bool) -> np.uint64:
+    """Returns by how much a difference exceeds the smallest one."""
+    above = np.uint64(difference - least)
+    return above & _LOW_HALF if is_narrow else above
+
+
+@translated
+def _put_differences(numbers: Longs, count: int, is_narrow: bool, target: Data) -> int:
+    """Writes numbers as `DELTA_BINARY_PACKED`.
+
+    Args:
+        numbers: Address of 64-bit numbers, or of 32-bit ones if `is_narrow`.
+        count: How many.
+        is_narrow: Whether they have 32 bits.
+        target: Address to write to.
+
+    Returns:
+        The number of bytes.
+    """
+    at = _put_varint(target, 0, np.uint64(_BLOCK))
+    at = _put_varint(target, at, np.uint64(_MINIBLOCKS))
+    at = _put_varint(target, at, np.uint64(count))
+    first = 0
+    if count > 0:
+        first = _number_at(numbers, 0, is_narrow)
+    at = _put_varint(target, at, _zigzag(first))
+    start = 1
+    while start < count:
+        end = min(start + _BLOCK, count)
+        least = _LARGEST
+        before = _number_at(numbers, start - 1, is_narrow)
+        for index in range(start, end):
+            number = _number_at(numbers, index, is_narrow)
+            least = min(least, _difference(number, before, is_narrow))
+            before = number
+        at = _put_varint(target, at, _zigzag(least))
+        widths = at
+        at += _MINIBLOCKS
+        for miniblock in range(_MINIBLOCKS):
+            begin = start + _IN_MINIBLOCK * miniblock
+            stop = min(begin + _IN_MINIBLOCK, end)
+            bits = np.uint64(0)
+            if begin < stop:
+                before = _number_at(numbers, begin - 1, is_narrow)
+                for index in range(begin, stop):
+                    number = _number_at(numbers, index, is_narrow)
+                    bits |= _above(_difference(number, before, is_narrow), least, is_narrow)
+                    before = number
+            width = 64 - leading_zeros(bits)
+            put_byte(target, widths + miniblock, width)
+            if width == 0:
+                continue
+            word = np.uint64(0)
+            filled = 0
+            before = _number_at(numbers, begin - 1, is_narrow)
+            for index in range(begin, begin + _IN_MINIBLOCK):
+                above = np.uint64(0)
+                if index < stop:
+                    number = _number_at(numbers, index, is_narrow)
+                    above = _above(_difference(number, before, is_narrow), least, is_narrow)
+                    before = number
+                word |= above << np.uint64(filled)
+                filled += width
+                if filled >= 64:
+                    put_word(target, at, word)
+                    at += 8
+                    filled -= 64
+                    word = np.uint64(0)
+                    if filled > 0:
+                        word = above >> np.uint64(width - filled)
+            if filled > 0:
+                put_word(target, at, word)
+                at += filled >> 3
+        start = end
+    return at
+
+
+@translated
+def _pack(numbers: Data, count: int, width: int, target: Data) -> int:
+    """Writes the lowest `width` bits of bytes one after another, and returns the number of bytes.
+
+    The last group of eight is filled up with zeros.
+    """
+    at = filled = 0
+    word = np.uint64(0)
+    for index in range((count + 7) & ~7):
+        number = np.uint64(0)
+        if index < count:
+            number = np.uint64(byte_at(numbers, index))
+        word |= number << np.uint64(filled)
+        filled += width
+        if filled >= 64:
+            put_word(target, at, word)
+            at += 8
+            filled -= 64
+            word = np.uint64(0)
+            if filled > 0:
+                word = number >> np.uint64(width - filled)
+    if filled > 0:
+        put_word(target, at, word)
+        at += filled >> 3
+    return at
+
+
+def most_bytes(count: int) -> int:
+    """Returns how many bytes `as_differences` needs to write so many numbers."""
+    blocks = count // _BLOCK + 1
+    return _HEADER_BYTES + blocks * (_VARINT_BYTES + _MINIBLOCKS + 8 * _BLOCK) + _WORD_BYTES
+
+
+def as_differences(numbers: npt.NDArray[Any], target: npt.NDArray[np.uint8]) -> bytes:
+    """Returns integers of 32 or 64 bits as `DELTA_BINARY_PACKED`.
+
+    Args:
+        numbers: The integers.
+        target: Memory to write to, of `most_bytes`.
+    """
+    numbers = np.ascontiguousarray(numbers)
+    is_narrow = numbers.dtype.itemsize == 4
+    used = _put_differences(numbers.ctypes.data, len(numbers), is_narrow, target.ctypes.data)
+    return target[:used].tobytes()
+
+
+def as_packed(numbers: npt.NDArray[np.uint8], width: int) -> bytes:
+    """Returns numbers below `1 << width` as one run of the hybrid encoding `RLE`."""
+    numbers = np.ascontiguousarray(numbers)
+    groups = (len(numbers) + 7) // 8
+    target = np.empty(groups * width + _WORD_BYTES, np.uint8)
+    used = _pack(numbers.ctypes.data, len(numbers), width, target.ctypes.data)
+    return varint(groups << 1 | 1) + target[:used].tobytes()
+
+
+def as_present(present: npt.NDArray[np.bool_] | None, count: int) -> bytes:
+    """Returns which values of a column are not null, as definition levels.
+
+    Args:
+        present: Whether each value is not null; None if they all are.
+        count: Number of values.
+    """
+    if present is None or present.all():
+        levels = varint(count << 1) + b"\1"
+    elif not present.any():
+        levels = varint(count << 1) + b"\0"
+    else:
+        bits = np.packbits(present, bitorder="little").tobytes()
+        levels = varint(len(bits) << 1 | 1) + bits
+    return len(levels).to_bytes(4, "little") + levels
+
+
+def varint(number: int) -> bytes:
+    """Returns a number that is not negative in groups of seven bits."""
+    groups = []
+    while number >= 0x80:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*groups, number))

@@ -1,0 +1,129 @@
+"""Writes Parquet files of numbers and few words.
+
+Numbers are stored as packed differences, which are small and fast where neighbours are alike:
+times, counters, names that repeat. Words (categories, phases) are numbered. Nothing else is
+compressed.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stepscope.trace.parquet.columns import (
+    BYTE_ARRAY,
+    Scratch,
+    chunk_of,
+    is_suitable,
+    physical_type,
+)
+from stepscope.trace.parquet.encodings import as_differences, as_packed, most_bytes
+from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
+
+_MAGIC = b"PAR1"
+_OPTIONAL = 1
+_UTF8, _UINT32, _UINT64 = 0, 13, 14  # "converted types"
+_CONVERTED: dict[type[pl.DataType], int] = {
+    pl.UInt32: _UINT32,
+    pl.UInt64: _UINT64,
+    pl.Enum: _UTF8,
+    pl.String: _UTF8,
+}
+_ROWS_PER_GROUP = 1 << 18  # about: readers take a group at once
+
+
+def prepare() -> None:
+    """Compiles the encoders, unless their machine code is kept from earlier.
+
+    Raises:
+        OSError: The source code of Stepscope is not available.
+    """
+    as_differences(np.zeros(1, np.int64), np.empty(most_bytes(1), np.uint8))
+    as_packed(np.zeros(1, np.uint8), 1)
+
+
+def write(frame: pl.DataFrame, target: Path) -> bool:
+    """Writes a table as a Parquet file.
+
+    Args:
+        frame: The table.
+        target: The file, which is replaced.
+
+    Returns:
+        Whether it was written: not if it has other columns than integers of 32 or 64 bits and
+        words of few kinds.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if not all(map(is_suitable, frame.iter_columns())):
+        return False
+    groups = []
+    contents = [_MAGIC]
+    at = len(_MAGIC)
+    rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
+    scratch = Scratch(rows_each)
+    for start in range(0, len(frame), max(rows_each, 1)):
+        rows = frame[start : start + rows_each]
+        chunks: list[Value] = []
+        began = at
+        for column in rows.iter_columns():
+            chunk = chunk_of(column, at, scratch)
+            if chunk is None:
+                return False
+            contents.append(chunk.content)
+            chunks.append(Struct({2: Long(at), 3: chunk.description}))
+            at += len(chunk.content)
+        groups.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
+    footer = _footer(frame, groups)
+    with target.open("wb") as file:
+        file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    return True
+
+
+def _footer(frame: pl.DataFrame, groups: list[Struct]) -> bytes:
+    in_order = Struct({1: Struct({})})  # by the order of the type
+    root = Struct({4: b"root", 5: len(frame.columns)})
+    elements = [_element(name, dtype) for name, dtype in frame.schema.items()]
+    schema = _arrow_schema(tuple(frame.schema.items()))
+    return encoded(
+        Struct(
+            {
+                1: 1,
+                2: [root, *elements],
+                3: Long(len(frame)),
+                4: groups,
+                5: [Struct({1: b"ARROW:schema", 2: schema})],
+                6: b"Stepscope",
+                7: [in_order] * len(elements),
+            }
+        )
+    )
+
+
+def _element(name: str, dtype: pl.DataType) -> Struct:
+    physical = physical_type(dtype)
+    logical = None
+    if physical == BYTE_ARRAY:
+        logical = Struct({1: Struct({})})
+    return Struct(
+        {
+            1: physical,
+            3: _OPTIONAL,
+            4: name.encode(),
+            6: _CONVERTED.get(dtype.base_type()),
+            10: logical,
+        }
+    )
+
+
+@functools.cache
+def _arrow_schema(columns: tuple[tuple[str, pl.DataType], ...]) -> bytes:
+    """Returns the schema in the form in which Polars keeps types that Parquet does not have."""
+    empty = io.BytesIO()
+    pl.DataFrame(schema=dict(columns)).write_parquet(empty)
+    return pl.read_parquet_metadata(io.BytesIO(empty.getvalue()))["ARROW:schema"].encode()

@@ -1,0 +1,38 @@
+"""Writes one table as a Parquet file: large ones of numbers with the project's own fast writer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+_LARGE_ROWS = 20_000
+"""Smaller tables are not worth loading compiled code for."""
+
+
+def write_table(frame: pl.DataFrame, target: Path) -> None:
+    """Writes a table as a Parquet file.
+
+    Raises:
+        OSError: The file cannot be written.
+        polars.exceptions.ComputeError: The same.
+    """
+    if len(frame) >= _LARGE_ROWS:
+        write = _fast_writer()
+        if write is not None and write(frame, target):
+            return
+    frame.write_parquet(target, compression="zstd", compression_level=1)
+
+
+@functools.cache
+def _fast_writer() -> Callable[[pl.DataFrame, Path], bool] | None:
+    """Returns the fast writer; None if it cannot be compiled, as in a frozen program."""
+    try:
+        from stepscope.trace.parquet.writer import prepare, write
+
+        prepare()
+    except OSError:  # the source code is not available
+        return None
+    return write

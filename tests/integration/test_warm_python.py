@@ -1,0 +1,94 @@
+"""The Python of other tests that has imported torch before: it runs scripts as Python does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.support.guides import environment
+from tests.support.warm_python import warm_python
+
+WHAT_A_SCRIPT_SEES = """
+import atexit, os, sys, threading, time
+print(sys.argv, sys.path, sorted(os.environ), os.getcwd(), os.umask(0), __name__, __file__)
+print([name for name in sys.modules if name.startswith(("torch", "numpy", "tests"))])
+import numpy
+print("torch" in sys.modules, numpy.ones(2).sum())
+import torch
+print(torch.ones(2).sum(), "torch.nn" in sys.modules, "torch._dynamo" in sys.modules)
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=1.0)
+weight.sum().backward()
+optimizer.step()
+print(weight, isinstance(torch.nn.Linear(1, 1), torch.nn.Module), os.write(int(sys.argv[1]), b"."))
+atexit.register(print, "the end")
+threading.Thread(target=lambda: (time.sleep(0.1), print("a thread"))).start()
+print(input(), file=sys.stderr)
+"""
+ENDS = {
+    "error": "raise ValueError('wrong')",
+    "exit code": "raise SystemExit(7)",
+    "exit words": "raise SystemExit('no more')",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "no such module": "import no_such_module",
+}
+
+
+def run(python, words, folder, **more):
+    return subprocess.run(
+        [python, *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        **more,
+    )
+
+
+def test_a_script_sees_and_writes_what_it_would(tmp_path):
+    (tmp_path / "script.py").write_text(WHAT_A_SCRIPT_SEES)
+    seen = []
+    for python in (sys.executable, warm_python()):
+        with (tmp_path / "given").open("wb") as given:
+            words = ("script.py", str(given.fileno()))
+            ended = run(python, words, tmp_path, input="asked\n", pass_fds=[given.fileno()])
+        assert (ended.returncode, ended.stderr) == (0, "asked\n")
+        assert (tmp_path / "given").read_bytes() == b"."
+        seen.append(ended.stdout.replace(words[1], "NUMBER"))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_it_ends_as_the_script_does(tmp_path, how):
+    plain, warm = (
+        run(python, ("-c", ENDS[how]), tmp_path) for python in (sys.executable, warm_python())
+    )
+    assert warm.returncode == plain.returncode
+    assert warm.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signals_reach_the_script(tmp_path, number):
+    text = "import time; print('ready', flush=True); time.sleep(250)"
+    with subprocess.Popen(
+        [warm_python(), "-c", text],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        # The script has ended once nobody can write to its output any more.
+        assert process.stdout.read() == b""
+    assert process.returncode == -number
+
+
+def test_what_it_does_not_know_runs_in_a_new_process(tmp_path):
+    words = ("-c", "import sys; print(sys.executable, sys.flags.dont_write_bytecode)")
+    assert run(warm_python(), ("-B", *words), tmp_path).stdout == f"{sys.executable} 1\n"
