@@ -175,8 +175,8 @@ def orjson_columns(path: Path) -> int:
 
 
 def hta(path: Path) -> int:
-    from hta.common.trace_parser import parse_trace_dataframe  # type: ignore[import-not-found]
-    from hta.configs.parser_config import ParserConfig  # type: ignore[import-not-found]
+    from hta.common.trace_parser import parse_trace_dataframe
+    from hta.configs.parser_config import ParserConfig
 
     _, frame, _ = parse_trace_dataframe(str(path), ParserConfig.get_default_cfg())
     return len(frame)

@@ -255,7 +255,11 @@ print(json.dumps([["from the store", *took, peak()]]))
 """
 
 
-def run(code: str, path: Path) -> list[list[float]]:
+Row = tuple[str, float, float, float]
+"""What was measured, its time and processor time in seconds, and its peak memory in bytes."""
+
+
+def run(code: str, path: Path) -> list[Row]:
     ended = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, str(SOURCE), str(path)],
         capture_output=True,
@@ -265,11 +269,11 @@ def run(code: str, path: Path) -> list[list[float]]:
     if ended.returncode:
         print(ended.stderr[-2000:])
         return []
-    return json.loads(ended.stdout)
+    return [(name, wall, busy, peak) for name, wall, busy, peak in json.loads(ended.stdout)]
 
 
-def measure(path: Path, small: Path, repeat: int, with_plain: bool) -> list[list[float]]:
-    found: dict[str, list[float]] = {}
+def measure(path: Path, small: Path, repeat: int, with_plain: bool) -> list[Row]:
+    found: dict[str, Row] = {}
     codes = [OURS]
     run(OURS, small)  # compiles the loops, and keeps them for the next process
     if with_plain:
@@ -277,13 +281,12 @@ def measure(path: Path, small: Path, repeat: int, with_plain: bool) -> list[list
         codes.insert(1, PLAIN.format(name="pickle.load, gc off", collector="gc.disable()"))
     for _ in range(repeat):
         for code in codes:
-            for name, *numbers in run(code, path):
-                best = found.setdefault(name, numbers)
-                if numbers[1] < best[1]:
-                    found[name] = numbers
+            for row in run(code, path):
+                if row[2] < found.setdefault(row[0], row)[2]:
+                    found[row[0]] = row
     run(STORING, path)
-    found |= {name: numbers for name, *numbers in run(STORED, path)}
-    return [[name, *numbers] for name, numbers in found.items()]
+    found |= {row[0]: row for row in run(STORED, path)}
+    return list(found.values())
 
 
 def main() -> None:

@@ -30,12 +30,12 @@ GOAL_PERCENT = 0.5
 STUB = Path(__file__).parents[1] / "tests" / "support" / "nvml_stub.c"
 
 
-def cpu_seconds(process):
+def cpu_seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
-    return times.user + times.system
+    return float(times.user + times.system)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=30.0)

@@ -6,7 +6,10 @@
 TRACE is a real Chrome trace (.json or .json.gz), which is enlarged to `--size` MB in a temporary
 folder: consecutive copies with their own times, links and steps. Every run is a separate process.
 The first one makes the store ("cold"), the next finds it and what is kept in it ("warm"). Where
-they are installed, HTA, TraceLens and trace_processor answer comparable questions on the same file.
+they are installed, HTA, TraceLens and trace_processor answer comparable questions on the same file:
+what the GPU did, in seconds, is printed for each below the times. HTA and TraceLens belong into the
+environment of this Python, trace_processor on PATH. The package `tracelens` of the index is another
+program; TraceLens is installed from its repository.
 
 Processor time counts all threads, the system's share and the start of the interpreter. On a shared
 machine it is more reliable than time. Of `--repeat` runs, the one with the least of it counts. Peak
@@ -32,6 +35,11 @@ from scaled_trace import write_scaled
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 STAGES = ("start", "load", "summarise", "findings", "render")
+ANSWERS = ("compute", "communication", "copies", "idle", "work")
+TRACE_PROCESSOR_QUERY = (
+    "select sum(dur) / 1e9 as work from slice where category in"
+    " ('kernel', 'gpu_memcpy', 'gpu_memset')"
+)
 
 
 def report(path: Path) -> dict[str, float]:
@@ -52,7 +60,10 @@ def report(path: Path) -> dict[str, float]:
     spent = dict.fromkeys(STAGES, 0.0)
     spent["start"] = time.process_time()
 
-    def timed(stage: str, function: Callable[..., object]) -> Callable[..., object]:
+    def count(stage: str, place: object, name: str) -> None:
+        """Add up the time of a function, by replacing it where it is called from."""
+        function: Callable[..., object] = getattr(place, name)
+
         @functools.wraps(function)
         def wrapper(*args: object, **more: object) -> object:
             began = time.process_time()
@@ -61,11 +72,11 @@ def report(path: Path) -> dict[str, float]:
             finally:
                 spent[stage] += time.process_time() - began
 
-        return wrapper
+        setattr(place, name, wrapper)
 
-    rank_judging.load = timed("load", rank_judging.load)
-    rank_judging._with_findings = timed("findings", rank_judging._with_findings)
-    Output.write = timed("render", Output.write)  # type: ignore[method-assign]
+    count("load", rank_judging, "load")
+    count("findings", rank_judging, "_with_findings")
+    count("render", Output, "write")
     sys.stdout = sys.stderr
     if main(["report", str(path)]):
         raise SystemExit("stepscope report failed")
@@ -73,29 +84,65 @@ def report(path: Path) -> dict[str, float]:
     return spent
 
 
+def timelines(path: Path) -> dict[str, float]:
+    """What the GPU did: in the whole file, and without the last step, as HTA answers."""
+    sys.path.insert(0, str(SOURCE))
+    from stepscope import load
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.analysis.timeline import timeline
+
+    trace = load(path)
+    whole = timeline(trace)
+    in_steps = timeline(trace, Scope(steps=whole.scope.steps[:-1]))
+    return {
+        "compute": whole.compute_ns / 1e9,
+        "communication": whole.total_comm_ns / 1e9,
+        "copies": whole.total_memcpy_ns / 1e9,
+        "idle": whole.idle_ns / 1e9,
+        "work": int(whole.devices["work_ns"].sum()) / 1e9,
+        "compute, without the last step": in_steps.compute_ns / 1e9,
+        "communication, without the last step": in_steps.total_comm_ns / 1e9,
+        "copies, without the last step": in_steps.total_memcpy_ns / 1e9,
+        "idle, without the last step": in_steps.idle_ns / 1e9,
+    }
+
+
 def hta(path: Path) -> dict[str, float]:
     """What HTA's guide asks of one rank: times, kernels, idle time, overlap."""
-    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+    from hta.trace_analysis import TraceAnalysis
 
     analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir="")
-    analysis.get_temporal_breakdown(visualize=False)
-    analysis.get_gpu_kernel_breakdown(visualize=False)
+    times = analysis.get_temporal_breakdown(visualize=False)
+    types, _ = analysis.get_gpu_kernel_breakdown(visualize=False)
     analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
     analysis.get_comm_comp_overlap(visualize=False)
-    return {}
+    by_type = dict(zip(types["kernel_type"], types["sum"] / 1e6, strict=True))
+    return {
+        "compute": by_type.get("COMPUTATION", 0.0),
+        "communication": by_type.get("COMMUNICATION", 0.0),
+        "copies": by_type.get("MEMORY", 0.0),
+        "idle": float(times["idle_time(us)"].sum()) / 1e6,
+    }
 
 
 def tracelens(path: Path) -> dict[str, float]:
     """What TraceLens's guide asks of one rank: the GPU's timeline, and kernels by operator."""
-    from TraceLens import TreePerfAnalyzer  # type: ignore[import-not-found]
+    from TraceLens import TreePerfAnalyzer
 
     analyzer = TreePerfAnalyzer.from_file(str(path))
-    analyzer.get_df_gpu_timeline()
+    found = analyzer.get_df_gpu_timeline()
     analyzer.get_df_kernel_launchers()
-    return {}
+    by_type = dict(zip(found["type"], found["time ms"] / 1e3, strict=True))
+    names = {
+        "compute": "computation_time",
+        "communication": "total_comm_time",
+        "copies": "total_memcpy_time",
+        "idle": "idle_time",
+    }
+    return {answer: float(by_type[name]) for answer, name in names.items() if name in by_type}
 
 
-CHILDREN = {"report": report, "HTA": hta, "TraceLens": tracelens}
+CHILDREN = {"report": report, "timelines": timelines, "HTA": hta, "TraceLens": tracelens}
 MODULES = {"HTA": "hta", "TraceLens": "TraceLens"}
 
 
@@ -118,9 +165,9 @@ def run(command: list[str]) -> dict[str, float] | None:
             "processor": usage.ru_utime + usage.ru_stime,
             "peak": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
-        lines = printed.read().splitlines()
-        stages = json.loads(lines[-1]) if "--child" in command else {}
-        return found | stages
+        last_line = printed.read().splitlines()[-1]
+        more = json.loads(last_line) if "--child" in command else {"work": float(last_line)}
+        return found | more
 
 
 def child(name: str, path: Path) -> dict[str, float] | None:
@@ -151,10 +198,10 @@ def measured(path: Path, repeat: int, with_peers: bool) -> dict[str, dict[str, f
         else:
             results[name] = child(name, path) or "failed"
     program = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
-    query = "select name, sum(dur) from slice group by name order by 2 desc limit 10"
     results["trace_processor"] = "not on PATH"
     if program is not None:
-        results["trace_processor"] = run([program, "-Q", query, str(path)]) or "failed"
+        command = [program, "-Q", TRACE_PROCESSOR_QUERY, str(path)]
+        results["trace_processor"] = run(command) or "failed"
     return results
 
 
@@ -171,6 +218,30 @@ def table(label: str, results: dict[str, dict[str, float] | str]) -> None:
             f" | {found['peak'] / 1e6:.0f} MB | {stages} |",
             flush=True,
         )
+
+
+def answers(label: str, path: Path, results: dict[str, dict[str, float] | str]) -> None:
+    """What the GPU did by each tool that answers, in seconds, beside Stepscope's answer."""
+    tools = {
+        name: found
+        for name, found in results.items()
+        if isinstance(found, dict) and found.keys() & set(ANSWERS)
+    }
+    own = child("timelines", path) if tools else None
+    if own is None:
+        return
+    without_last = {
+        answer: own[f"{answer}, without the last step"]
+        for answer in ANSWERS
+        if f"{answer}, without the last step" in own
+    }
+    rows = {"Stepscope": own, "Stepscope, without the last step": without_last, **tools}
+    print(f"\n| {label}, in seconds | {' | '.join(ANSWERS)} |")
+    print(f"|---|{'---:|' * len(ANSWERS)}")
+    for name, found in rows.items():
+        cells = (f"{found[answer]:.6f}" if answer in found else "–" for answer in ANSWERS)
+        print(f"| {name} | {' | '.join(cells)} |")
+    print(flush=True)
 
 
 def main() -> None:
@@ -195,7 +266,10 @@ def main() -> None:
             subprocess.run([sys.executable, __file__, "--make", *arguments], check=True)
             label = f"{path.stat().st_size / 1e6:.0f} MB"
             with_peers = megabytes <= options.peers_up_to
-            table(label, measured(path, options.repeat, with_peers))
+            results = measured(path, options.repeat, with_peers)
+            table(label, results)
+            if with_peers:
+                answers(label, path, results)
             shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
             path.unlink()
 

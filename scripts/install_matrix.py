@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -253,7 +253,13 @@ def _failed_tests(python: Path, tests: Sequence[str]) -> Iterator[str]:
         yield f"tests: {error}"
 
 
-def _run(command: Sequence[object], *, stdin: str = "", **options: object) -> str:
+def _run(
+    command: Sequence[object],
+    *,
+    stdin: str = "",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
     """Run a command and return its standard output.
 
     Raises:
@@ -267,7 +273,8 @@ def _run(command: Sequence[object], *, stdin: str = "", **options: object) -> st
             text=True,
             check=False,
             timeout=LIMIT_S,
-            **options,
+            cwd=cwd,
+            env=env,
         )
     except subprocess.TimeoutExpired:
         raise CommandFailedError(f"took longer than {LIMIT_S} s") from None
@@ -278,7 +285,7 @@ def _run(command: Sequence[object], *, stdin: str = "", **options: object) -> st
 
 
 def _print_table(outcomes: Sequence[Outcome]) -> None:
-    rows = [("Python", "dependencies", *SHOWN_PACKAGES, "seconds", "result")]
+    rows: list[tuple[str, ...]] = [("Python", "dependencies", *SHOWN_PACKAGES, "seconds", "result")]
     for outcome in outcomes:
         versions = outcome.versions.split() or ["–"] * len(SHOWN_PACKAGES)
         result = f"{len(outcome.failures)} failed" if outcome.failures else "works"

@@ -155,7 +155,7 @@ def _recorded(tree: Path, folder: Path) -> list[Path]:
     """Small runs, recorded by the code of `tree`: plain loops, the demo's two, one of two ranks."""
     folder.mkdir()
     environment = _environment(tree, folder / "cache")
-    runs = []
+    runs: list[Path] = []
 
     def record(name: str, words: list[str]) -> None:
         place = folder / name

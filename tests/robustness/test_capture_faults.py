@@ -254,6 +254,8 @@ FILL = """
         import errno
         if step == {step}:
             wait_for_window(0)
+            # Its process may outlive its last file, and must not be taken for that of window 1.
+            wait_for_the_end_of_a_process()
             with open(os.path.join(output, "..", "filler"), "wb", buffering=0) as file:
                 try:
                     while True:

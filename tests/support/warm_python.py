@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import fcntl
 import functools
 import gc
 import importlib
@@ -27,6 +26,7 @@ import json
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -124,11 +124,13 @@ with socket.socket(socket.AF_UNIX) as server:
 
 @functools.cache
 def warm_python() -> str:
-    """The program's path; `sys.executable` where there is no such thing as `/proc` or `fork`."""
-    if not sys.platform.startswith("linux"):
+    """The program's path; `sys.executable` where forks cannot be watched as Linux allows."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
         return sys.executable
-    folder = tempfile.TemporaryDirectory(prefix="warm-")
-    address, client = (str(Path(folder.name) / name) for name in ("socket", "python"))
+    folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
+    address, client = str(folder / "socket"), str(folder / "python")
     server = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import serve; serve({address!r}, {client!r})"],
         stdin=subprocess.PIPE,
@@ -141,11 +143,7 @@ def warm_python() -> str:
         start_new_session=True,
     )
 
-    @atexit.register
-    def stop() -> None:
-        server.communicate()
-        folder.cleanup()
-
+    atexit.register(server.communicate)
     Path(client).write_text(
         CLIENT.format(
             # Where Python was found by a link, the environment's packages belong to the link.
@@ -170,7 +168,10 @@ def warm_python() -> str:
 
 def serve(address: str, client: str) -> None:
     """Import, and fork whenever a client asks, until standard input ends."""
-    with socket.socket(socket.AF_UNIX) as listening, selectors.DefaultSelector() as selector:
+    with contextlib.ExitStack() as ending:
+        ending.callback(shutil.rmtree, Path(address).parent)
+        listening = ending.enter_context(socket.socket(socket.AF_UNIX))
+        selector = ending.enter_context(selectors.DefaultSelector())
         listening.bind(address)
         listening.listen(64)
         print("ready", flush=True)
@@ -297,6 +298,8 @@ def _become(request, received, kept, client: str) -> None:
 
 
 def _take_over(request, received) -> None:
+    import fcntl  # which Windows has not
+
     os.setsid()
     gc.unfreeze()
     wanted = request["files"]

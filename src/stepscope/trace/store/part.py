@@ -10,6 +10,7 @@ import polars as pl
 
 _LARGE_ROWS = 20_000
 """Smaller tables are not worth loading compiled code for."""
+_ROWS_PER_GROUP = 1 << 18  # Polars divides even smaller tables, which compresses text less
 
 
 def write_table(frame: pl.DataFrame, target: Path) -> None:
@@ -23,7 +24,9 @@ def write_table(frame: pl.DataFrame, target: Path) -> None:
         write = _fast_writer()
         if write is not None and write(frame, target):
             return
-    frame.write_parquet(target, compression="zstd", compression_level=1)
+    frame.write_parquet(
+        target, compression="zstd", compression_level=1, row_group_size=_ROWS_PER_GROUP
+    )
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -20,12 +21,13 @@ _RANGES = {
     pl.UInt64: (0, 2**64 - 1),
 }
 _WORDS = pl.Enum(["first", "", "third"])
+_TYPES: list[Any] = [*_RANGES, _WORDS, pl.String]
 
 
 @st.composite
 def _columns(draw: st.DrawFn, rows: int) -> pl.Series:
     """A column of numbers: far apart, near each other, or the same; with and without nulls."""
-    dtype = draw(st.sampled_from([*_RANGES, _WORDS, pl.String]))
+    dtype = draw(st.sampled_from(_TYPES))
     if dtype in _RANGES:
         least, most = _RANGES[dtype]
         center = draw(st.integers(least, most))
@@ -58,7 +60,7 @@ def test_what_is_written_is_read(tmp_path: Path, table: pl.DataFrame) -> None:
     assert found.equals(table)
     assert found.schema == table.schema
     if len(table):
-        rows = duckdb.sql(f"SELECT * FROM '{file}'").fetchall()
+        rows = duckdb.connect().execute(f"SELECT * FROM '{file}'").fetchall()
         assert rows == table.rows()
 
 
@@ -74,11 +76,15 @@ def test_row_groups_hold_all_rows_in_order(tmp_path: Path, monkeypatch: pytest.M
         .collect()
         .equals(table[460:471])
     )
-    groups = duckdb.sql(
-        "SELECT row_group_num_rows, stats_min_value, stats_max_value"
-        f" FROM parquet_metadata('{file}')"
-        " WHERE path_in_schema = 'n' ORDER BY row_group_id"
-    ).fetchall()
+    groups = (
+        duckdb.connect()
+        .execute(
+            "SELECT row_group_num_rows, stats_min_value, stats_max_value"
+            f" FROM parquet_metadata('{file}')"
+            " WHERE path_in_schema = 'n' ORDER BY row_group_id"
+        )
+        .fetchall()
+    )
     assert [rows for rows, _, _ in groups] == [105] * 9 + [104]
     assert groups[1][1:] == ("105", "209")
 

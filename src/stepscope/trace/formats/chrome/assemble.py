@@ -180,13 +180,14 @@ class Assembler:
 
     def _fill_waiting(self) -> None:
         """Starts writing the columns of the blocks that wait for it."""
+        if not self._waiting:
+            return
         from stepscope.trace.formats.chrome.plain_events import Filling
 
-        if self._waiting:
-            filling = Filling(self._waiting, self._events, self._buffers)
-            self._events += sum(block.survey.events for block in self._waiting)
-            self._waiting = []
-            self._under_way.append(self._pool.submit(_filled, filling))
+        filling = Filling(self._waiting, self._events, self._buffers)
+        self._events += sum(block.survey.events for block in self._waiting)
+        self._waiting = []
+        self._under_way.append(self._pool.submit(_filled, filling))
 
     def _finished(self, most: int) -> list[Chunk]:
         """Waits for the oldest columns under way until at most so many are left."""

@@ -1,0 +1,57 @@
+"""Tables of a store are the same whoever writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from stepscope.trace.parquet import writer
+from stepscope.trace.store import part
+
+_NUMBERS = pl.DataFrame({"event": range(300), "word": ["a", None, "b"] * 100})
+_TEXT = _NUMBERS.with_columns(text=pl.format("text {}", "event"))
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(part, "_LARGE_ROWS", 100)
+    part._fast_writer.cache_clear()
+    yield
+    part._fast_writer.cache_clear()
+
+
+def _is_fast(file: Path) -> bool:
+    return b"Stepscope" in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("table", "is_fast"), [(_NUMBERS, True), (_NUMBERS[:99], False), (_TEXT, False)]
+)
+def test_large_tables_of_numbers_are_written_fast(
+    tmp_path: Path, table: pl.DataFrame, is_fast: bool
+) -> None:
+    file = tmp_path / "part.parquet"
+    part.write_table(table, file)
+    assert _is_fast(file) is is_fast
+    assert pl.read_parquet(file).equals(table)
+
+
+def test_without_source_code_polars_writes_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise FileNotFoundError("encodings.py")
+
+    monkeypatch.setattr(writer, "prepare", fail)
+    file = tmp_path / "part.parquet"
+    part.write_table(_NUMBERS, file)
+    assert not _is_fast(file)
+    assert pl.read_parquet(file).equals(_NUMBERS)
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        part.write_table(_NUMBERS, tmp_path / "nowhere" / "part.parquet")
