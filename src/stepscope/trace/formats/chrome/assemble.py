@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +40,7 @@ from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA
 from stepscope.trace.tables import Chunk, SmallTables
 
-if TYPE_CHECKING:  # they import numba
+if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_events import Filling, PlainBlock, PlainEvents
     from stepscope.trace.formats.chrome.scanned import Scanned
 
@@ -187,7 +188,7 @@ class Assembler:
         filling = Filling(self._waiting, self._events, self._buffers)
         self._events += sum(block.survey.events for block in self._waiting)
         self._waiting = []
-        self._under_way.append(self._pool.submit(_filled, filling))
+        self._under_way.append(self._pool.submit(copy_context().run, _filled, filling))
 
     def _finished(self, most: int) -> list[Chunk]:
         """Waits for the oldest columns under way until at most so many are left."""

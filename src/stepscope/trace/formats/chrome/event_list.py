@@ -14,7 +14,7 @@ from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
 from stepscope.trace.source.content import Content
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
+    from stepscope.trace.formats.chrome.scanned import Scanned  # imports llvmlite
 
 
 @dataclass(frozen=True)

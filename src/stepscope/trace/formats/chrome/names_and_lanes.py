@@ -25,7 +25,7 @@ from stepscope.trace.formats.chrome.rows import (
 )
 from stepscope.trace.schema import CATEGORY, LANES, NAMES, Category
 
-if TYPE_CHECKING:  # they import numba
+if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_meaning import Meaning
     from stepscope.trace.formats.chrome.scanned import Scanned, Survey
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import dataclass
 
 import numpy as np
@@ -424,9 +425,11 @@ def read_events_compiled(
     ):
         between = Between.START
         for piece in pieces:
-            waiting.append(pool.submit(Scan(piece, between, buffers, reader.words()).run))
+            scan = Scan(piece, between, buffers, reader.words())
+            # Within the context, as a terminal is told when the first scan compiles the scanner.
+            waiting.append(pool.submit(copy_context().run, scan.run))
             between = Between.AFTER_COMMA
-            del piece
+            del piece, scan
             if len(waiting) > count:
                 reader.next(waiting.popleft().result())
             if reader.ended:

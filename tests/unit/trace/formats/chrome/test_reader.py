@@ -18,7 +18,10 @@ from tests.support.chrome_traces import (
     read_tolerantly,
     write,
 )
+from tests.support.watched import Watched
 
+from stepscope.run import working
+from stepscope.trace.formats.chrome import plain_events, scan
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Tables
 
@@ -302,3 +305,25 @@ def test_unusual_events_between_usual_ones_keep_their_order() -> None:
 
 def test_digits_stay_what_they_are() -> None:
     assert str(Digits("1.500")) == "1.500"
+
+
+def test_whoever_watches_is_told_when_threads_compile_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watching: dict[str, list[object]] = {}
+    for module, name in ((scan, "scan_events"), (plain_events, "fill")):
+        watching[name] = []
+        function = getattr(module, name)
+
+        def called(*given: int, name: str = name, real: Any = function) -> int:
+            watching[name].append(working.current_line())
+            return int(real(*given))
+
+        monkeypatch.setattr(module, name, called)
+    line = Watched()
+    token = working._CURRENT.set(line)
+    try:
+        read_compiled(write([operator(), kernel()]))
+    finally:
+        working._CURRENT.reset(token)
+    assert all(lines and set(lines) == {line} for lines in watching.values())
