@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.trace.arrays import arrow_columns
+from stepscope.trace.arrays.kept_arrays import KEEPER
 
 
 def columns_in_use() -> int:
     """How many columns made from arrays still refer to them."""
-    arrow_columns._keeper.let_go()
-    return len(arrow_columns._keeper)
+    KEEPER.let_go()
+    return len(KEEPER)

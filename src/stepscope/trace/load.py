@@ -85,7 +85,7 @@ def _read(
     source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
 ) -> Trace:
     # A stored trace opens without the readers.
-    from stepscope.trace.arrays.arrow_columns import drop_released_arrays
+    from stepscope.trace.arrays.kept_arrays import drop_released_arrays
     from stepscope.trace.formats.registry import FORMATS, format_of
     from stepscope.trace.formats.trace_format import Input
     from stepscope.trace.store.writer import StoreWriter

@@ -68,5 +68,7 @@ def test_a_long_search_is_shown_on_a_terminal_only(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     find_traces(tree)
-    assert f"Searching {tree} for traces · " in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
+    # The folder may be too long for the line; its end and the number are always there.
+    assert terminal.getvalue().startswith("Searching /")
+    assert f"{tree.name} for traces · 4 files" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[1A\x1b[2K")  # the line is gone

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.arrow_release import RELEASE_ADDRESS, Keeper
+from stepscope.trace.arrays.arrow_release import RELEASE_ADDRESS
+from stepscope.trace.arrays.kept_arrays import KEEPER
 
 
 class _Schema(ctypes.Structure):
@@ -54,16 +55,6 @@ class _Array(ctypes.Structure):
 
 _NULLABLE = 2
 
-_keeper = Keeper()
-
-
-def drop_released_arrays() -> None:
-    """Frees the arrays of columns that no longer exist.
-
-    Otherwise they stay until the next column is made from an array, which may be never.
-    """
-    _keeper.let_go()
-
 
 def _release_schema(schema: Any) -> None:
     # Called while the column is created, when Python can still run; see `arrow_release`.
@@ -91,7 +82,7 @@ class _Exported:
             n_children=0,
             buffers=pointers,
             release=RELEASE_ADDRESS,
-            private_data=_keeper.keep((buffers, pointers)),
+            private_data=KEEPER.keep((buffers, pointers)),
         )
         self._schema = _Schema(
             format=layout, name=b"", flags=_NULLABLE, release=_release_schema_pointer

@@ -12,7 +12,8 @@ import weakref
 import numpy as np
 import pytest
 
-from stepscope.trace.arrays.arrow_columns import drop_released_arrays, numbers_of
+from stepscope.trace.arrays.arrow_columns import numbers_of
+from stepscope.trace.arrays.kept_arrays import drop_released_arrays
 
 PROGRAMME = """
 import json, resource

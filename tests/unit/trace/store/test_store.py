@@ -384,7 +384,7 @@ def test_progress_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     progress.advance(500_000)
     progress.close()
     assert "Reading trace · 50%" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert terminal.getvalue().endswith("\r\x1b[1A\x1b[2K")  # the line is gone
     assert progress.line(0.5) == "Reading trace · 50% · 1 MB/s · 0 s left"
     assert Progress("stream", None, silent).line(1.0) == "Reading stream · 0 MB/s"
 
