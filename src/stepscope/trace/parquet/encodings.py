@@ -67,6 +67,27 @@ def _above(difference: int, least: int, is_narrow: bool) -> np.uint64:
     return above & _LOW_HALF if is_narrow else above
 
 
+@inlined
+def _put_bits(
+    target: Data, at: int, word: np.uint64, filled: int, number: np.uint64, width: int
+) -> tuple[int, np.uint64, int]:
+    """Adds the lowest bits of a number to a word, which is written when it is full.
+
+    Returns:
+        The position after what is written, the word, and how many of its bits are in use.
+    """
+    word |= number << np.uint64(filled)
+    filled += width
+    if filled >= 64:
+        put_word(target, at, word)
+        at += 8
+        filled -= 64
+        word = np.uint64(0)
+        if filled > 0:
+            word = number >> np.uint64(width - filled)
+    return at, word, filled
+
+
 @translated
 def _put_differences(numbers: Longs, count: int, is_narrow: bool, target: Data) -> int:
     """Writes numbers as `DELTA_BINARY_PACKED`.
@@ -122,15 +143,7 @@ def _put_differences(numbers: Longs, count: int, is_narrow: bool, target: Data) 
                     number = _number_at(numbers, index, is_narrow)
                     above = _above(_difference(number, before, is_narrow), least, is_narrow)
                     before = number
-                word |= above << np.uint64(filled)
-                filled += width
-                if filled >= 64:
-                    put_word(target, at, word)
-                    at += 8
-                    filled -= 64
-                    word = np.uint64(0)
-                    if filled > 0:
-                        word = above >> np.uint64(width - filled)
+                at, word, filled = _put_bits(target, at, word, filled, above, width)
             if filled > 0:
                 put_word(target, at, word)
                 at += filled >> 3
@@ -150,15 +163,7 @@ def _pack(numbers: Data, count: int, width: int, target: Data) -> int:
         number = np.uint64(0)
         if index < count:
             number = np.uint64(byte_at(numbers, index))
-        word |= number << np.uint64(filled)
-        filled += width
-        if filled >= 64:
-            put_word(target, at, word)
-            at += 8
-            filled -= 64
-            word = np.uint64(0)
-            if filled > 0:
-                word = number >> np.uint64(width - filled)
+        at, word, filled = _put_bits(target, at, word, filled, number, width)
     if filled > 0:
         put_word(target, at, word)
         at += filled >> 3
