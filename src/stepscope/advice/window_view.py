@@ -28,7 +28,7 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
 from stepscope.trace.model import Trace
-from stepscope.trace.once import Turns, once_property
+from stepscope.trace.once import once_property, turns_of
 
 Answer = TypeVar("Answer")
 
@@ -51,12 +51,7 @@ class WindowView:
     def once(self, question: Callable[[WindowView], Answer]) -> Answer:
         """The result of a pure function of this window, cached because several rules need it."""
         known: dict[Callable[[WindowView], Any], Any] = self.__dict__.setdefault("_answers", {})
-        turns: Turns = self.__dict__.setdefault("_turns", Turns())
-        with turns.of(question):
-            if question not in known:
-                known[question] = question(self)
-            found: Answer = known[question]
-            return found
+        return turns_of(self).find(known, question, lambda: question(self))
 
     @once_property
     def graph(self) -> StepGraph:

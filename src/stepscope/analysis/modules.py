@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import nearest, nearest_above
 from stepscope.analysis.calls.module_places import (
     NOWHERE,
     Places,
@@ -35,6 +34,7 @@ from stepscope.analysis.calls.recomputation import EVALUATION, names_matching
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps, side_by_side
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import nearest, nearest_above
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category

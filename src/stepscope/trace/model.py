@@ -20,7 +20,7 @@ from stepscope.trace.derive.columns import (
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated import describe
-from stepscope.trace.once import Turns, once_property
+from stepscope.trace.once import once_property, turns_of
 from stepscope.trace.schema import TABLES
 from stepscope.trace.store.derived import (
     BESIDE_FROM_EVENTS,
@@ -130,8 +130,7 @@ class Trace:
         the few columns that are indexed by row number, and `events` for everything else.
         """
         known: dict[str, pl.Series] = self.__dict__.setdefault("_columns", {})
-        turns: Turns = self.__dict__.setdefault("_turns", Turns())
-        with turns.of("_columns"):
+        with turns_of(self).of("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
                 read = self.events.select(missing).collect()

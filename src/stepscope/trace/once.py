@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
@@ -21,6 +22,20 @@ class Turns:
         """Returns the lock of a key."""
         with self._guard:
             return self._locks.setdefault(key, threading.RLock())
+
+    def find(self, known: dict[Key, Any], key: Key, make: Callable[[], Value]) -> Value:
+        """Returns the value of a key; makes it first if it is not known yet."""
+        with self.of(key):
+            if key not in known:
+                known[key] = make()
+            found: Value = known[key]
+            return found
+
+
+def turns_of(holder: object) -> Turns:
+    """Returns the locks of an object, for what is kept with it. Keys have to differ."""
+    turns: Turns = holder.__dict__.setdefault("_turns", Turns())
+    return turns
 
 
 class once_property(cached_property[Value]):  # noqa: N801 - used as a decorator, like its base
@@ -39,10 +54,5 @@ class once_property(cached_property[Value]):  # noqa: N801 - used as a decorator
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
         if instance is None:
             return self
-        name = self.func.__name__
-        known = instance.__dict__
-        turns: Turns = known.setdefault("_turns", Turns())
-        with turns.of(name):
-            if name not in known:
-                known[name] = self.func(instance)
-            return known[name]
+        known, name = instance.__dict__, self.func.__name__
+        return turns_of(instance).find(known, name, lambda: self.func(instance))

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import depths, nearest
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

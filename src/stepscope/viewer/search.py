@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,6 @@ from stepscope.trace.machine.loops import in_machine_code
 from stepscope.viewer.events import brief
 from stepscope.viewer.index import TraceIndex
 from stepscope.viewer.slice_rows import UInt32Array
-
-if TYPE_CHECKING:
-    pass
 
 MOST_NAMES = 100
 MOST_HITS = 500

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import all_cause_words
 from stepscope.report.answer.cells import headings
 
 MOST_ROWS = 5000
@@ -27,8 +27,7 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
         pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
     )
     if "cause" in head.columns:
-        words = [one if one is None else cause_words(one) for one in head["cause"]]
-        head = head.with_columns(pl.Series("cause", words, pl.String))
+        head = head.with_columns(pl.Series("cause", all_cause_words(head["cause"]), pl.String))
     return {
         "columns": [
             {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}

@@ -13,11 +13,11 @@ import re
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import nearest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

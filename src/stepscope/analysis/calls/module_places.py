@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import depths, levels, nearest_above
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import depths, levels, nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import is_outermost, levels, nearest
 from stepscope.analysis.selection.gpu_work import side_by_side
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.once import once_property

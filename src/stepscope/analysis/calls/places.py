@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.names import events_named
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

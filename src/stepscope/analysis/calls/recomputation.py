@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import nearest_above
 from stepscope.analysis.calls.operands import from_arguments
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.breakdown import break_down
-from stepscope.analysis.calls.ancestors import levels
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -20,6 +19,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.ancestors import levels
 from stepscope.trace.model import Trace
 
 MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {

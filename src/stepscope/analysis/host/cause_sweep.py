@@ -7,8 +7,6 @@ that it lies in. Compiled loops: for few events sets of intervals do the same
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,10 +149,3 @@ def divide_by_loop(
             if part > 0:
                 divided[int(causes[row]) * windows + window] += part
             row += 1
-
-
-@functools.cache
-def _compiled_divide() -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(divide_by_loop)

@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
-from stepscope.analysis.calls.ancestors import nearest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
@@ -28,6 +27,7 @@ from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.model import EXACT_SIZES, Snapshot
 from stepscope.memory.schema import TABLES, Action, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import innermost_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
@@ -30,6 +30,11 @@ def cause_words(cause: str) -> str:
     """A cause as people read it: "queued work waits" for `device_wait`."""
     known = IDLE_WORDS.get(cause)
     return cause.replace("_", " ") if known is None else known.removeprefix("idle: ")
+
+
+def all_cause_words(causes: Iterable[str | None]) -> list[str | None]:
+    """The causes of a column as people read them."""
+    return [cause if cause is None else cause_words(cause) for cause in causes]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
-from stepscope.trace.once import Turns
+from stepscope.trace.once import turns_of
 
 Answer = TypeVar("Answer")
 Found_co = TypeVar("Found_co", covariant=True)
@@ -35,11 +35,7 @@ def remembered(question: Callable[[Trace, Scope | None], Answer]) -> Question[An
     @functools.wraps(question)
     def answer(trace: Trace, scope: Scope | None = None) -> Answer:
         known: dict[tuple[str, Scope], Answer] = trace.__dict__.setdefault("_remembered", {})
-        turns: Turns = trace.__dict__.setdefault("_turns", Turns())
         key = (f"{question.__module__}.{question.__qualname__}", scope or Scope())
-        with turns.of(key):
-            if key not in known:
-                known[key] = question(trace, scope)
-            return known[key]
+        return turns_of(trace).find(known, key, lambda: question(trace, scope))
 
     return answer

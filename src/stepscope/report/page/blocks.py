@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.drawn_step import TypicalStep
-from stepscope.analysis.selection.partition import cause_words
+from stepscope.analysis.selection.partition import all_cause_words
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.report.page.step_groups import StepGroups
 
@@ -143,7 +143,7 @@ def table_beginning(
         {"name": name, "label": named[name], "number": name in beginning.numeric} for name in names
     ]
     values = [
-        [one if one is None else cause_words(one) for one in column] if name == "cause" else column
+        all_cause_words(column) if name == "cause" else column
         for name, column in zip(names, beginning.rows.values, strict=True)
     ]
     return {

@@ -15,7 +15,7 @@ row, and the first is drawn up to the start of the second.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,6 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
-
-if TYPE_CHECKING:
-    pass
 
 MOST_ROWS = 1024
 """Rows of one band. Slices that would need more are counted, not drawn."""

@@ -26,20 +26,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
 SEQUENCE_NUMBER = 'equence number"'
 """Occurs in the arguments of operators numbered by autograd, in every version of the format."""
-
-COMPILED_PAYS_FROM = 500_000
-"""Number of events from which the compiled loop is used. Below, loading it takes longer."""
-
-_UNKNOWN = -2
 
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
@@ -128,51 +122,7 @@ def enclosing_operator(
     events = tables.events
     is_operator = mask_of(events, OPERATORS)
     is_operator &= ~step_names[events["name_id"].to_numpy()]
-    if len(parent) >= COMPILED_PAYS_FROM:
-        around = np.full(len(parent), _UNKNOWN, np.int64)
-        in_machine_code(enclosing_by_loop)(parent, is_operator, around)
-        return around
-    return enclosing_vectorised(parent, is_operator)
-
-
-def enclosing_vectorised(parent: Int64Array, is_operator: BoolArray) -> Int64Array:
-    """`enclosing_by_loop` with numpy alone."""
-    operator = parent.copy()
-    pending = np.nonzero((operator >= 0) & ~is_operator[operator])[0]
-    while len(pending):
-        # Not an operator: replace it with its own candidate, which is closer to the root.
-        operator[pending] = operator[operator[pending]]
-        above = operator[pending]
-        pending = pending[(above >= 0) & ~is_operator[above]]
-    return operator
-
-
-def enclosing_by_loop(
-    parent: Int64Array, is_operator: BoolArray, around: Written[np.int64]
-) -> None:
-    """Fills in the innermost operator around each row, -1 for none, in linear time.
-
-    What one row has found, the rows on its way know too. Only rows that come from `range`, or from
-    `parent` and at least 0, are looked at.
-
-    Args:
-        parent: Parent of each row; -1 for roots.
-        is_operator: Whether each row is an operator.
-        around: `_UNKNOWN` for each row.
-    """
-    for row in range(len(parent)):
-        at = row
-        operator = _UNKNOWN
-        while operator == _UNKNOWN:
-            operator = around[at]
-            if operator == _UNKNOWN:
-                at = parent[at]
-                if at < 0 or is_operator[at]:
-                    operator = at
-        on_the_way = row
-        while on_the_way != at:
-            around[on_the_way] = operator
-            on_the_way = parent[on_the_way]
+    return nearest_above(parent, None, is_operator)
 
 
 def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> Int64Array:

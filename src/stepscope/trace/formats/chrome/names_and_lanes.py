@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from stepscope.trace.formats.chrome.rows import (
     LARGEST_DEVICE,
     LanePair,
     NamePair,
+    Pair,
     Rows,
     Vocabulary,
 )
@@ -140,18 +141,8 @@ class NamesAndLanes:
         """Numbers the new names and lanes of a plain block, and returns what its numbers mean."""
         from stepscope.trace.formats.chrome.plain_meaning import Meaning
 
-        name_id = scanned.names.found_in(self._names)
-        new = survey.names[name_id[survey.names] < 0].tolist()
-        if new:
-            for number in new:
-                self._add_name(scanned.names.pairs[number])
-            name_id = scanned.names.found_in(self._names)
-        lane_id = scanned.lanes.found_in(self._lanes)
-        new = survey.lanes[lane_id[survey.lanes] < 0].tolist()
-        if new:
-            for number in new:
-                self._add_lane(scanned.lanes.pairs[number])
-            lane_id = scanned.lanes.found_in(self._lanes)
+        name_id = _all_found(scanned.names, survey.names, self._names, self._add_name)
+        lane_id = _all_found(scanned.lanes, survey.lanes, self._lanes, self._add_lane)
         # Words of metadata have no number: -1 refers to an arbitrary element, which is not used.
         return Meaning(
             role=ROLE_OF_PHASE,
@@ -229,6 +220,29 @@ def _lane_number(text: str | None) -> int:
         return -1
     digits = text.removeprefix("stream ").strip()
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -1
+
+
+def _all_found(
+    words: Vocabulary[Pair],
+    used: npt.NDArray[np.int32],
+    known: dict[Pair, int],
+    add: Callable[[Pair], None],
+) -> npt.NDArray[np.int64]:
+    """Returns the number of each pair in the tables, after adding those of the used that are new.
+
+    Args:
+        words: The pairs.
+        used: Which of them need a number, in order of appearance.
+        known: The numbers of pairs.
+        add: Numbers a new pair.
+    """
+    found = words.found_in(known)
+    new = used[found[used] < 0].tolist()
+    if new:
+        for number in new:
+            add(words.pairs[number])
+        found = words.found_in(known)
+    return found
 
 
 def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:

@@ -32,9 +32,9 @@ def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
     return nearest_vectorised(parent, chosen)
 
 
-def nearest_above(parent: Int64Array, rows: Int64Array, chosen: BoolArray) -> Int64Array:
-    """For each of some rows the nearest chosen row strictly above it; -1: none."""
-    above = parent[rows]
+def nearest_above(parent: Int64Array, rows: Int64Array | None, chosen: BoolArray) -> Int64Array:
+    """For each of some rows (None: of all) the nearest chosen row strictly above it; -1: none."""
+    above = parent if rows is None else parent[rows]
     if len(parent) == 0:
         return above
     found: Int64Array = np.where(above >= 0, nearest(parent, chosen)[above], -1)

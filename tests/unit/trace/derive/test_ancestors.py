@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.counted import counted
 
-from stepscope.analysis.calls import ancestors
-from stepscope.analysis.calls.ancestors import (
+from stepscope.trace.derive import ancestors
+from stepscope.trace.derive.ancestors import (
     depths,
     depths_by_loop,
     depths_vectorised,
@@ -25,6 +25,7 @@ from stepscope.analysis.calls.ancestors import (
     outermost_vectorised,
     outermost_with,
 )
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @st.composite
@@ -58,7 +59,9 @@ def test_against_walking(forest):
     first = [all(keys[row] != keys[way[0]] for row in way[1:]) for way in chains]
     assert nearest_vectorised(parent, chosen).tolist() == expected
     assert nearest_with(nearest_by_loop, parent, chosen).tolist() == expected
+    assert nearest_with(in_machine_code(nearest_by_loop), parent, chosen).tolist() == expected
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
+    assert nearest_above(parent, None, chosen).tolist() == above
     top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
     assert highest(parent, chosen).tolist() == top
     assert outermost_vectorised(parent, keys, 30)[0].tolist() == first
@@ -107,11 +110,13 @@ def a_chain(number):
         lambda parent: is_outermost(parent, np.arange(len(parent))),
     ],
 )
-def test_work_grows_as_the_rows_do(asked):
-    """Even if every row lies in the one before it."""
+@pytest.mark.parametrize("is_upwards", [False, True])
+def test_work_grows_as_the_rows_do(asked, is_upwards):
+    """Even if every row lies in the one before it, or after it."""
     read = []
     for number in (1_000, 8_000):
-        parent, count = counted(a_chain(number))
+        chain = np.append(np.arange(1, number), -1) if is_upwards else a_chain(number)
+        parent, count = counted(chain)
         asked(parent)
         read.append(count())
     assert 0 < read[1] < 12 * read[0]
