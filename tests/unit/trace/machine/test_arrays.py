@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import GenericAlias, SimpleNamespace
+from types import GenericAlias
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -226,8 +226,11 @@ def test_other_elements_are_refused() -> None:
 def test_arrays_are_known_where_numpy_names_them_by_an_alias() -> None:
     """Since numpy 2.5, `NDArray` is an alias of PEP 695: its origin is the alias, not `ndarray`."""
     element = TypeVar("element", bound=np.generic)
-    alias = SimpleNamespace(__value__=np.ndarray[tuple[Any, ...], np.dtype[element]])
-    named = GenericAlias(alias, (np.int32,))
+
+    class Alias:
+        __value__ = np.ndarray[tuple[Any, ...], np.dtype[element]]
+
+    named = GenericAlias(Alias, (np.int32,))
     plain = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
     assert kind_of(named) == kind_of(plain) == kind_of(npt.NDArray[np.int32])
     assert kind_of(Annotated[named, WRITTEN]) == kind_of(Written[np.int32]) != kind_of(named)
