@@ -30,15 +30,19 @@ def test_a_stream_fifteen_times_as_long_takes_no_more_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_two_hundred_megabytes_and_the_size_of_blocks(packed: bool) -> None:
+def test_the_size_of_blocks_counts_and_not_that_of_the_trace(packed: bool) -> None:
     peaks = []
     for block_bytes in (SMALL_BLOCK, 4 << 20, 16 << 20):
         reading = peak_of_reading(600_000, block_bytes, ROWS, packed=packed)
         assert reading.events == 600_000
         peaks.append(reading.peak_bytes)
-    assert peaks == sorted(peaks)
+    # How many blocks are on their way between the threads is up to the scheduler: one reading
+    # differs from the next by tens of megabytes.
+    assert max(peaks[:2]) < peaks[2]
     short = peak_of_reading(20_000, SMALL_BLOCK, ROWS, packed=packed)
-    assert peaks[0] - short.peak_bytes < 60 * MEGABYTE
+    long = peak_of_reading(1_200_000, SMALL_BLOCK, ROWS, packed=packed)  # 400 MB
+    assert long.events == 1_200_000
+    assert long.peak_bytes - short.peak_bytes < 100 * MEGABYTE
 
 
 @pytest.mark.slow
