@@ -385,13 +385,14 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
         "from stepscope.adapters.script.launch import Launched\n"
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"
+        "print('begun', flush=True)\n"
         "time.sleep(2)\n"
         "write_result(path, Launched(9, (path,), True, 2, ('odd',), {4: 1}, {path: (0, 1)}))\n"
     )
     tool = (
-        f"import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {inner!r}])\n"
-        "time.sleep(1)\n"
+        f"import subprocess, sys\n"
+        f"inner = [sys.executable, '-c', {inner!r}]\n"
+        "subprocess.Popen(inner, stdout=subprocess.PIPE).stdout.readline()\n"
         "sys.exit(1)\n"
     )
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
