@@ -26,10 +26,10 @@ demo: setup  ## Train a small model with a slow input pipeline, diagnose it, fix
 	@$(BIN)/stepscope demo
 
 test: setup  ## Run the tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: setup  ## Run the tests, the slow ones and the fuzzers included
-	$(BIN)/python -m pytest -n auto -m 'not gpu'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not gpu'
 
 lint: setup  ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from stepscope.run.cpus import allowed_cpus
+from tests.support.in_turn import compile_in_turn, waiting_for_the_first
+
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 # Examples that take long on a busy machine are no failures, nor is it one to make them slowly; and
 # they are the same each time, so that a run judges the code and not its luck (the fuzzers of the
@@ -48,3 +53,28 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than there are processors: many tests wait for processes and timers."""
     return allowed_cpus() + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let one worker rewrite a new module of tests, which takes longer than importing it."""
+    if not IS_WORKER or not isinstance(collector, pytest.Module):
+        return (yield)
+    with waiting_for_the_first(collector.path):
+        return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Share what workers would do each, and keep them from what only costs time."""
+    # Threads that share an operator wait in a loop for one another: where each processor has a
+    # worker already, a small training takes twenty times as long.
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    # Modules and tests stay: no collection of garbage has to look at them.
+    gc.collect()
+    gc.freeze()
+    if IS_WORKER and "numba" in sys.modules:
+        compile_in_turn()

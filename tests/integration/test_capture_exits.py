@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace
+from tests.support.warm_python import warm_python
 
 from stepscope import open_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_script(tmp_path, body, timeout=250):
+def run_script(tmp_path, body, python=None, timeout=250):
     """Run a training script; `body` continues after the imports."""
     script = tmp_path / "train.py"
     head = """
@@ -26,7 +27,7 @@ def run_script(tmp_path, body, timeout=250):
     """
     script.write_text(textwrap.dedent(head) + textwrap.dedent(body))
     return subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "out")],
+        [python or warm_python(), str(script), str(tmp_path / "out")],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -80,7 +81,8 @@ def test_a_profiler_that_goes_out_of_sight_still_ends_properly(tmp_path):
                 profiler.step()
         main()
     """
-    result = run_script(tmp_path, body)
+    # Everything is taken down at the end of this one, as in no fork of the others.
+    result = run_script(tmp_path, body, sys.executable)
     assert result.returncode == 0, result.stderr
     manifest = manifest_of(tmp_path / "out")
     assert manifest.state == "finished"

@@ -87,6 +87,8 @@ torch.distributed.destroy_process_group()
 """
 TERMINAL = str(Path(__file__).parents[1] / "support" / "terminal.py")
 QUICK = ["--wait", "2", "--warmup", "1", "--active", "2", "--activities", "cpu", "--no-report"]
+# Each look stops the training and reads its stacks, the long ones of importing torch, too.
+SELDOM = ["--py-spy", "--py-spy-rate", "25"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 needs_py_spy = pytest.mark.skipif(
     find_program("py-spy") is None or sys.platform == "darwin",
@@ -99,7 +101,7 @@ def run(folder, options, *arguments, text=SCRIPT, before=(), **more):
     (folder / "train.py").write_text(text)
     ours = [sys.executable, "-m", "stepscope", "run", *QUICK, *options, "--"]
     # Tools other than nsys look into the process that they start.
-    python = warm_python() if options[0] == "--nsys" else sys.executable
+    python = warm_python() if options[0] in ("--nsys", "--result-file") else sys.executable
     return subprocess.run(
         [*ours, python, *before, "train.py", *map(str, arguments)],
         cwd=folder,
@@ -178,7 +180,7 @@ def test_py_spy_sees_the_ranks_below_torchrun(tmp_path):
 @needs_py_spy
 def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--py-spy", "--"]
+    command = [sys.executable, "-m", "stepscope", "run", *QUICK, *SELDOM, "--"]
     command += [sys.executable, "train.py", "0.05", "2000", "0"]
     with subprocess.Popen(
         command,
@@ -209,7 +211,7 @@ def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
 def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_path):
     """py-spy would kill what it started, and with it the word of how the training ended."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--py-spy", "--"]
+    command = [sys.executable, "-m", "stepscope", "run", *QUICK, *SELDOM, "--"]
     command += [sys.executable, "train.py", "0.05", "2000", "0"]
     done = subprocess.run(
         [sys.executable, TERMINAL, "step", "10", *command],
@@ -383,13 +385,14 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
         "from stepscope.adapters.script.launch import Launched\n"
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"
+        "print('begun', flush=True)\n"
         "time.sleep(2)\n"
         "write_result(path, Launched(9, (path,), True, 2, ('odd',), {4: 1}, {path: (0, 1)}))\n"
     )
     tool = (
-        f"import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {inner!r}])\n"
-        "time.sleep(1)\n"
+        f"import subprocess, sys\n"
+        f"inner = [sys.executable, '-c', {inner!r}]\n"
+        "subprocess.Popen(inner, stdout=subprocess.PIPE).stdout.readline()\n"
         "sys.exit(1)\n"
     )
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])

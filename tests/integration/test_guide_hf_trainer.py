@@ -185,7 +185,9 @@ MEMORY = """
 @needs_py_spy
 def test_py_spy_runs_the_training_directly(tmp_path):
     (tmp_path / "train.py").write_text(PLAIN)
-    ours = [sys.executable, "-m", "stepscope", "run", "--no-report", "--py-spy", "--"]
+    # Each look stops the training and reads its stacks, the long ones of importing torch, too.
+    options = ("--no-report", "--py-spy", "--py-spy-rate", "25")
+    ours = [sys.executable, "-m", "stepscope", "run", *options, "--"]
     done = subprocess.run(
         [*ours, sys.executable, "train.py", "20"],
         cwd=tmp_path,

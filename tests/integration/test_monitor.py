@@ -17,6 +17,7 @@ import torch
 from tests.support.nvml import FIRST, SECOND, compile_stub, environment, stepscope
 from tests.support.ranks import torchrun
 from tests.support.training import SmallTraining, batches
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope import Profiler, open_run
 from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
@@ -30,6 +31,7 @@ from stepscope.run.metrics import read_metrics_record
 
 TRAINING = """
 import os, sys, time
+print(os.getpid(), flush=True)
 import torch, stepscope
 torch.set_num_threads(1)
 weights = torch.zeros(8, requires_grad=True)
@@ -120,16 +122,17 @@ def test_it_is_off_unless_asked_for_and_its_options_are_checked(tmp_path):
 )
 def test_the_sampler_ends_with_its_training_however_that_ends(tmp_path, number):
     with subprocess.Popen(
-        [sys.executable, "-c", TRAINING, tmp_path],
-        env=environment(None),
-        stdout=subprocess.DEVNULL,
+        [warm_python(), "-c", TRAINING, tmp_path],
+        env=environment(None, **VARIABLES),
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as training:
+        trainer = int(training.stdout.readline())
         metrics = tmp_path / "run" / "rank00000" / "metrics.csv"
         try:
             wait_for(lambda: rows_in(metrics) >= 3)
             sampler = wait_for(lambda: read_metrics_record(metrics)).process_id
-            assert psutil.Process(sampler).ppid() == training.pid
+            assert psutil.Process(sampler).ppid() == trainer
             training.send_signal(number)
             training.wait(200)
         finally:
@@ -159,16 +162,17 @@ def test_forked_workers_do_not_keep_the_sampler_alive(tmp_path):
         "    worker = os.fork()\n    if worker == 0: time.sleep(600)\n    while True:",
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, tmp_path],
-        env=environment(None),
-        stdout=subprocess.DEVNULL,
+        [warm_python(), "-c", script, tmp_path],
+        env=environment(None, **VARIABLES),
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as training:
+        trainer = int(training.stdout.readline())
         try:
             metrics = tmp_path / "run" / "rank00000" / "metrics.csv"
             wait_for(lambda: rows_in(metrics) >= 3)
             sampler = read_metrics_record(metrics).process_id
-            children = psutil.Process(training.pid).children
+            children = psutil.Process(trainer).children
             workers = wait_for(lambda: [one.pid for one in children() if one.pid != sampler])
         finally:
             training.kill()
@@ -274,7 +278,7 @@ def test_run_monitors_a_script_without_a_change_to_it(tmp_path):
     )
     ended = stepscope(
         "run", "--monitor", "--monitor-interval-s", "0.1", "--output-dir", tmp_path / "out",
-        "--", sys.executable, script, tmp_path / "out",
+        "--", warm_python(), script, tmp_path / "out", **VARIABLES,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     (run,) = (tmp_path / "out").iterdir()

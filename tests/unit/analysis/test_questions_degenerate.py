@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 
@@ -114,10 +115,15 @@ DEGENERATE = {
 }
 
 
+@functools.cache
+def _trace(case: str) -> Trace:
+    return _load(DEGENERATE[case]())
+
+
 @pytest.mark.parametrize("case", DEGENERATE)
 @pytest.mark.parametrize("question", ASKED, ids=lambda one: one.name)
 def test_it_answers(question, case: str) -> None:
-    trace = _load(DEGENERATE[case]())
+    trace = _trace(case)
     scopes = [Scope(), Scope(events=EventChoice.LINKED)]
     steps = trace.steps["step"].to_list()
     scopes += [Scope(steps=(steps[-1],))] if steps else []
@@ -155,7 +161,7 @@ def test_idle_causes_still_add_up(case: str) -> None:
     from stepscope.analysis.idle import idle_causes
     from stepscope.analysis.timeline import timeline
 
-    trace = _load(DEGENERATE[case]())
+    trace = _trace(case)
     steps = trace.steps["step"].to_list()
     for asked in (None, *[(step,) for step in steps]):
         for events in EventChoice:

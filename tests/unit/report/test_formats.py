@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import re
@@ -46,6 +47,7 @@ def late_rank(tmp_path_factory):
     return str(folder)
 
 
+@functools.cache
 def report(*words):
     result = CliRunner().invoke(command, [str(word) for word in words], standalone_mode=False)
     if result.exception is not None:

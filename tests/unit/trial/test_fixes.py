@@ -179,14 +179,15 @@ def test_threads_are_never_added():
             assert isinstance(plan, str) or 1 <= plan.value < threads
 
 
-def test_threads_are_kept_whatever_the_script_says(patches):
-    before = torch.get_num_threads()
+def test_threads_are_kept_whatever_the_script_says(patches, request):
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(3)
     FIXES["threads"].apply(patches, 1)
     torch.set_num_threads(7)
     assert torch.get_num_threads() == 1
     assert patches.overrode[0].endswith("torch.set_num_threads(7)")
     patches.undo()
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 3
     assert FIXES["threads"].plan(Facts(threads=1, cpus=8)) == "torch uses a single thread"
 
 
