@@ -15,6 +15,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     hash_bytes,
     same_bytes,
 )
+from stepscope.trace.formats.chrome.scan_patterns import Patterns
 from stepscope.trace.machine.calling import inlined
 from stepscope.trace.machine.instructions import (
     Data,
@@ -121,6 +122,7 @@ class Words:
         self.scale = scale
         self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
+        self.patterns = Patterns()
 
     def catch_up(self) -> None:
         """Reads the words that the scanner has added."""
