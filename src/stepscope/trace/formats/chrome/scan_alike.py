@@ -153,7 +153,7 @@ def may_replace(data: Data, at: int, known: int, found: int) -> bool:
     return found == 1 or byte_at(data, at) != ZERO or before == PERIOD
 
 
-@inlined
+@translated
 def alike_end(
     data: Data, at: int, pattern: Longs, columns: Longs, stride: int
 ) -> tuple[int, int, int]:

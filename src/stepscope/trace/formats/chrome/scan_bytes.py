@@ -102,6 +102,16 @@ else:
     copy_some = Instruction((LONG, LONG), NOTHING, _copy_some)
 
 
+@translated
+def long_space_end(data: Data, at: int) -> int:
+    """Like `skip_space`, for more than a space."""
+    while True:
+        length = spaces_go_on(data, at)
+        at += length
+        if length < _WIDTH:
+            return at
+
+
 @inlined
 def skip_space(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not whitespace."""
@@ -109,11 +119,7 @@ def skip_space(data: Data, at: int) -> int:
         return at
     if byte_at(data, at) == SPACE and byte_at(data, at + 1) > SPACE:
         return at + 1  # as after a colon or comma
-    while True:
-        length = spaces_go_on(data, at)
-        at += length
-        if length < _WIDTH:
-            return at
+    return long_space_end(data, at)
 
 
 @inlined

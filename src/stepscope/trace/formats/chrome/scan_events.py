@@ -97,7 +97,7 @@ def credit_after(credit: int, recognised: int) -> int:
     return max(min(credit + recognised, MOST_CREDIT) - 2, 0)
 
 
-@inlined
+@translated
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:

@@ -16,7 +16,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     same_bytes,
 )
 from stepscope.trace.formats.chrome.scan_patterns import Patterns
-from stepscope.trace.machine.calling import inlined
+from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -33,7 +33,7 @@ WORD_FIELDS = 5
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
 
 
-@inlined
+@translated
 def intern(
     data: Data, first: int, first_length: int, second: int, second_length: int, table: Longs
 ) -> int:
