@@ -235,6 +235,36 @@ def _put_first(slot: Ints, way: int, number: int) -> None:
 
 
 @translated
+def find_of_name(block: Longs, table: Longs, name: int, at: int, row: int) -> int:
+    """Looks for the pattern of an event among the latest ones of a name, or of one like it.
+
+    It stays inside its arrays: `row` is one of the block, and its numbers may be overwritten.
+
+    Args:
+        block: Address of the block's description (`scanned`).
+        table: Address of the description of the patterns.
+        name: The number of the name.
+        at: Where the event begins.
+        row: The number of a row that is not used yet.
+
+    Returns:
+        The number of the pattern, or `NONE`.
+    """
+    data, stride = long_at(block, DATA), long_at(block, ROOM)
+    columns = long_at(block, COLUMNS) + 8 * row
+    number = int_at(latest_of(table, name), 0)
+    for _ in range(_MOST_TRIES):
+        if number == NONE:
+            break
+        pattern = pattern_at(table, number)
+        after, _, _ = alike_end(data, at, pattern, columns, stride)
+        if after >= 0:
+            return number
+        number = long_at(pattern, NEXT)
+    return NONE
+
+
+@translated
 def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]:
     """Reads events as long as they are like patterns.
 
@@ -264,6 +294,12 @@ def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]
             if after >= 0:
                 break
             way += 1
+        if after < 0 and pattern != 0:
+            name = long_at(pattern, NUMBERS) & 0xFFFFFFFF  # most likely the event's, too
+            number = find_of_name(block, table, name, at, row)
+            if number != NONE:
+                pattern, way = pattern_at(table, number), WAYS - 1
+                after, start, stop = alike_end(data, at, pattern, columns + 8 * row, most_rows)
         if after < 0:
             break
         if way > 0:
@@ -293,18 +329,8 @@ def remember(
         numbers: The numbers of its name and lane.
         codes: Its phase and flags.
     """
-    data, stride = long_at(block, DATA), long_at(block, ROOM)
-    columns = long_at(block, COLUMNS) + 8 * row
-    number, tries = int_at(latest_of(table, numbers & 0xFFFFFFFF), 0), 0
-    while number != NONE:
-        pattern = pattern_at(table, number)
-        if long_at(pattern, NUMBERS) == numbers:
-            after, _, _ = alike_end(data, at, pattern, columns, stride)
-            if after >= 0:
-                break
-        number, tries = long_at(pattern, NEXT), tries + 1
-        if tries == _MOST_TRIES:
-            number = NONE
+    data = long_at(block, DATA)
+    number = find_of_name(block, table, numbers & 0xFFFFFFFF, at, row)
     if number == NONE:
         number = learn(data, at, end, numbers, codes, table)
     if number != NONE:
