@@ -2,7 +2,8 @@
 
 It handles the events that recorders write, in any layout and order of keys, and validates every
 byte. At anything else, it stops before the event, which is then read by the tolerant reader, and
-continues after it.
+continues after it. Most events are not read in full, but compared with earlier ones of their kind
+(`scan_alike.py`).
 """
 
 from __future__ import annotations

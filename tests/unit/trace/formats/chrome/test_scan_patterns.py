@@ -185,6 +185,14 @@ def test_everything_else_must_be_equal(change: tuple[str, str]) -> None:
     assert assert_patterns_change_nothing(text.encode()) <= 3
 
 
+@pytest.mark.parametrize("key", ['"name":"a', '"pid":', '"cat":"', '"tid":"', '"s":"'])
+def test_what_follows_the_arguments_must_be_equal_too(key: str) -> None:
+    tail = '"name":"a1","pid":1,"cat":"1","tid":"1","s":"1","ts":1.5},'
+    event = f'{{"ph":"X","args":{{"{_NAME}":1}},{tail}'
+    text = event * 3 + event.replace(f"{key}1", f"{key}2") + _ROOM_FOR_HEADS
+    assert assert_patterns_change_nothing(text.encode()) == 2
+
+
 # -- generated events ----------------------------------------------------------------------------
 
 _RUNS = re.compile(rb"[0-9]+")
