@@ -108,6 +108,13 @@ def _set_bit(bits: Data, at: int) -> None:
 
 
 @inlined
+def _put_bit(bits: Data, at: int, is_set: bool) -> None:
+    """Marks a row as not null if it is not."""
+    bit = 1 if is_set else 0
+    put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (bit << (at & 7)))
+
+
+@inlined
 def _put_view(
     views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
 ) -> int:
@@ -147,6 +154,7 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     at, used = long_at(target, EVENTS_FILLED), long_at(target, EVENT_BYTES_FILLED)
     moment, moment_used = long_at(target, MOMENTS_FILLED), long_at(target, MOMENT_BYTES_FILLED)
     flow = long_at(target, FLOWS_FILLED)
+    lane_devices, lane_streams = long_at(meaning, LANE_DEVICE), long_at(meaning, LANE_STREAM)
     latest = -INT64_MAX
     for row in range(long_at(block, ROWS)):
         phase, has = byte_at(phases, row), byte_at(flags, row)
@@ -190,39 +198,37 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
         put_long(event_longs, DUR * event_room + at, dur)
         value = long_at(columns, CORRELATION * room + row)
         put_long(event_longs, CORRELATION_IDS * event_room + at, value)
-        if has & HAS_CORRELATION:
-            _set_bit(event_bits + CORRELATION_BITS * bits_each, at)
+        _put_bit(event_bits + CORRELATION_BITS * bits_each, at, (has & HAS_CORRELATION) != 0)
         value = long_at(columns, EXTERNAL * room + row)
         put_long(event_longs, EXTERNAL_IDS * event_room + at, value)
-        if has & HAS_EXTERNAL:
-            _set_bit(event_bits + EXTERNAL_BITS * bits_each, at)
-        device = stream = -1
-        if long_at(is_gpu, code):
-            device = long_at(long_at(meaning, LANE_DEVICE), lane_number)
-            if has & HAS_DEVICE:
-                device = long_at(columns, DEVICE * room + row)
-            stream = long_at(long_at(meaning, LANE_STREAM), lane_number)
-            if has & HAS_STREAM:
-                stream = long_at(columns, STREAM * room + row)
-            if 0 <= device <= LARGEST_DEVICE:
-                _set_bit(event_bits + DEVICE_BITS * bits_each, at)
-            else:
-                device = -1
-            if stream >= 0:
-                _set_bit(event_bits + STREAM_BITS * bits_each, at)
-            else:
-                stream = -1
-            if long_at(first_of_lane, lane_number) < 0:
-                put_long(first_of_lane, lane_number, at)
-        put_int(event_ints, DEVICES * event_room + at, device)
-        put_long(event_longs, STREAMS * event_room + at, stream)
+        _put_bit(event_bits + EXTERNAL_BITS * bits_each, at, (has & HAS_EXTERNAL) != 0)
+        # All are read in any case, as branches would cost more.
+        is_on_gpu = long_at(is_gpu, code) != 0
+        device, lane_device = (
+            long_at(columns, DEVICE * room + row),
+            long_at(lane_devices, lane_number),
+        )
+        device = device if (has & HAS_DEVICE) != 0 else lane_device
+        has_device = is_on_gpu and 0 <= device <= LARGEST_DEVICE
+        put_int(event_ints, DEVICES * event_room + at, device if has_device else -1)
+        _put_bit(event_bits + DEVICE_BITS * bits_each, at, has_device)
+        stream, lane_stream = (
+            long_at(columns, STREAM * room + row),
+            long_at(lane_streams, lane_number),
+        )
+        stream = stream if (has & HAS_STREAM) != 0 else lane_stream
+        has_stream = is_on_gpu and stream >= 0
+        put_long(event_longs, STREAMS * event_room + at, stream if has_stream else -1)
+        _put_bit(event_bits + STREAM_BITS * bits_each, at, has_stream)
+        if is_on_gpu and long_at(first_of_lane, lane_number) < 0:
+            put_long(first_of_lane, lane_number, at)
+        is_on_work = long_at(is_work, code) != 0
         size = long_at(columns, BYTES * room + row)
         put_long(event_longs, SIZES * event_room + at, size)
-        if (has & HAS_BYTES) and size >= 0 and long_at(is_work, code):
-            _set_bit(event_bits + SIZE_BITS * bits_each, at)
+        has_size = (has & HAS_BYTES) != 0 and size >= 0 and is_on_work
+        _put_bit(event_bits + SIZE_BITS * bits_each, at, has_size)
         used = _put_view(event_views, at, views, row, data, event_text, used)
-        if has_args:
-            _set_bit(event_bits + ARGS_BITS * bits_each, at)
+        _put_bit(event_bits + ARGS_BITS * bits_each, at, has_args)
         at += 1
     put_long(target, EVENTS_FILLED, at)
     put_long(target, EVENT_BYTES_FILLED, used)

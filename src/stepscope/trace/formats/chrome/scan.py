@@ -119,6 +119,7 @@ class Scan:
             self.state.ctypes.data,
             self.words.names.table.ctypes.data,
             self.words.lanes.table.ctypes.data,
+            self.words.patterns.table.ctypes.data,
         )
         if self.status in (USED_UP, ENDED):
             self._take_survey()
@@ -320,7 +321,7 @@ def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
 
-def _piece(text: bytes, offset: int, buffers: Buffers) -> _Piece:
+def piece_of(text: bytes, offset: int, buffers: Buffers) -> _Piece:
     """Copies bytes into a buffer with the padding that the scanner needs."""
     size = len(text)
     data = _room_for(size, buffers)
@@ -383,7 +384,7 @@ class _Reader:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        piece = _piece(self.carry, self.offset, self.buffers)
+        piece = piece_of(self.carry, self.offset, self.buffers)
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:

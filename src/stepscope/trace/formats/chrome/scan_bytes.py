@@ -19,10 +19,9 @@ from stepscope.trace.machine.instructions import (
     Instruction,
     byte_at,
     load,
-    put_word,
     word_at,
 )
-from stepscope.trace.machine.kinds import LONG
+from stepscope.trace.machine.kinds import LONG, NOTHING
 
 PADDING = 64
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -34,6 +33,11 @@ SPACE = 32
 _SPACES = (SPACE, 9, 10, 13)
 
 _BYTE, _MASK = ir.IntType(8), ir.IntType(_WIDTH)
+
+
+def word_of(text: bytes) -> np.uint64:
+    """Returns up to eight bytes as `word_at` reads them."""
+    return np.uint64(int.from_bytes(text, "little"))
 
 
 def _run_length(stops: Callable[[Any, Any, Callable[[int], Any]], Any]) -> Instruction:
@@ -68,7 +72,23 @@ def _is_no_space(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
     return functools.reduce(builder.and_, others)
 
 
+def _is_no_digit(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
+    return builder.icmp_unsigned(">=", builder.sub(some, all_of(ZERO)), all_of(10))
+
+
+def _copy_some(builder: Any, arguments: list[Any]) -> None:
+    form = ir.VectorType(_BYTE, _WIDTH)
+    some = load(builder, arguments[1], form)
+    builder.store(some, builder.inttoptr(arguments[0], form.as_pointer()), align=1)
+
+
 if TYPE_CHECKING:
+
+    def copy_some(target: int, source: int) -> None:
+        """Copies 32 bytes from one address to another."""
+
+    def digits_go_on(data: Data, at: int) -> int:
+        """Returns how many of the next bytes are digits, 32 at most."""
 
     def strings_go_on(data: Data, at: int) -> int:
         """Returns how many of the next bytes belong to a string without an escape, 32 at most."""
@@ -78,6 +98,18 @@ if TYPE_CHECKING:
 
 else:
     strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
+    digits_go_on = _run_length(_is_no_digit)
+    copy_some = Instruction((LONG, LONG), NOTHING, _copy_some)
+
+
+@translated
+def long_space_end(data: Data, at: int) -> int:
+    """Like `skip_space`, for more than a space."""
+    while True:
+        length = spaces_go_on(data, at)
+        at += length
+        if length < _WIDTH:
+            return at
 
 
 @inlined
@@ -87,19 +119,17 @@ def skip_space(data: Data, at: int) -> int:
         return at
     if byte_at(data, at) == SPACE and byte_at(data, at + 1) > SPACE:
         return at + 1  # as after a colon or comma
-    while True:
-        length = spaces_go_on(data, at)
-        at += length
-        if length < _WIDTH:
-            return at
+    return long_space_end(data, at)
 
 
 @inlined
 def digits_end(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not a digit."""
-    while ZERO <= byte_at(data, at) <= NINE:
-        at += 1
-    return at
+    while True:
+        length = digits_go_on(data, at)
+        at += length
+        if length < _WIDTH:
+            return at
 
 
 @translated
@@ -230,8 +260,8 @@ def same_bytes(first: int, second: int, length: int) -> bool:
 
 @inlined
 def copy_bytes(target: int, source: int, length: int) -> None:
-    """Copies a memory region; may also touch up to seven bytes after either one."""
+    """Copies a memory region, `_WIDTH` bytes at once: may touch that many after either one."""
     offset = 0
     while offset < length:
-        put_word(target, offset, word_at(source, offset))
-        offset += 8
+        copy_some(target + offset, source + offset)
+        offset += _WIDTH

@@ -2,7 +2,8 @@
 
 It handles the events that recorders write, in any layout and order of keys, and validates every
 byte. At anything else, it stops before the event, which is then read by the tolerant reader, and
-continues after it.
+continues after it. Most events are not read in full, but compared with earlier ones of their kind
+(`scan_alike.py`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace.formats.chrome.event_text import Between
-from stepscope.trace.formats.chrome.rows import (
-    HAS_BYTES,
-    HAS_CORRELATION,
-    HAS_DEVICE,
-    HAS_DURATION,
-    HAS_EXTERNAL,
-    HAS_FLOW,
-    HAS_STREAM,
-    HAS_TIME,
-)
+from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_FLOW, HAS_TIME
+from stepscope.trace.formats.chrome.scan_alike import HEAD_BYTES, remember, scan_alike
+from stepscope.trace.formats.chrome.scan_arguments import ARGUMENT_BITS, scan_arguments
 from stepscope.trace.formats.chrome.scan_bytes import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -29,41 +23,35 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     OPEN_OBJECT,
     QUOTE,
     has_escape,
-    plain_string_end,
     same_bytes,
     skip_space,
     string_end,
-    unusual_string_end,
+    word_of,
 )
-from stepscope.trace.formats.chrome.scan_values import (
-    integer_end,
-    is_digit,
-    magnitude,
-    nanoseconds_at,
-    value_end,
+from stepscope.trace.formats.chrome.scan_patterns import (
+    AFTER_ARGUMENTS,
+    ARGUMENTS,
+    CREDIT,
+    DECIMAL,
+    MOST_CREDIT,
+    NOTES,
+    POSITIVE,
+    RECOGNISED,
+    note,
 )
+from stepscope.trace.formats.chrome.scan_rows import put_row, put_view
+from stepscope.trace.formats.chrome.scan_values import integer_end, magnitude, nanoseconds_at
 from stepscope.trace.formats.chrome.scan_words import intern
 from stepscope.trace.formats.chrome.scanned import (
     BETWEEN,
-    BYTES,
     COLUMNS,
-    CORRELATION,
     DATA,
-    DEVICE,
     DURATION,
     END,
-    EXTERNAL,
-    FLAGS,
     FLOW,
-    INLINE_BYTES,
-    LANE,
-    NAME,
-    OFFSET,
-    PHASES,
     POSITION,
     ROOM,
     ROWS,
-    STREAM,
     TIME,
     VIEWS,
 )
@@ -74,8 +62,6 @@ from stepscope.trace.machine.instructions import (
     as_long,
     byte_at,
     long_at,
-    put_byte,
-    put_int,
     put_long,
     word_at,
 )
@@ -87,143 +73,32 @@ _AFTER_EVENT, _AFTER_COMMA = Between.AFTER_EVENT.value, Between.AFTER_COMMA.valu
 
 _TWO, _THREE = np.uint64(0xFFFF), np.uint64(0xFFFFFF)
 _FOUR, _FIVE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
-_SIX, _SEVEN = np.uint64(0xFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFF)
 
+_S = word_of(b's"')
+_PH, _TS, _ID, _BP = word_of(b'ph"'), word_of(b'ts"'), word_of(b'id"'), word_of(b'bp"')
+_CAT, _PID = word_of(b'cat"'), word_of(b'pid"')
+_TID, _DUR = word_of(b'tid"'), word_of(b'dur"')
+_NAME, _ARGS = word_of(b'name"'), word_of(b'args"')
 
-def _word(text: bytes) -> np.uint64:
-    return np.uint64(int.from_bytes(text, "little"))
-
-
-_S = _word(b's"')
-_PH, _TS, _ID, _BP = _word(b'ph"'), _word(b'ts"'), _word(b'id"'), _word(b'bp"')
-_CAT, _PID, _TID, _DUR = _word(b'cat"'), _word(b'pid"'), _word(b'tid"'), _word(b'dur"')
-_NAME, _ARGS = _word(b'name"'), _word(b'args"')
-_KEY_BYTES, _KEY_DEVICE, _KEY_STREAM = _word(b'bytes"'), _word(b'device"'), _word(b'stream"')
-_CORRELAT, _ION = _word(b"correlat"), _word(b'ion"')
-_EXTERNAL_NEW, _EXTERNAL_OLD, _SPACE_ID = _word(b"External"), _word(b"external"), _word(b' id"')
-
-_ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_BYTES
-_EXTERNAL_NEW_SLOT = 100
+_SAMPLED = 15  # mask of the rows for which patterns are looked for although these bring nothing
 
 
 @inlined
-def argument_slot(data: Data, at: int) -> int:
-    """Returns the column for the argument with the key at `at`; -1 if it has none."""
-    word = word_at(data, at)
-    if word == _CORRELAT:
-        return CORRELATION if (word_at(data, at + 8) & _FOUR) == _ION else -1
-    if word == _EXTERNAL_NEW:
-        return _EXTERNAL_NEW_SLOT if (word_at(data, at + 8) & _FOUR) == _SPACE_ID else -1
-    if word == _EXTERNAL_OLD:
-        return EXTERNAL if (word_at(data, at + 8) & _FOUR) == _SPACE_ID else -1
-    if (word & _SEVEN) == _KEY_DEVICE:
-        return DEVICE
-    if (word & _SEVEN) == _KEY_STREAM:
-        return STREAM
-    if (word & _SIX) == _KEY_BYTES:
-        return BYTES
-    return -1
+def looks_for_patterns(credit: int, row: int) -> bool:
+    """Whether to compare with patterns: if that pays, and now and then to find out."""
+    return credit > 0 or (credit == 0 and (row & _SAMPLED) == 0)
 
 
 @inlined
-def slot_bit(slot: int) -> int:
-    """Returns the flag of a column."""
-    if slot == CORRELATION:
-        return HAS_CORRELATION
-    if slot in (EXTERNAL, _EXTERNAL_NEW_SLOT):
-        return HAS_EXTERNAL
-    if slot == DEVICE:
-        return HAS_DEVICE
-    if slot == STREAM:
-        return HAS_STREAM
-    return HAS_BYTES
+def credit_after(credit: int, recognised: int) -> int:
+    """Returns the new credit after so many events in a row were like patterns, and one was not.
 
-
-@inlined
-def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[int, int]:
-    """Reads the arguments at `at`.
-
-    Args:
-        data: The block.
-        at: Position of the opening brace.
-        columns: Address of the event's row in the first column.
-        stride: Distance between columns.
-
-    Returns:
-        The position after the arguments, or -1 if they are unusual; and flags of what was found.
+    It is used up unless two of three events are like patterns.
     """
-    flags = 0
-    external_is_new = False
-    at = skip_space(data, at + 1)
-    if byte_at(data, at) == CLOSE_OBJECT:
-        return at + 1, 0
-    while True:
-        if byte_at(data, at) != QUOTE:
-            return -1, 0
-        slot = argument_slot(data, at + 1)
-        key_start = at + 1
-        at = plain_string_end(data, key_start)
-        if at < 0:
-            at = unusual_string_end(data, key_start)
-            if at < 0 or has_escape(data, key_start, at):
-                return -1, 0  # an escaped key might have a column
-        at = skip_space(data, at + 1)
-        if byte_at(data, at) != COLON:
-            return -1, 0
-        at = skip_space(data, at + 1)
-        end = -1
-        if slot >= 0:
-            bit = slot_bit(slot)
-            character = byte_at(data, at)
-            is_new = slot == _EXTERNAL_NEW_SLOT
-            if is_digit(character) or character == MINUS:
-                end = integer_end(data, at)
-            counts = not (slot == EXTERNAL and external_is_new)
-            if counts:
-                flags &= ~bit
-            if end >= 0 and counts:
-                value, fits = magnitude(data, at, end)
-                negative = character == MINUS and value != np.uint64(0)
-                if not fits:
-                    return -1, 0
-                if slot in (CORRELATION, EXTERNAL, _EXTERNAL_NEW_SLOT):
-                    if not negative:
-                        target = EXTERNAL if is_new else slot
-                        put_long(columns, target * stride, as_long(value))
-                        flags |= bit
-                elif value > np.uint64(0x7FFFFFFFFFFFFFFF):
-                    return -1, 0
-                else:
-                    put_long(
-                        columns, slot * stride, -as_long(value) if negative else as_long(value)
-                    )
-                    flags |= bit
-            external_is_new = external_is_new or is_new
-        if end < 0:
-            end = value_end(data, at)
-            if end < 0:
-                return -1, 0
-        at = skip_space(data, end)
-        character = byte_at(data, at)
-        if character == CLOSE_OBJECT:
-            return at + 1, flags
-        if character != COMMA:
-            return -1, 0
-        at = skip_space(data, at + 1)
+    return max(min(credit + recognised, MOST_CREDIT) - 2, 0)
 
 
-@inlined
-def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
-    """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
-    low = high = 0
-    for offset in range(min(end - start, 4)):
-        low |= byte_at(data, start + offset) << (8 * offset)
-    for offset in range(4, end - start):
-        high |= byte_at(data, start + offset) << (8 * (offset - 4))
-    return low, high
-
-
-@inlined
+@translated
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:
@@ -236,7 +111,7 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
 
 
 @translated
-def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
+def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_table: Longs) -> int:
     """Scans events up to the end of the block, the end of the list, or something unusual.
 
     Args:
@@ -244,6 +119,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             view of length 0 means no arguments.
         name_table: Address of the table of names (`scan_words`), which include quotes.
         lane_table: Address of the table of lanes, which do not.
+        pattern_table: Address of the description of the patterns (`scan_patterns`).
 
     Returns:
         `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no room
@@ -252,8 +128,8 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
     data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
     at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
-    phases, flag_column = long_at(block, PHASES), long_at(block, FLAGS)
-    name_column, lane_column = long_at(block, NAME), long_at(block, LANE)
+    notes, credit = long_at(pattern_table, NOTES), long_at(pattern_table, CREDIT)
+    has_looked = False
     last_pid_start = last_tid_start = lane_number = 0
     last_pid_length = last_tid_length = -2  # unlike any
     status = HANDED_OVER
@@ -281,6 +157,17 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             status = FULL
             break
 
+        if not has_looked and at + HEAD_BYTES <= end and looks_for_patterns(credit, row):
+            after, next_row = scan_alike(block, pattern_table, at, row)
+            recognised = next_row - row
+            credit = credit_after(credit, recognised)
+            has_looked = True
+            if recognised:
+                put_long(pattern_table, RECOGNISED, long_at(pattern_table, RECOGNISED) + recognised)
+                at, row, between = after, next_row, _AFTER_COMMA
+                continue
+
+        put_long(notes, 0, 0)
         name_start = name_length = category_start = 0
         pid_start = tid_start = 0
         category_length = pid_length = tid_length = -1
@@ -312,14 +199,16 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
             here = skip_space(data, here + 1)
             character = byte_at(data, here)
             if word3 == _TS or word4 == _DUR:
+                start = here
                 value, here = nanoseconds_at(data, here)
                 if here < 0:
                     break
+                column = TIME if word3 == _TS else DURATION
+                note(notes, start, here, DECIMAL, column)
+                put_long(columns, column * most_rows + row, value)
                 if word3 == _TS:
-                    put_long(columns, TIME * most_rows + row, value)
                     flags |= HAS_TIME
                 else:
-                    put_long(columns, DURATION * most_rows + row, value)
                     flags |= HAS_DURATION
             elif word4 == _PID:
                 pid_start, pid_length, here = lane_word(data, here)
@@ -330,9 +219,11 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
                     here = -1
                     break
                 args_start = here
-                here, found = scan_arguments(data, here, columns + 8 * row, most_rows)
+                note(notes, here, here, ARGUMENTS, 0)
+                here, found = scan_arguments(data, here, columns + 8 * row, most_rows, notes)
                 args_end = here
-                flags = (flags & ~_ARGUMENT_BITS) | found
+                note(notes, here, here, AFTER_ARGUMENTS, 0)
+                flags = (flags & ~ARGUMENT_BITS) | found
             elif word3 == _ID:
                 start = here
                 here = integer_end(data, start)
@@ -340,6 +231,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
                 if character == MINUS or not fits:
                     here = -1
                     break
+                note(notes, start, here, POSITIVE, FLOW)
                 put_long(columns, FLOW * most_rows + row, as_long(number))
                 flags |= HAS_FLOW
             else:  # a string
@@ -389,21 +281,20 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
         if name_number < 0 or lane_number < 0:
             status = FULL
             break
-        put_int(name_column, row, name_number)
-        put_int(lane_column, row, lane_number)
-        put_byte(phases, row, phase)
-        put_byte(flag_column, row, flags)
-        put_long(columns, OFFSET * most_rows + row, at)
-        length = args_end - args_start
-        if length <= INLINE_BYTES:
-            low, high = short_view(data, args_start, args_end)
-        else:
-            low, high = as_long(word_at(data, args_start) & _FOUR), args_start << 32
-        put_long(views, 2 * row, length | (low << 32))
-        put_long(views, 2 * row + 1, high)
+        put_row(block, row, name_number, lane_number, phase, flags, at)
+        put_view(views, row, data, args_start, args_end)
         row += 1
+        if has_looked:
+            has_looked = False
+            here = skip_space(data, here)
+            after = skip_space(data, here + 1)
+            is_followed = byte_at(data, here) == COMMA and byte_at(data, after) == OPEN_OBJECT
+            if is_followed and row < most_rows:
+                numbers, codes = name_number | (lane_number << 32), phase | (flags << 8)
+                remember(block, pattern_table, at, after, row, numbers, codes)
         at = here
         between = _AFTER_EVENT
+    put_long(pattern_table, CREDIT, credit)
     put_long(block, POSITION, at)
     put_long(block, BETWEEN, between)
     put_long(block, ROWS, row)

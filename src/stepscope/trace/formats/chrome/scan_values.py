@@ -167,8 +167,9 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
         start = at + 1
         at = digits_end(data, start)
         places = at - start
-        if places == 3:
-            value += as_long(up_to_eight_digits(data, start, 3))
+        if 0 < places <= 3:
+            unit = 1 if places == 3 else (10 if places == 2 else 100)
+            value += as_long(up_to_eight_digits(data, start, places)) * unit
         elif places == 0 or places > 30:
             return 0, -1
         else:

@@ -15,7 +15,8 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     hash_bytes,
     same_bytes,
 )
-from stepscope.trace.machine.calling import inlined
+from stepscope.trace.formats.chrome.scan_patterns import Patterns
+from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -32,7 +33,7 @@ WORD_FIELDS = 5
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
 
 
-@inlined
+@translated
 def intern(
     data: Data, first: int, first_length: int, second: int, second_length: int, table: Longs
 ) -> int:
@@ -121,6 +122,7 @@ class Words:
         self.scale = scale
         self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
+        self.patterns = Patterns()
 
     def catch_up(self) -> None:
         """Reads the words that the scanner has added."""

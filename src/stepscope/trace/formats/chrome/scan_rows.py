@@ -1,0 +1,75 @@
+"""How the compiled scanner writes what it read of one event, except numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.trace.formats.chrome.scanned import (
+    COLUMNS,
+    FLAGS,
+    INLINE_BYTES,
+    LANE,
+    NAME,
+    OFFSET,
+    PHASES,
+    ROOM,
+)
+from stepscope.trace.machine.calling import inlined
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    as_long,
+    byte_at,
+    long_at,
+    put_byte,
+    put_int,
+    put_long,
+    word_at,
+)
+
+_FOUR = np.uint64(0xFFFFFFFF)
+
+
+@inlined
+def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
+    """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
+    low = high = 0
+    for offset in range(min(end - start, 4)):
+        low |= byte_at(data, start + offset) << (8 * offset)
+    for offset in range(4, end - start):
+        high |= byte_at(data, start + offset) << (8 * (offset - 4))
+    return low, high
+
+
+@inlined
+def put_view(views: Longs, row: int, data: Data, start: int, end: int) -> None:
+    """Writes the string view of some text."""
+    length = end - start
+    if length <= INLINE_BYTES:
+        low, high = short_view(data, start, end)
+    else:
+        low, high = as_long(word_at(data, start) & _FOUR), start << 32
+    put_long(views, 2 * row, length | (low << 32))
+    put_long(views, 2 * row + 1, high)
+
+
+@inlined
+def put_row(
+    block: Longs, row: int, name: int, lane: int, phase: int, flags: int, start: int
+) -> None:
+    """Writes what every event has.
+
+    Args:
+        block: Address of the block's description (`scanned`).
+        row: Number of the event's row, less than the room for rows.
+        name: Number of its name.
+        lane: Number of its lane.
+        phase: Its phase.
+        flags: Which columns it has.
+        start: Where it begins.
+    """
+    put_int(long_at(block, NAME), row, name)
+    put_int(long_at(block, LANE), row, lane)
+    put_byte(long_at(block, PHASES), row, phase)
+    put_byte(long_at(block, FLAGS), row, flags)
+    put_long(long_at(block, COLUMNS), OFFSET * long_at(block, ROOM) + row, start)
