@@ -25,7 +25,7 @@ from stepscope.trace.machine.instructions import (
 )
 from stepscope.trace.parquet.lz4 import SLACK_BYTES, Compressor
 
-_PAGE_BYTES = 1 << 19  # about: a page and its compressed form fit into the cache of a processor
+_PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
 _LENGTH_BYTES = 4
 _LARGEST_BYTES = 1 << 30
 """Columns with larger texts are left to Polars."""
@@ -86,6 +86,14 @@ def _gather(
         if length > INLINE_BYTES:
             text = long_at(buffers, int_at(view, 2)) + (int_at(view, 3) & 0xFFFFFFFF)
         copied = 0
+        while copied + 32 <= length:  # all are read before any is written: twice as fast
+            one, two = word_at(text, copied), word_at(text, copied + 8)
+            three, four = word_at(text, copied + 16), word_at(text, copied + 24)
+            put_word(target, at + copied, one)
+            put_word(target, at + copied + 8, two)
+            put_word(target, at + copied + 16, three)
+            put_word(target, at + copied + 24, four)
+            copied += 32
         while copied + 8 <= length:
             put_word(target, at + copied, word_at(text, copied))
             copied += 8

@@ -84,8 +84,8 @@ def write(frame: pl.DataFrame, target: Path) -> bool:
             at += chunk.size
         groups.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
     footer = _footer(frame, groups)
-    with target.open("wb") as file:
-        file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    contents += [footer, len(footer).to_bytes(4, "little"), _MAGIC]
+    target.write_bytes(b"".join(contents))
     return True
 
 

@@ -103,7 +103,7 @@ def _texts(draw: st.DrawFn) -> pl.Series:
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(column=_texts(), page_bytes=st.sampled_from([1, 40, 1000, 1 << 19]))
+@given(column=_texts(), page_bytes=st.sampled_from([1, 40, 1000, 1 << 20]))
 def test_text_is_read_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pl.Series, page_bytes: int
 ) -> None:
