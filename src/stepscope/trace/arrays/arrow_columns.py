@@ -16,52 +16,18 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.arrow_release import RELEASE_ADDRESS
+from stepscope.trace.arrays.arrow_structs import ArrowArray, ArrowSchema, ReleaseSchema
 from stepscope.trace.arrays.kept_arrays import KEEPER
-
-
-class _Schema(ctypes.Structure):
-    pass
-
-
-_ReleaseSchema = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Schema))
-
-_Schema._fields_ = [
-    ("format", ctypes.c_char_p),
-    ("name", ctypes.c_char_p),
-    ("metadata", ctypes.c_char_p),
-    ("flags", ctypes.c_int64),
-    ("n_children", ctypes.c_int64),
-    ("children", ctypes.c_void_p),
-    ("dictionary", ctypes.c_void_p),
-    ("release", _ReleaseSchema),
-    ("private_data", ctypes.c_void_p),
-]
-
-
-class _Array(ctypes.Structure):
-    _fields_ = [
-        ("length", ctypes.c_int64),
-        ("null_count", ctypes.c_int64),
-        ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    ]
-
 
 _NULLABLE = 2
 
 
 def _release_schema(schema: Any) -> None:
     # Called while the column is created, when Python can still run; see `arrow_release`.
-    schema.contents.release = _ReleaseSchema()
+    schema.contents.release = ReleaseSchema()
 
 
-_release_schema_pointer = _ReleaseSchema(_release_schema)
+_release_schema_pointer = ReleaseSchema(_release_schema)
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -74,7 +40,7 @@ class _Exported:
     def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
         addresses = (None if buffer is None else buffer.ctypes.data for buffer in buffers)
         pointers = (ctypes.c_void_p * len(buffers))(*addresses)
-        self._array = _Array(
+        self._array = ArrowArray(
             length=length,
             null_count=0 if buffers[0] is None else -1,
             offset=0,
@@ -84,7 +50,7 @@ class _Exported:
             release=RELEASE_ADDRESS,
             private_data=KEEPER.keep((buffers, pointers)),
         )
-        self._schema = _Schema(
+        self._schema = ArrowSchema(
             format=layout, name=b"", flags=_NULLABLE, release=_release_schema_pointer
         )
 

@@ -1,1 +1,1 @@
-"""Writes tables of numbers and few words as Parquet files, several times faster than Polars."""
+"""Writes tables of numbers and text as Parquet files, several times faster than Polars."""

@@ -1,25 +1,27 @@
 """What the files of a store were when it was written, to notice that one has changed since.
 
 A file of the same size and modification time is taken as unchanged, so that opening a large store
-reads none of it. Any other file of the right size, and every small one, must have the same digest.
+reads none of it. Any other file of the right size must have the same checksum, and so must every
+small one.
+Whoever can write to a store could change that as well: it tells of damage, and is fast to compute.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stepscope.run.files import digest_of
-
 SMALL_BYTES = 256 * 1024
-"""Files up to this size are always compared by their digests."""
+"""Files up to this size are always compared by their checksums."""
+_BLOCK_BYTES = 1 << 20
 
 
 def contents_of(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns size, modification time and digest of files, by their relative paths.
+    """Returns size, modification time and checksum of files, by their relative paths.
 
     Raises:
         OSError: One of them cannot be read.
@@ -31,7 +33,7 @@ def contents_of(directory: Path, names: Iterable[str]) -> dict[str, dict[str, An
         found[name] = {
             "bytes": status.st_size,
             "modified_ns": status.st_mtime_ns,
-            "digest": digest_of(path),
+            "crc32": _checksum_of(path),
         }
     return found
 
@@ -62,7 +64,16 @@ def _is_same(path: str, noted: object) -> bool:
     is_large = status.st_size > SMALL_BYTES
     if is_large and status.st_mtime_ns == noted.get("modified_ns"):
         return True
-    return digest_of(Path(path)) == noted.get("digest")
+    return _checksum_of(Path(path)) == noted.get("crc32")
+
+
+def _checksum_of(path: Path) -> int:
+    checksum = 0
+    block = memoryview(bytearray(min(_BLOCK_BYTES, path.stat().st_size + 1)))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(block):
+            checksum = zlib.crc32(block[:size], checksum)
+    return checksum
 
 
 def is_own_directory(path: Path | str) -> bool:

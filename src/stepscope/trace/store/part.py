@@ -1,4 +1,4 @@
-"""Writes one table as a Parquet file: large ones of numbers with the project's own fast writer."""
+"""Writes one table as a Parquet file: large ones with the project's own fast writer."""
 
 from __future__ import annotations
 

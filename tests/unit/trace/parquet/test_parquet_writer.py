@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.parquet import writer
-from stepscope.trace.schema import EVENTS, FLOWS
+from stepscope.trace.parquet import columns, text, writer
+from stepscope.trace.schema import ARGS, EVENTS, FLOWS
 
 _RANGES = {
     pl.Int32: (-(2**31), 2**31 - 1),
@@ -89,7 +89,68 @@ def test_row_groups_hold_all_rows_in_order(tmp_path: Path, monkeypatch: pytest.M
     assert groups[1][1:] == ("105", "209")
 
 
-@pytest.mark.parametrize("schema", [EVENTS, FLOWS])
+@st.composite
+def _texts(draw: st.DrawFn) -> pl.Series:
+    """Text that repeats itself in all but its digits, or anything at all; in several arrays."""
+    likes = st.builds('{{"id": {}, "same": "{}"}}'.format, st.integers(0, 10**12), st.text())
+    cells = draw(st.sampled_from([likes, st.text(max_size=300), likes | st.text() | st.none()]))
+    drawn = draw(st.lists(cells, min_size=1, max_size=60))
+    whole = pl.Series(drawn * draw(st.integers(1, 5)), dtype=pl.String)
+    cut = draw(st.integers(0, len(whole)))
+    return pl.concat([whole[cut:], whole[:cut], whole[:1]], rechunk=False)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(column=_texts(), page_bytes=st.sampled_from([1, 40, 1000, 1 << 20]))
+def test_text_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pl.Series, page_bytes: int
+) -> None:
+    monkeypatch.setattr(columns, "_MOST_WORDS", 0)
+    monkeypatch.setattr(text, "_PAGE_BYTES", page_bytes)
+    table = pl.DataFrame({"row": range(len(column)), "text": column})
+    file = tmp_path / "table.parquet"
+    assert writer.write(table, file)
+    assert pl.read_parquet(file).equals(table)
+    rows = duckdb.connect().execute(f"SELECT * FROM '{file}'").fetchall()
+    assert rows == table.rows()
+
+
+def test_text_has_as_many_pages_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(writer, "_ROWS_PER_GROUP", 2000)
+    values = [None if n % 7 == 0 else f"text {n} " + "x" * (n % 400) for n in range(5000)]
+    values[4000:4300] = [None] * 300  # more than a page without any text
+    values[4500] = "long " * 100_000
+    table = pl.DataFrame({"text": values})
+    file = tmp_path / "table.parquet"
+    assert writer.write(table, file)
+    assert pl.read_parquet(file).equals(table)
+    asked = duckdb.connect()
+    assert asked.execute(f"SELECT * FROM '{file}'").fetchall() == table.rows()
+    groups = asked.execute(
+        "SELECT compression, stats_null_count, total_uncompressed_size > total_compressed_size"
+        f" FROM parquet_metadata('{file}') ORDER BY row_group_id"
+    ).fetchall()
+    nulls = [values[start : start + 2500].count(None) for start in (0, 2500)]
+    assert groups == [("LZ4_RAW", nulls[0], True), ("LZ4_RAW", nulls[1], True)]
+
+
+def test_texts_that_are_alike_take_little_space(tmp_path: Path) -> None:
+    alike = pl.DataFrame(
+        {
+            "args": [
+                f'{{"External id": {n * 7919}, "Ev Idx": {n}, "cbid": 211}}' for n in range(20_000)
+            ]
+        }
+    )
+    file = tmp_path / "table.parquet"
+    assert writer.write(alike, file)
+    assert file.stat().st_size < alike["args"].str.len_bytes().sum() / 3
+
+
+@pytest.mark.parametrize("schema", [ARGS, EVENTS, FLOWS])
 def test_tables_of_traces_can_be_written_empty(tmp_path: Path, schema: pl.Schema) -> None:
     file = tmp_path / "table.parquet"
     assert writer.write(pl.DataFrame(schema=schema), file)
@@ -99,16 +160,44 @@ def test_tables_of_traces_can_be_written_empty(tmp_path: Path, schema: pl.Schema
 @pytest.mark.parametrize(
     "column",
     [
-        pl.Series([f"text {n}" for n in range(2000)]),
-        pl.Series(["word"] * 5000 + [f"text {n}" for n in range(2000)]),
+        pl.Series(
+            [f"word {n}" for n in range(200)], dtype=pl.Enum([f"word {n}" for n in range(200)])
+        ),
+        pl.Series([True]),
         pl.Series([0.5]),
         pl.Series([[1]]),
     ],
 )
-def test_text_and_other_types_are_left_to_polars(tmp_path: Path, column: pl.Series) -> None:
+def test_other_types_and_many_categories_are_left_to_polars(
+    tmp_path: Path, column: pl.Series
+) -> None:
     file = tmp_path / "table.parquet"
     assert not writer.write(pl.DataFrame({"number": range(len(column)), "other": column}), file)
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([f"text {n}" for n in range(2000)]),
+        pl.Series(["word"] * 5000 + [f"text {n}" for n in range(2000)]),
+        pl.Series(["word", "other"] * 500 + [f"text {n}" for n in range(129)]),
+    ],
+)
+def test_text_of_many_kinds_is_written(tmp_path: Path, column: pl.Series) -> None:
+    file = tmp_path / "table.parquet"
+    assert writer.write(pl.DataFrame({"text": column}), file)
+    assert pl.read_parquet(file)["text"].equals(column)
+
+
+def test_too_large_texts_are_left_to_polars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_LARGEST_BYTES", 1000)
+    column = [f"text {n}" for n in range(2000)]
+    file = tmp_path / "table.parquet"
+    assert not writer.write(pl.DataFrame({"text": [*column, "x" * 1001]}), file)
+    assert writer.write(pl.DataFrame({"text": [*column, "x" * 1000]}), file)
 
 
 def test_neighbours_that_are_alike_take_little_space(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stepscope.trace.store import part
 
 _NUMBERS = pl.DataFrame({"event": range(300), "word": ["a", None, "b"] * 100})
 _TEXT = _NUMBERS.with_columns(text=pl.format("text {}", "event"))
+_FLAGS = _NUMBERS.with_columns(is_first=pl.col("word") == "a")
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,10 @@ def _is_fast(file: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("table", "is_fast"), [(_NUMBERS, True), (_NUMBERS[:99], False), (_TEXT, False)]
+    ("table", "is_fast"),
+    [(_NUMBERS, True), (_NUMBERS[:99], False), (_TEXT, True), (_FLAGS, False)],
 )
-def test_large_tables_of_numbers_are_written_fast(
+def test_large_tables_of_numbers_and_text_are_written_fast(
     tmp_path: Path, table: pl.DataFrame, is_fast: bool
 ) -> None:
     file = tmp_path / "part.parquet"

@@ -1,0 +1,159 @@
+"""Columns of text as pages of Parquet: plain text, compressed as LZ4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.text_views import INLINE_BYTES, VIEW_BYTES, TextViews, text_views
+from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    byte_at,
+    int_at,
+    long_at,
+    put_byte,
+    put_int,
+    put_long,
+    put_word,
+    word_at,
+)
+from stepscope.trace.parquet.lz4 import SLACK_BYTES, Compressor
+
+_PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
+_LENGTH_BYTES = 4
+_LARGEST_BYTES = 1 << 30
+"""Columns with larger texts are left to Polars."""
+
+
+@dataclass(frozen=True)
+class TextPage:
+    """Consecutive texts of a column.
+
+    Attributes:
+        first: Row of the first.
+        end: Row after the last.
+        size: Bytes before compression.
+        block: The texts, compressed.
+    """
+
+    first: int
+    end: int
+    size: int
+    block: bytes
+
+
+@translated
+def _gather(
+    views: Data, buffers: Longs, present: Data, first: int, count: int, target: Data, used: Longs
+) -> int:
+    """Writes texts one after another, each after its length in four bytes.
+
+    Stays inside the arrays: it copies by eight bytes only within a text, and stops before a text
+    that does not fit into what is left of the target.
+
+    Args:
+        views: Address of their views, of which there are `count`.
+        buffers: Address of the addresses of the buffers that views refer to.
+        present: Address of one byte for each, not 0 unless it is null.
+        first: The first to write.
+        count: How many there are.
+        target: Address to write to.
+        used: Address of how many bytes of the target are used already, which is updated, and of how
+            many it has.
+
+    Returns:
+        The first text that is not written: the next one does not fit, or there are no more.
+    """
+    at = long_at(used, 0)
+    room = long_at(used, 1)
+    for row in range(first, count):
+        if byte_at(present, row) == 0:
+            continue
+        view = views + row * VIEW_BYTES
+        length = int_at(view, 0)
+        if length < 0 or at + _LENGTH_BYTES + length > room:
+            put_long(used, 0, at)
+            return row
+        put_int(target + at, 0, length)
+        at += _LENGTH_BYTES
+        text = view + _LENGTH_BYTES
+        if length > INLINE_BYTES:
+            text = long_at(buffers, int_at(view, 2)) + (int_at(view, 3) & 0xFFFFFFFF)
+        copied = 0
+        while copied + 32 <= length:  # all are read before any is written: twice as fast
+            one, two = word_at(text, copied), word_at(text, copied + 8)
+            three, four = word_at(text, copied + 16), word_at(text, copied + 24)
+            put_word(target, at + copied, one)
+            put_word(target, at + copied + 8, two)
+            put_word(target, at + copied + 16, three)
+            put_word(target, at + copied + 24, four)
+            copied += 32
+        while copied + 8 <= length:
+            put_word(target, at + copied, word_at(text, copied))
+            copied += 8
+        if copied < length:
+            if length >= 8:
+                put_word(target, at + length - 8, word_at(text, length - 8))
+            else:
+                while copied < length:
+                    put_byte(target, at + copied, byte_at(text, copied))
+                    copied += 1
+        at += length
+    put_long(used, 0, at)
+    return count
+
+
+class TextPages:
+    """Makes pages of columns of text, one after another in the same memory."""
+
+    def __init__(self) -> None:
+        self._compressor = Compressor()
+        self._text = np.empty(0, np.uint8)
+
+    def of(self, column: pl.Series, present: npt.NDArray[np.bool_]) -> Iterator[TextPage] | None:
+        """Returns the pages of a column; None if Polars has it in an unknown layout, or too large.
+
+        Args:
+            column: Texts.
+            present: Whether each is not null.
+        """
+        longest = column.str.len_bytes().max() or 0
+        arrays = text_views(column)
+        if arrays is None or not isinstance(longest, int) or longest > _LARGEST_BYTES:
+            return None
+        room = max(_PAGE_BYTES, _LENGTH_BYTES + longest)
+        if len(self._text) < room + SLACK_BYTES:
+            self._text = np.empty(room + SLACK_BYTES, np.uint8)
+        return self._pages(arrays, np.ascontiguousarray(present), room)
+
+    def _pages(
+        self, arrays: Iterator[TextViews], present: npt.NDArray[np.bool_], room: int
+    ) -> Iterator[TextPage]:
+        used = np.array([0, room], np.int64)
+        first = begin = 0  # of the page, and of the array
+        for array in arrays:
+            done = 0
+            while done < array.count:
+                done = _gather(
+                    array.views,
+                    array.buffers.ctypes.data,
+                    present.ctypes.data + begin,
+                    done,
+                    array.count,
+                    self._text.ctypes.data,
+                    used.ctypes.data,
+                )
+                if done < array.count:
+                    yield self._page(first, begin + done, int(used[0]))
+                    first, used[0] = begin + done, 0
+            begin += array.count
+        yield self._page(first, begin, int(used[0]))
+
+    def _page(self, first: int, end: int, size: int) -> TextPage:
+        return TextPage(first, end, size, self._compressor.compressed(self._text, size))
