@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from stepscope.trace.machine.build import MachineCode, machine_code_of
+from stepscope.trace.machine.ending import takes_arrays
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements, Kind
+from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,6 +35,8 @@ class Translated(Marked):
 
         Raises:
             TypeError: An array is not what the function takes.
+            IndexError: An index lies outside an array. Arrays that the function writes to may
+                have been changed.
         """
         return (self._called or self._built())(*arguments)
 
@@ -51,12 +54,11 @@ class Translated(Marked):
         """The machine code as a function of ctypes, which takes arrays if this function does."""
         with self._lock:
             if self._called is None:
-                kinds = self.takes
-                takes_arrays = any(kind.elements for kind in kinds.values())
+                kinds, has_arrays = self.takes, takes_arrays(self)
                 try:
                     self._code = machine_code_of(self)
                 except OSError:
-                    if not takes_arrays:
+                    if not has_arrays:
                         raise
                     self._called = self.function
                     return self._called
@@ -65,14 +67,17 @@ class Translated(Marked):
                     for kind in kinds.values()
                     for part in ((LONG, LONG) if kind.elements else (kind,))
                 ]
+                if has_arrays:
+                    takes.append(CALLED_WITH[LONG])  # the address of a line
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
-                self._called = _taking_arrays(called, kinds) if takes_arrays else called
+                self._called = _taking_arrays(called, self) if has_arrays else called
             return self._called
 
 
-def _taking_arrays(called: Callable[..., Any], kinds: dict[str, Kind]) -> Callable[..., Any]:
+def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[..., Any]:
     """Returns a function that passes arrays to machine code as their addresses and lengths."""
+    kinds = function.takes
 
     def call(*arguments: Any) -> Any:
         passed: list[int] = []
@@ -82,13 +87,17 @@ def _taking_arrays(called: Callable[..., Any], kinds: dict[str, Kind]) -> Callab
                 continue
             _check(argument, name, kind.elements)
             passed += argument.ctypes.data, len(argument)
-        return called(*passed)
+        line = ctypes.c_int64(0)
+        result = called(*passed, ctypes.addressof(line))
+        if line.value:
+            raise IndexError(f"{function.name}: an index outside an array, at line {line.value}")
+        return result
 
     return call
 
 
 def _check(array: Any, name: str, elements: Elements) -> None:
-    """Makes sure that machine code finds in an array what it expects: it reads memory unchecked.
+    """Makes sure that machine code finds in an array what it expects.
 
     Raises:
         TypeError: It does not.

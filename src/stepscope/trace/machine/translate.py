@@ -14,9 +14,10 @@ Anything else raises an error that names its place, when the function is first c
 Differences from numpy: elements of any width are read as numbers of 64 bits, as Python's are, so
 narrow ones do not wrap. A narrow element keeps the low bits of what is assigned to it.
 
-Nothing checks an index. It has to be at least 0 and less than the length, which is for the
-function to ensure and for its docstring to say. Constants below 0 are refused, and so are elements
-in the later parts of `a < b < c`, which Python does not always look at and machine code does.
+An index has to be at least 0 and less than the length; any other one ends the function, and Python
+raises an IndexError that names the line (`ending.py`). Constants below 0 are refused, and so are
+elements in the later parts of `a < b < c`, which Python does not always look at and machine code
+does.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepscope.trace.machine.elements import place_of, read, write
+from stepscope.trace.machine.ending import Ending, form_of
 from stepscope.trace.machine.functions import Marked
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
@@ -43,7 +45,6 @@ from stepscope.trace.machine.kinds import (
     Kind,
     UntranslatableError,
     Value,
-    forms_of,
     tuple_of,
 )
 
@@ -89,8 +90,7 @@ def translate(entry: Marked) -> Any:
 
     def code_of(function: Marked) -> Any:
         if function not in declared:
-            takes = [form for kind in function.takes.values() for form in forms_of(kind)]
-            form = ir.FunctionType(function.gives.form, takes)
+            form = form_of(function, is_entry=function is entry)
             declared[function] = code = ir.Function(module, form, function.name)
             code.attributes.add("nounwind")
             if function is not entry:
@@ -102,7 +102,7 @@ def translate(entry: Marked) -> Any:
     code_of(entry)
     while waiting:
         function = waiting.pop()
-        _Body(function, declared[function], code_of).translate()
+        _Body(function, declared[function], code_of, is_entry=function is entry).translate()
     return module
 
 
@@ -117,7 +117,9 @@ def _definition_of(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
 class _Body:
     """The body of one function."""
 
-    def __init__(self, function: Marked, code: Any, code_of: Callable[[Marked], Any]) -> None:
+    def __init__(
+        self, function: Marked, code: Any, code_of: Callable[[Marked], Any], *, is_entry: bool
+    ) -> None:
         self._function = function
         self._code_of = code_of
         self._code = code
@@ -125,6 +127,7 @@ class _Body:
         self._variables: dict[str, tuple[Kind, Any]] = {}
         self._first = ir.IRBuilder(code.append_basic_block("variables"))
         self._builder = ir.IRBuilder(code.append_basic_block("body"))
+        self._ending = Ending(function, code, is_entry=is_entry)
         self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` lead
 
     def translate(self) -> None:
@@ -143,9 +146,10 @@ class _Body:
         self._statements(self._definition.body)
         if not self._builder.block.is_terminated:
             if self._function.gives is NOTHING:
-                self._builder.ret_void()
+                self._ending.give(self._builder, None)
             else:
                 self._builder.unreachable()  # mypy checks that a value is returned
+        self._ending.finish()
         self._first.branch(start)
 
     # -- statements ------------------------------------------------------------------------
@@ -200,12 +204,12 @@ class _Body:
 
     def _return_statement(self, statement: ast.Return) -> None:
         if statement.value is None:
-            self._builder.ret_void()
+            self._ending.give(self._builder, None)
             return
         value = self._value(statement.value)
         if value.kind != self._function.gives:
             raise self._refusal(statement, f"{value.kind.name} as the result")
-        self._builder.ret(value.code)
+        self._ending.give(self._builder, value.code)
 
     def _if_statement(self, statement: ast.If) -> None:
         chosen, other, after = (self._block(name) for name in ("if", "else", "after"))
@@ -340,7 +344,10 @@ class _Body:
         if is_negated or (isinstance(index, ir.Constant) and index.constant < 0):
             raise self._refusal(expression, "a negative index")
         elements = array.kind.elements
-        address = self._builder.extract_value(array.code, 0)
+        address, length = (self._builder.extract_value(array.code, part) for part in (0, 1))
+        # Negative numbers are large ones without a sign.
+        is_inside = self._builder.icmp_unsigned("<", index, length)
+        self._ending.end_unless(self._builder, is_inside, self._line_of(expression))
         return elements, place_of(self._builder, elements, address, index)
 
     def _write(self, target: ast.AST, elements: Elements, place: Any, value: Value) -> None:
@@ -467,7 +474,8 @@ class _Body:
         elif isinstance(called, Marked):
             self._check(expression, arguments, tuple(called.takes.values()))
             codes = [code for value in arguments for code in self._codes_of(value)]
-            return Value(called.gives, self._builder.call(self._code_of(called), codes))
+            result = self._builder.call(self._code_of(called), codes)
+            return Value(called.gives, self._ending.called(self._builder, called, result))
         raise self._refusal(expression, "this call")
 
     def _codes_of(self, value: Value) -> list[Any]:
@@ -492,9 +500,10 @@ class _Body:
                     return names[expression.id]
         raise self._refusal(expression, "this name")
 
+    def _line_of(self, place: ast.AST | None) -> int:
+        """Returns the line of its file where something stands."""
+        return self._lines_before + int(getattr(place, "lineno", 1))
+
     def _refusal(self, place: ast.AST | None, what: str) -> UntranslatableError:
-        function = self._function.function
-        line = self._lines_before + getattr(place, "lineno", 1)
-        return UntranslatableError(
-            f"{function.__code__.co_filename}:{line}: {what} cannot be translated"
-        )
+        file = self._function.function.__code__.co_filename
+        return UntranslatableError(f"{file}:{self._line_of(place)}: {what} cannot be translated")

@@ -229,3 +229,64 @@ def test_without_source_code_functions_of_arrays_run_as_python(monkeypatch) -> N
     assert translated(adds_to_first)(np.array([4])) == 5
     with pytest.raises(OSError, match="source"):
         translated(lambda: 1)()
+
+
+@inlined
+def put(values: Written[np.int32], at: int, value: int) -> None:
+    values[at] = value
+
+
+@translated
+def take(values: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
+    return at, values[at]
+
+
+@translated
+def move(values: npt.NDArray[np.int64], read: int, targets: Written[np.int32], written: int) -> int:
+    """Reads in a function that is called, and writes in one that is inlined."""
+    at, value = take(values, read)
+    put(targets, written, value)
+    return at + 1
+
+
+@translated
+def fill(targets: Written[np.int32], until: int) -> None:
+    for index in range(until):
+        targets[index] += index
+
+
+def line_of(function: Any, text: str) -> int:
+    lines, first = inspect.getsourcelines(function.function)
+    return first + next(number for number, line in enumerate(lines) if text in line)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 3),
+    st.one_of(st.integers(-4, 6), st.sampled_from([2**63 - 1, -(2**63), 2**61, 2**32])),
+    st.one_of(st.integers(-4, 6), st.sampled_from([2**63 - 1, -(2**63), 2**62, -(2**31)])),
+)
+def test_an_index_outside_an_array_raises_and_touches_nothing(length, read, written) -> None:
+    around = np.arange(100, 110, dtype=np.int32)  # what lies around the array that is written to
+    targets, values = around[3 : 3 + length], np.arange(length, dtype=np.int64)
+    before = around.copy()
+    wrong = None
+    if not 0 <= read < length:
+        wrong = take, "values[at]"
+    elif not 0 <= written < length:
+        wrong = put, "values[at]"
+    if wrong:
+        with pytest.raises(IndexError, match=f"move: .* at line {line_of(*wrong)}$"):
+            move(values, read, targets, written)
+    else:
+        assert move(values, read, targets, written) == read + 1
+        before[3 + written] = values[read]
+    assert around.tolist() == before.tolist()
+
+
+def test_a_loop_that_runs_too_far_ends_where_its_array_does() -> None:
+    around = np.zeros(6, np.int32)
+    fill(around[:4], 4)
+    with pytest.raises(IndexError, match=r"fill: an index outside an array"):
+        fill(around[:4], 2**40)
+    assert around.tolist() == [0, 2, 4, 6, 0, 0]

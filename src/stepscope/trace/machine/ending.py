@@ -1,0 +1,117 @@
+"""How translated functions end: with a result, or early, since an index lies outside an array.
+
+A function that takes arrays can end early. It then gives the line where that happened; so does each
+function that called it, up to the one that Python called, which writes the line to an address that
+Python passes. In all other cases the line is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.kinds import LONG, NOTHING, forms_of
+
+_OFTEN, _NEVER = 2**20, 1
+
+
+def takes_arrays(function: Marked) -> bool:
+    """Whether a function takes arrays, so that it can end early."""
+    return any(kind.elements for kind in function.takes.values())
+
+
+def form_of(function: Marked, *, is_entry: bool) -> Any:
+    """Returns the type in LLVM of a function.
+
+    Args:
+        function: The function.
+        is_entry: Whether Python calls it. It then takes the address of a line as its last number
+            if it takes arrays.
+    """
+    takes = [form for kind in function.takes.values() for form in forms_of(kind)]
+    if not takes_arrays(function):
+        return ir.FunctionType(function.gives.form, takes)
+    if is_entry:
+        return ir.FunctionType(function.gives.form, [*takes, LONG.form])
+    return ir.FunctionType(_with_line(function), takes)
+
+
+def _with_line(function: Marked) -> Any:
+    """Returns the type of a result, if there is one, and a line."""
+    if function.gives is NOTHING:
+        return LONG.form
+    return ir.LiteralStructType([function.gives.form, LONG.form])
+
+
+class Ending:
+    """How one function ends.
+
+    Args:
+        function: The function.
+        code: The function in LLVM.
+        is_entry: Whether Python calls it.
+    """
+
+    def __init__(self, function: Marked, code: Any, *, is_entry: bool) -> None:
+        self._function = function
+        self._code = code
+        self._is_entry = is_entry
+        self._early: Any = None  # the block that ends the function early
+        self._lines: list[tuple[Any, Any]] = []  # where that is, for each block that leads there
+
+    def give(self, builder: Any, result: Any) -> None:
+        """Ends the function with a result, or with None if it gives nothing."""
+        if self._is_entry or not takes_arrays(self._function):
+            builder.ret_void() if result is None else builder.ret(result)
+        else:
+            self._give_with_line(builder, result, ir.Constant(LONG.form, 0))
+
+    def end_unless(self, builder: Any, is_inside: Any, line: int) -> None:
+        """Ends the function early at a line unless a condition holds, else goes on."""
+        self._end_unless(builder, is_inside, ir.Constant(LONG.form, line))
+
+    def called(self, builder: Any, function: Marked, result: Any) -> Any:
+        """Ends the function early if one that it called did; returns the result of that."""
+        if not takes_arrays(function):
+            return result
+        if function.gives is NOTHING:
+            line, found = result, result
+        else:
+            found, line = (builder.extract_value(result, number) for number in (0, 1))
+        went_well = builder.icmp_unsigned("==", line, ir.Constant(LONG.form, 0))
+        self._end_unless(builder, went_well, line)
+        return found
+
+    def finish(self) -> None:
+        """Fills the block that ends the function early, if something leads there."""
+        if self._early is None:
+            return
+        builder = ir.IRBuilder(self._early)
+        line = builder.phi(LONG.form)
+        for code, block in self._lines:
+            line.add_incoming(code, block)
+        gives = self._function.gives
+        result = None if gives is NOTHING else ir.Constant(gives.form, ir.Undefined)
+        if not self._is_entry:
+            self._give_with_line(builder, result, line)
+            return
+        builder.store(line, builder.inttoptr(self._code.args[-1], LONG.form.as_pointer()))
+        builder.ret_void() if result is None else builder.ret(result)
+
+    def _end_unless(self, builder: Any, condition: Any, line: Any) -> None:
+        if self._early is None:
+            self._early = self._code.append_basic_block("early")
+        self._lines.append((line, builder.block))
+        inside = self._code.append_basic_block("inside")
+        builder.cbranch(condition, inside, self._early).set_weights([_OFTEN, _NEVER])
+        builder.position_at_end(inside)
+
+    def _give_with_line(self, builder: Any, result: Any, line: Any) -> None:
+        if result is None:
+            builder.ret(line)
+            return
+        code = ir.Constant(_with_line(self._function), ir.Undefined)
+        code = builder.insert_value(code, result, 0)
+        builder.ret(builder.insert_value(code, line, 1))
