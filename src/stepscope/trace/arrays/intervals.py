@@ -25,7 +25,7 @@ from stepscope.trace.machine.loops import in_machine_code
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 COMPILED_PAYS_FROM = 50_000
-"""Intervals of two sets from which a compiled loop combines them. Below, loading it takes longer."""
+"""Intervals of two sets from which the compiled loop is used. Below, loading it takes longer."""
 _WIDEST = 2**62
 """A run and a value are put together in one number below this."""
 

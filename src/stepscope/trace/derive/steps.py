@@ -30,7 +30,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import GPU_WORK, mask_of
+from stepscope.trace.categories import mask_of
 from stepscope.trace.derive.unannotated import unannotated_steps
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables

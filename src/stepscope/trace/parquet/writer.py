@@ -95,7 +95,7 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
 
 
 def _cast(frame: pl.DataFrame, types: Types | None) -> pl.DataFrame:
-    return frame if types is None else frame.cast(dict(types))
+    return frame if types is None else frame.cast(pl.Schema(types))
 
 
 def _footer(columns: Mapping[str, pl.DataType], rows: int, groups: list[Struct]) -> bytes:

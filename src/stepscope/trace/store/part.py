@@ -33,7 +33,7 @@ def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -
         write = _fast_writer()
         if write is not None and write(frame, target, types):
             return
-    whole = frame if types is None else frame.cast(dict(types))
+    whole = frame if types is None else frame.cast(pl.Schema(types))
     whole.write_parquet(
         target, compression="zstd", compression_level=1, row_group_size=_ROWS_PER_GROUP
     )
