@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,8 @@ class Trace:
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
-    def _tables_to_derive(self) -> Tables:
-        """Reads what steps and derived columns are made of, but no arguments.
+    def _tables_to_derive(self, *, with_args: bool = False) -> Tables:
+        """Reads what steps and derived columns are made of; arguments only where wanted.
 
         Tables and columns of `events` that they do not depend on are empty or missing: reading them
         would take longer than deriving. What most analyses read next stays in memory.
@@ -156,6 +156,8 @@ class Trace:
             name: pl.DataFrame(schema=TABLES[name])
             for name in ("args", "instants", "counters", "metadata")
         }
+        if with_args:
+            empty["args"] = self.args.collect()
         return Tables(
             events=often_read.select(number, *_OFTEN_READ).hstack(links),
             names=names,
@@ -170,16 +172,16 @@ class Trace:
         if self._kept is not None:
             return self._kept
         with working("Finding steps, nesting and links"):
-            tables = self._tables_to_derive()
             steps = self.__dict__.get("steps")
             if self.store is None:
-                derived = derive(replace(tables, args=self.args.collect()), steps)
+                derived = derive(self._tables_to_derive(with_args=True), steps)
             else:
-                # Arguments are most of a stored trace, and few of them are needed.
-                derived = derive(tables, steps, self._read_told)
+                # Arguments are most of a stored trace, and few of them are needed. Nothing here
+                # refers to the tables, so that deriving can free what it no longer needs.
+                derived = derive(self._tables_to_derive(), steps, self._read_told)
             if self.derived_files is None:
                 return derived
-            if len(tables.events) < BESIDE_FROM_EVENTS:
+            if len(self.columns("name_id")) < BESIDE_FROM_EVENTS:
                 return self.derived_files.keep(derived)
             return TablesBeingCached(self.derived_files, derived)
 

@@ -13,7 +13,7 @@ Step of an event
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.links import (
-    Launches,
     enclosing_operator,
     forward_flows,
     link_forward,
@@ -95,36 +94,45 @@ def derive(
             the same pass.
     """
     events = tables.events
+    number = _number_type(len(events))
     nesting = _nest(tables)
     launches = link_launches(events)
     around = enclosing_operator(tables, nesting.parent, step_names(tables))
     operator = link_operators(tables, launches.launch, around)
+    # There are very many events, so columns become narrow as soon as they can, and what links
+    # events is dropped.
+    tables = replace(tables, events=events.drop("correlation", "external_id"))
+    events = tables.events
+    nested = [
+        _numbers(nesting.parent, "parent", number),
+        pl.Series("depth", nesting.depth),
+        pl.Series("self_ns", nesting.self_ns),
+    ]
+    crossing = nesting.crossing
+    del nesting
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    # Columns become narrow as soon as they are known: there are very many events.
     group, kind = _kind_and_group(tables, args, around, launches.launch)
     del around
 
     host = host_steps(tables) if host is None else host
-    cause = np.where(launches.launch >= 0, launches.launch, operator)
-    is_linked = is_work & (cause >= 0)
-    host_index = step_at(host, events["start_ns"].to_numpy())
-    launch_step = np.where(is_linked, host_index[cause], -1)
-    del cause
+    host_index = step_at(host, events["start_ns"].to_numpy()).astype(np.int32)
+    work = np.flatnonzero(is_work)
+    cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
+    linked, cause = work[cause >= 0], cause[cause >= 0]
+    launch_step = np.full(len(events), -1, np.int32)
+    launch_step[linked] = host_index[cause]
     devices = device_steps(events, is_work, launch_step, host)
-    index = _step_index(events, host_index, launch_step, is_linked, devices)
+    step = _step_of(events, host, host_index, launch_step, linked, devices)
     del host_index, launch_step
-    step_numbers = host["step"].to_numpy()
-    step = np.where(index >= 0, step_numbers[index], -1) if len(host) else index
-    problems = _problems(tables, nesting, launches, is_work=is_work, host=host)
-    number = _number_type(len(events))
+    is_unlinked = np.zeros(len(events), np.bool_)
+    is_unlinked[work[launches.launch[work] < 0]] = True
+    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, host)
     narrow = pl.DataFrame(
         [
             pl.Series("event", np.arange(len(events), dtype=number)),
-            nullable(step.astype(np.int32), index >= 0, "step"),
-            _numbers(nesting.parent, "parent", number),
-            pl.Series("depth", nesting.depth),
-            pl.Series("self_ns", nesting.self_ns),
+            step,
+            *nested,
             _numbers(launches.launch, "launch", number),
             _numbers(operator, "op", number),
             _numbers(link_forward(tables, args), "forward", number),
@@ -176,25 +184,37 @@ def _nest(tables: Tables) -> Nesting:
     )
 
 
-def _step_index(
+def _step_of(
     events: pl.DataFrame,
-    host_index: Int64Array,
-    launch_step: Int64Array,
-    is_linked: npt.NDArray[np.bool_],
+    host: pl.DataFrame,
+    host_index: npt.NDArray[np.int32],
+    launch_step: npt.NDArray[np.int32],
+    linked: Int64Array,
     devices: pl.DataFrame,
-) -> Int64Array:
-    """Returns the index of each event's host step; -1 for none."""
+) -> pl.Series:
+    """Returns the number of each event's step; null for none.
+
+    Args:
+        events: The events.
+        host: The host steps.
+        host_index: For each event the index of the host step in which it starts; -1 for none.
+        launch_step: For each piece of work the index of the host step that launched it; else -1.
+        linked: The work whose launch or operator is known.
+        devices: The device steps.
+    """
     index = host_index.copy()
     on_device = mask_of(events, GPU_CATEGORIES)
     index[on_device] = -1
-    index[is_linked] = launch_step[is_linked]
-    loose = np.flatnonzero(on_device & ~is_linked)
+    index[linked] = launch_step[linked]
+    on_device[linked] = False
+    loose = np.flatnonzero(on_device)
     rows = events.select("device", "start_ns")[loose]
     device, start = rows["device"].fill_null(-1).to_numpy(), rows["start_ns"].to_numpy()
     for (number,), steps in devices.group_by(["device"], maintain_order=True):
         mine = device == number
         index[loose[mine]] = step_at(steps, start[mine])
-    return index
+    numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
+    return nullable(numbers[index], index >= 0, "step")
 
 
 def _kind_and_group(
@@ -248,13 +268,20 @@ def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:
 
 def _problems(
     tables: Tables,
-    nesting: Nesting,
-    launches: Launches,
-    *,
-    is_work: npt.NDArray[np.bool_],
+    crossing: BoolArray,
+    ambiguous: int,
+    is_unlinked: BoolArray,
     host: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Reports what looks wrong about nesting, links and steps."""
+    """Reports what looks wrong about nesting, links and steps.
+
+    Args:
+        tables: The tables.
+        crossing: Which events cross others, as `Nesting.crossing`.
+        ambiguous: How many events have several possible launches, as `Launches.ambiguous`.
+        is_unlinked: Which events are GPU work without a launch.
+        host: The host steps.
+    """
     rows: list[tuple[str, int, str | None, str]] = []
 
     def note(problem: str, which: npt.NDArray[np.bool_] | int, message: str) -> None:
@@ -269,19 +296,19 @@ def _problems(
     events = tables.events
     note(
         "events_cross",
-        nesting.crossing,
+        crossing,
         "events on one thread overlap without nesting; each got the innermost event that contains"
         " it as its parent",
     )
     note(
         "ambiguous_correlation",
-        launches.ambiguous,
+        ambiguous,
         "GPU events whose correlation matches several calls, as in files merged from several"
         " processes; the most likely call was used",
     )
     note(
         "unlinked_gpu_work",
-        is_work & (launches.launch < 0),
+        is_unlinked,
         "GPU work without a launch call, assigned to steps by its time on the device",
     )
     if host.is_empty() and len(tables.events):

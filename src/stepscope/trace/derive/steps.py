@@ -171,7 +171,7 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
 def device_steps(
     events: pl.DataFrame,
     is_work: npt.NDArray[np.bool_],
-    launch_step: Int64Array,
+    launch_step: npt.NDArray[np.int32],
     host: pl.DataFrame,
 ) -> pl.DataFrame:
     """Returns the device steps, with the columns of `schema.DEVICE_STEPS`.
