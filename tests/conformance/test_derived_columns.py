@@ -10,7 +10,8 @@ from tests.support.traces import KINETO, read_derived, read_tables
 
 from stepscope.trace.arrays.intervals import merge_by_group
 from stepscope.trace.derive import links
-from stepscope.trace.derive.columns import derive, looks_into_args
+from stepscope.trace.derive.columns import derive
+from stepscope.trace.derive.told import looks_into_args
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
 

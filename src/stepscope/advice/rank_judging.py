@@ -23,6 +23,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
 from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.collectives import read_collectives
+from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import partition_host
@@ -32,7 +33,7 @@ from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.record.summary import StepSummary, summarise_steps
-from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
@@ -270,8 +271,16 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
     beside.prepare(
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
         lambda: find_recomputed(trace),
+        partial(_read_operands, trace),
         lambda: memory_events(trace),
     )
+
+
+def _read_operands(trace: Trace) -> None:
+    """Ask the last of those who look into the arguments that derivation has left in memory."""
+    if trace.store is not None and not recorded_work(trace).is_empty():
+        operands_of_all_work(trace)
+    trace.forget_told()
 
 
 def _communication(view: WindowView) -> tuple[int, int]:

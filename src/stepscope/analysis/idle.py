@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
@@ -260,7 +261,7 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         .join(gaps.select("gap", "device", "step", "ended_by", "launch"), on="gap")
         .sort("dur_ns", "start_ns", "gap", descending=[True, False, False])
     )
-    op = trace.derived.select("op").collect()["op"]
+    op = operators_of_events(trace)
     ended = table["ended_by"]
     ops = (
         pl.select(pl.when(ended.is_not_null()).then(op.gather(ended.fill_null(0)))).to_series()
@@ -279,7 +280,7 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         "ended_by",
         names_of_events(trace, ended).alias("ended_by_name"),
         "launch",
-        ops.alias("op"),
+        ops.cast(pl.Int64).alias("op"),
         names_of_events(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )

@@ -67,6 +67,11 @@ def is_one_of(categories: Iterable[Category]) -> pl.Expr:
     return pl.col("category").is_in([category.value for category in categories])
 
 
+def code_of(category: Category) -> int:
+    """Returns the number that stands for a category in its column (`Series.to_physical`)."""
+    return list(Category).index(category)
+
+
 def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray[np.bool_]:
     """For each event, whether it has one of the given categories."""
     mask: npt.NDArray[np.bool_] = events.select(is_one_of(categories)).to_series().to_numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,18 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.run.working import working
+from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.derive.columns import (
     DerivedTables,
     derive,
-    looks_into_args,
     looks_into_flows,
 )
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
+from stepscope.trace.derive.told import Told, read_told
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.once import once_property, turns_of
-from stepscope.trace.schema import TABLES
+from stepscope.trace.schema import DERIVED, TABLES
 from stepscope.trace.store.derived import (
     BESIDE_FROM_EVENTS,
     DerivedFiles,
@@ -141,8 +142,8 @@ class Trace:
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
-    def _tables_to_derive(self) -> Tables:
-        """Reads what steps and derived columns are made of, but no arguments.
+    def _tables_to_derive(self, *, with_args: bool = False) -> Tables:
+        """Reads what steps and derived columns are made of; arguments only where wanted.
 
         Tables and columns of `events` that they do not depend on are empty or missing: reading them
         would take longer than deriving. What most analyses read next stays in memory.
@@ -155,6 +156,8 @@ class Trace:
             name: pl.DataFrame(schema=TABLES[name])
             for name in ("args", "instants", "counters", "metadata")
         }
+        if with_args:
+            empty["args"] = self.args.collect()
         return Tables(
             events=often_read.select(number, *_OFTEN_READ).hstack(links),
             names=names,
@@ -169,15 +172,33 @@ class Trace:
         if self._kept is not None:
             return self._kept
         with working("Finding steps, nesting and links"):
-            tables = self._tables_to_derive()
-            # Arguments are most of a stored trace, and derivation needs only a few of them.
-            args = self.args if self.store is None else self.args.filter(looks_into_args())
-            derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+            steps = self.__dict__.get("steps")
+            if self.store is None:
+                derived = derive(self._tables_to_derive(with_args=True), steps)
+            else:
+                # Arguments are most of a stored trace, and few of them are needed. Nothing here
+                # refers to the tables, so that deriving can free what it no longer needs.
+                derived = derive(self._tables_to_derive(), steps, self._read_told)
             if self.derived_files is None:
                 return derived
-            if len(tables.events) < BESIDE_FROM_EVENTS:
+            if len(self.columns("name_id")) < BESIDE_FROM_EVENTS:
                 return self.derived_files.keep(derived)
             return TablesBeingCached(self.derived_files, derived)
+
+    def _read_told(self, operators: BoolArray) -> pl.DataFrame:
+        told = read_told(self.args, operators)
+        self.__dict__["_told"] = told
+        return told.rows
+
+    @property
+    def told(self) -> Told | None:
+        """Arguments that derivation has left in memory; None if it has read no store, or later."""
+        found: Told | None = self.__dict__.get("_told")
+        return found
+
+    def forget_told(self) -> None:
+        """Frees `told`, when those who would look into it have. Anyone else reads the store."""
+        self.__dict__.pop("_told", None)
 
     @property
     def _derived_tables(self) -> DerivedTables:
@@ -191,6 +212,19 @@ class Trace:
         Computed on first use and cached in the store, if there is one.
         """
         return self._derived_tables.columns
+
+    def derived_of(self, events: pl.Series, *names: str) -> pl.DataFrame:
+        """Returns derived columns of some events, in their order.
+
+        Args:
+            events: Numbers of events, without nulls.
+            names: Columns of `schema.DERIVED`.
+        """
+        tables = self._derived_tables
+        if tables.narrow is None:
+            return tables.columns.select(names).collect()[events]
+        rows = tables.narrow.select(names)[events]
+        return rows.cast({name: DERIVED[name] for name in names})
 
     @property
     def device_steps(self) -> pl.DataFrame:

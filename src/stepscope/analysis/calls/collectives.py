@@ -26,6 +26,7 @@ from stepscope.analysis.calls.operands import (
     element_bytes,
     operand_columns,
     parse_call,
+    telling_texts,
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
@@ -175,19 +176,23 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
         levels.append(np.where(at >= 0, parent[at], -1))
     # All levels are read at once, and what several operators lie in but once.
     work_events = work.to_numpy()
-    read = np.unique(np.concatenate([*levels, work_events]))
-    read = read[read >= 0]
-    texts = argument_texts(trace, pl.Series(read))
+    is_asked = np.zeros(len(events), np.bool_)
+    for asked in (*levels, work_events):
+        is_asked[asked[asked >= 0]] = True
+    read = np.flatnonzero(is_asked)
+    # Those that launched work have operands at hand, which name older collectives' sizes.
+    texts = telling_texts(trace, pl.Series(read))
     names_it = (
         texts.str.contains('"Collective name"', literal=True).fill_null(value=False).to_numpy()
     )
     operator_text = texts.gather(np.searchsorted(read, levels[0]))
     best = np.full(len(distinct), -1, np.int64)
-    for at in levels:
-        row = np.searchsorted(read, np.maximum(at, 0))
-        finds = (best < 0) & (at >= 0)
-        finds[finds] = names_it[row[finds]]
-        best[finds] = row[finds]
+    if names_it.any():
+        for at in levels:
+            row = np.searchsorted(read, np.maximum(at, 0))
+            finds = (best < 0) & (at >= 0)
+            finds[finds] = names_it[row[finds]]
+            best[finds] = row[finds]
     known = pl.Series(best >= 0)
     text = pl.select(pl.when(known).then(texts.gather(np.maximum(best, 0)))).to_series()
     table = pl.DataFrame(

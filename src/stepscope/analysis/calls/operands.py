@@ -105,6 +105,21 @@ def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
     return from_arguments(trace, events.cast(pl.Int64), [pl.col("args")])["args"]
 
 
+def telling_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -> pl.Series:
+    """The arguments of some events, in the order given, as far as they tell something.
+
+    Args:
+        trace: The trace.
+        events: Their numbers, without nulls.
+        operands: Whether what is looked for are operands, or only the names of collectives,
+            sequence numbers and forward threads. Texts without these can be null.
+    """
+    told = trace.told
+    if told is None or (operands and not told.has_operands_of(events)):
+        return argument_texts(trace, events)
+    return told.texts(events)
+
+
 def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> pl.DataFrame:
     """`event` and columns made of the column `args`, for some events, in the order given."""
     if trace.store is None and not events.has_nulls():

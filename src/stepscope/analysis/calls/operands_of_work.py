@@ -7,20 +7,24 @@ whichever is asked first reads them all.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.flop_formulas import FORMULAS
 from stepscope.analysis.calls.operands import (
-    argument_texts,
     compact_operands,
     operand_columns,
     operands,
+    telling_texts,
 )
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
+
+_OPERANDS = r'"(?:Input |Concrete Inputs")'
+_AFTER_OPERANDS = "0123456789 }\n\r\t"
 
 
 def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
@@ -53,14 +57,36 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
     `concrete` is null without a formula: few need it, and it is the slowest to find.
     """
     launched = recorded_work(trace).filter(pl.col("kind") == "compute")["op"].drop_nulls()
-    with_formula = pl.Series(events_named(trace, pl.col("name").is_in(list(FORMULAS))))
-    events = pl.concat([launched.cast(pl.Int64), with_formula]).unique().sort()
-    texts = pl.DataFrame([events.alias("event"), argument_texts(trace, events)]).with_columns(
-        has_formula=pl.col("event").is_in(with_formula.implode())
-    )
+    with_formula = events_named(trace, pl.col("name").is_in(list(FORMULAS)))
+    is_asked = np.zeros(len(trace.columns("name_id")), np.bool_)
+    is_asked[launched.to_numpy()] = True
+    is_asked[with_formula] = True
+    has_formula = np.zeros(len(is_asked), np.bool_)
+    has_formula[with_formula] = True
+    asked = np.flatnonzero(is_asked)
+    events = pl.Series("event", asked, pl.Int64)
+    said = _about_operands(telling_texts(trace, events, operands=True))
+    texts = pl.DataFrame([events, said, pl.Series("has_formula", has_formula[asked])])
+    # Texts differ in their identifiers; what they say of operands repeats, and is parsed once.
+    distinct = texts.select("args", "has_formula").unique().drop_nulls()
     dims, types, values, _ = operand_columns(pl.col("args"), concrete=True)
-    concrete = texts.filter("has_formula").select("event", values)
-    found = compact_operands(texts.select("event", "has_formula", dims, types)).join(
-        concrete, on="event", how="left", maintain_order="left"
+    concrete = distinct.filter("has_formula").select("args", "has_formula", values)
+    parsed = compact_operands(distinct.select("args", "has_formula", dims, types)).join(
+        concrete, on=["args", "has_formula"], how="left"
     )
+    found = texts.join(
+        parsed, on=["args", "has_formula"], how="left", maintain_order="left"
+    ).select("event", "dims", "types", "concrete", "has_formula")
     return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.Categorical))
+
+
+def _about_operands(args: pl.Series) -> pl.Series:
+    """`args` without the identifiers around what they say of operands; null if they say nothing.
+
+    Of what follows the operands, the number at the end goes (`"Ev Idx": 5368}`).
+    """
+    text = pl.col("args")
+    start = text.str.find(_OPERANDS)  # in bytes
+    said = text.cast(pl.Binary).bin.slice(start).cast(pl.String)
+    cut = pl.when(start.is_not_null()).then(said.str.strip_chars_end(_AFTER_OPERANDS))
+    return args.to_frame("args").select(cut.alias("args")).to_series()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.gpu_work import side_by_side
+from stepscope.analysis.selection.names import events_named, is_step
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
@@ -23,6 +23,8 @@ from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.once import once_property
 from stepscope.trace.schema import Category
+
+_CATEGORIES = (Category.CPU_OP.value, Category.USER_ANNOTATION.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +95,11 @@ class OperatorForest:
 @remembered
 def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest:
     """Nest the operators and annotations of a trace."""
-    step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
-    events = side_by_side(
-        trace,
-        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
-        ["step", "forward"],
-    )
-    is_operator = events["category"].is_in(
-        [Category.CPU_OP.value, Category.USER_ANNOTATION.value]
-    ) & ~events["name_id"].is_in(step_names["name_id"].implode())
-    rows = events.filter(is_operator)
+    found = events_named(trace, pl.col("category").is_in(_CATEGORIES) & ~is_step())
+    event = pl.Series("event", found, pl.Int64)
+    columns = trace.columns("name_id", "category", "lane_id", "start_ns", "dur_ns")
+    derived = trace.derived_of(event, "step", "forward")
+    rows = pl.concat([event.to_frame(), columns[found], derived], how="horizontal")
     start = rows["start_ns"].to_numpy().astype(np.int64, copy=False)
     nesting = nest(
         rows["lane_id"].to_numpy(),
@@ -111,8 +108,8 @@ def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest
         rank=(rows["category"] == Category.CPU_OP.value).to_numpy().astype(np.int8),
         tolerance_ns=clock_resolution_ns(start),
     )
-    row_of_event = np.full(len(events), -1, np.int32)
-    row_of_event[rows["event"].to_numpy()] = np.arange(len(rows), dtype=np.int32)
+    row_of_event = np.full(len(columns), -1, np.int32)
+    row_of_event[found] = np.arange(len(rows), dtype=np.int32)
     return OperatorForest(rows, nesting.parent, nesting.depth, nesting.self_ns, row_of_event)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.operands import from_arguments
+from stepscope.analysis.calls.operands import telling_texts
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.remember import remembered
@@ -121,8 +121,8 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     wanted = pl.Series("event", events[asking])
     if wanted.is_empty():
         return asking.copy()
-    is_own = pl.col("args").str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
-    own = from_arguments(trace, wanted, [is_own.alias("is_own")])["is_own"]
+    texts = telling_texts(trace, wanted)
+    own = texts.str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
     numbered = asking.copy()
     numbered[asking] = own.fill_null(value=False).to_numpy()
     return numbered

@@ -57,6 +57,8 @@ def find_unfused_attention(trace: Trace, work: pl.DataFrame) -> UnfusedAttention
         work: GPU work with kind, group, lane_id, start_ns, dur_ns and op, in any order.
     """
     nothing = np.zeros(len(work), np.bool_)
+    if not (work["group"] == "softmax").any():
+        return UnfusedAttention(nothing, nothing.copy(), None, is_math_fallback=False)
     rows = (
         work.with_row_index("row")
         .with_columns(operator=operator_names(trace, work))

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.operator_forest import operator_forest
+from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.selection.gpu_work import recorded_work
@@ -43,16 +44,15 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
             "lane_id": graph.lane[nodes],
         }
     )
-    recorded = recorded_work(trace).select(
-        "event", "name_id", "device", "bytes", "kind", "group", "launch", "op"
-    )
-    work = table.join(recorded, on="event", how="left", maintain_order="left")
-    work = work.join(
-        trace.names.select("name_id", "name").collect(),
-        on="name_id",
-        how="left",
-        maintain_order="left",
-    )
+    recorded = recorded_work(trace)
+    # Numbers of events and names are row numbers, so gathering replaces joins.
+    row_of_event = np.full(len(trace.columns("name_id")), -1, np.int32)
+    row_of_event[recorded["event"].to_numpy()] = np.arange(len(recorded), dtype=np.int32)
+    said = recorded.select("name_id", "device", "bytes", "kind", "group", "launch", "op")[
+        row_of_event[table["event"].to_numpy()]
+    ]
+    name = trace.names.select("name").collect()["name"].gather(said["name_id"])
+    work = table.hstack(said).with_columns(name)
     asked = scope or Scope()
     if asked.devices is not None:
         work = work.filter(pl.col("device").is_in(list(asked.devices)))
@@ -95,7 +95,7 @@ def spans_of_threads(
 def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
     """The same as `spans_of_threads`, with `name`, `group` and `op` (the operator around each)."""
     spans = spans_of_threads(trace, graph, condition)
-    operators = trace.derived.select("op").collect()["op"].gather(spans["event"])
+    operators = operators_of_events(trace).gather(spans["event"]).cast(pl.Int64)
     # `name_id` is the row number, so gathering replaces a join.
     names = trace.names.select("name", "group").collect()
     return spans.hstack(names[spans["name_id"]]).with_columns(op=operators)

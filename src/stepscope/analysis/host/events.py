@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
+from stepscope.analysis.calls.parents import operators_of_events
 from stepscope.analysis.host.cause_sweep import Stretches, find_stretches
 from stepscope.analysis.host.causes import (
     CAUSES,
@@ -210,7 +211,7 @@ def _with_blocking_copies(
     is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
     cause[_among(row, up) & is_call] = HostCause.PAGEABLE_COPY
     # A pageable copy is followed by a synchronisation of its own, in the same operator.
-    operators = trace.derived.select("op").collect()["op"]
+    operators = operators_of_events(trace)
     copying = operators.gather(up).drop_nulls().unique().sort().to_numpy()
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
     operator = operators.gather(row[waits]).fill_null(-1).to_numpy()

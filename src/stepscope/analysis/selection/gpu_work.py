@@ -27,7 +27,7 @@ from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, Event
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.categories import GPU_WORK, mask_of
 from stepscope.trace.model import Trace
 
 NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
@@ -56,6 +56,8 @@ _COLUMNS = (
     "bytes",
     "correlation",
 )
+_KEPT = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
+_OTHERS = ("device", "stream", "bytes", "correlation")
 
 WINDOWS: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -188,9 +190,13 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     Raises:
         UnreadableInputError: There is work on more than `MOST_DEVICES`.
     """
-    categories = [category.value for category in GPU_WORK]
-    work = trace.events.filter(pl.col("category").is_in(categories)).select(_COLUMNS)
-    table = work.collect().rechunk()
+    # `event` is the row number, so rows are gathered instead of filtered and joined.
+    rows = np.flatnonzero(mask_of(trace.columns("category"), GPU_WORK))
+    known = trace.columns(*_KEPT)[rows]
+    others = trace.events.select(_OTHERS)
+    others_of_work = others.collect()[rows] if len(rows) else others.head(0).collect()
+    event = pl.Series("event", rows, pl.Int64)
+    table = pl.concat([event.to_frame(), known, others_of_work], how="horizontal").select(_COLUMNS)
     devices = table["device"].n_unique()
     if devices > MOST_DEVICES:
         raise UnreadableInputError(
@@ -199,10 +205,9 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
         )
     device = table["device"].fill_null(-1).to_numpy()
     table = table[by_group_and_time(device, table["start_ns"].to_numpy())]
-    # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
-    derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
+    derived = trace.derived_of(table["event"], "kind", "group", "step", "launch", "op")
     end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    found = pl.concat([table.with_columns(end_ns), derived[table["event"]]], how="horizontal")
+    found = pl.concat([table.with_columns(end_ns), derived], how="horizontal")
     by_thread = _launches_by_thread(trace)
     if len(by_thread) <= MOST_LAUNCHING_THREADS:
         return found

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+
+COMPILED_PAYS_FROM = 500_000
+"""Number of events from which the compiled loop is used. Below, loading it takes longer."""
+_SORTING_TAKES = 8  # times as long as going through as many events
+_FEW_NAMES = 2**16
 
 _LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
@@ -43,13 +54,73 @@ def events_named(
         lanes: Only events on these lanes.
     """
     names = trace.names.select(condition.fill_null(value=False).alias("is_named")).collect()
-    columns = trace.columns("name_id", "lane_id")
-    chosen = names["is_named"].to_numpy()[columns["name_id"].to_numpy()]
+    is_named = names["is_named"].to_numpy()
+    by_name = _events_by_name(trace)
+    events = by_name.of(is_named)
+    if events is None:
+        events = np.flatnonzero(is_named[trace.columns("name_id")["name_id"].to_numpy()])
     if lanes is not None:
         is_there = np.zeros(trace.lanes.height, np.bool_)
         is_there[list(lanes)] = True
-        chosen &= is_there[columns["lane_id"].to_numpy()]
-    return np.flatnonzero(chosen)
+        events = events[is_there[trace.columns("lane_id")["lane_id"].to_numpy()[events]]]
+    return events
+
+
+@dataclass(frozen=True, eq=False)
+class _EventsByName:
+    """The events of each name.
+
+    Attributes:
+        order: Numbers of events by name, those of one name in order.
+        first: Where each name begins in it, and the end.
+    """
+
+    order: npt.NDArray[np.int32]
+    first: Int64Array
+
+    def of(self, is_named: BoolArray) -> Int64Array | None:
+        """The events of some names, in order; None if to go through all is quicker than to sort."""
+        chosen = np.flatnonzero(is_named)
+        count = int((self.first[chosen + 1] - self.first[chosen]).sum())
+        if count * _SORTING_TAKES > len(self.order):
+            return None
+        parts = [self.order[self.first[name] : self.first[name + 1]] for name in chosen]
+        events = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+        if len(parts) > 1:
+            events.sort(kind="stable")
+        return events
+
+
+@remembered
+def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
+    """Many questions look for the events of few names: they are counted and put in order once."""
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    names = trace.names.select(pl.len()).collect().item()
+    first = np.zeros(names + 1, np.int64)
+    np.cumsum(np.bincount(name_id, minlength=names), out=first[1:])
+    if len(name_id) < COMPILED_PAYS_FROM or len(name_id) > np.iinfo(np.int32).max:
+        # numpy sorts 16-bit numbers by counting.
+        narrow = name_id.astype(np.uint16) if names <= _FEW_NAMES else name_id
+        return _EventsByName(np.argsort(narrow, kind="stable").astype(np.int32), first)
+    order = np.empty(len(name_id), np.int32)
+    in_machine_code(order_by_loop)(np.ascontiguousarray(name_id), first[:-1].copy(), order)
+    return _EventsByName(order, first)
+
+
+def order_by_loop(
+    name_id: npt.NDArray[np.uint32], place: Written[np.int64], order: Written[np.int32]
+) -> None:
+    """Puts the numbers of events by their names, those of one name in order.
+
+    Args:
+        name_id: The name of each event, a number less than the length of `place`.
+        place: Where each name begins in `order`, used up. There is room for the events of each.
+        order: As many numbers as events.
+    """
+    for event in range(len(name_id)):
+        name = int(name_id[event])
+        order[place[name]] = event
+        place[name] += 1
 
 
 def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:

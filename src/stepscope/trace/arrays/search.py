@@ -14,7 +14,7 @@ import numpy.typing as npt
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
-COMPILED_PAYS_FROM = 500_000
+COMPILED_PAYS_FROM = 50_000
 """Number of values from which the compiled loop is used. Below, loading it takes longer."""
 
 _Int64Array = npt.NDArray[np.int64]

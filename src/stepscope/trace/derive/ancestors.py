@@ -61,8 +61,11 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
         first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
         if is_complete:
             return first
-    dense = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return outermost_with(in_machine_code(outermost_by_loop), parent, dense)
+    is_dense = int(keys.min()) >= 0 and int(keys.max()) < len(keys)
+    dense = keys if is_dense else np.unique(keys, return_inverse=True)[1]
+    return outermost_with(
+        in_machine_code(outermost_by_loop), parent, dense.astype(np.int64, copy=False)
+    )
 
 
 def depths(parent: Int64Array) -> Int64Array:

@@ -12,21 +12,20 @@ Step of an event
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import nullable
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, mask_of
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.links import (
-    SEQUENCE_NUMBER,
-    Launches,
     enclosing_operator,
     forward_flows,
     link_forward,
@@ -48,6 +47,8 @@ FOUND_STEPS = (
     " schedule and the loop calls profiler.step()"
 )
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
+_PRODUCTS = ("gemm", "convolution", "attention")
+"""Groups of the operators whose FLOPs are known by their names."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class DerivedTables:
 
     Attributes:
         columns: Row for row alongside `events`, with the columns of `schema.DERIVED`.
+        narrow: The same with smaller types: numbers of events in 32 bits, groups numbered. None if
+            the columns are in a file.
         host_steps: With the columns of `schema.HOST_STEPS`.
         device_steps: With the columns of `schema.DEVICE_STEPS`.
         problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
@@ -67,15 +70,8 @@ class DerivedTables:
     host_steps: pl.DataFrame
     device_steps: pl.DataFrame
     problems: pl.DataFrame
+    narrow: pl.DataFrame | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
-
-
-def looks_into_args() -> pl.Expr:
-    """Selects the rows of `args` that `derive` needs; the others do not change its result."""
-    return pl.any_horizontal(
-        pl.col("args").str.contains(word, literal=True)
-        for word in (COLLECTIVE_NAME, SEQUENCE_NUMBER)
-    )
 
 
 def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
@@ -83,53 +79,94 @@ def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
     return pl.col("name_id").is_in(forward_flows(names).implode())
 
 
-def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
+def derive(
+    tables: Tables,
+    host: pl.DataFrame | None = None,
+    read_args: Callable[[BoolArray], pl.DataFrame] | None = None,
+) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
         tables: The tables. Of `events`, `stream` and `bytes` are not needed.
         host: The host steps, if already known.
+        read_args: Reads `args` in place of `tables.args`, all rows of `looks_into_args`. It is
+            given which events are operators whose operands analyses ask about, to read theirs in
+            the same pass.
     """
     events = tables.events
-    start = events["start_ns"].to_numpy()
+    number = _number_type(len(events))
     nesting = _nest(tables)
     launches = link_launches(events)
     around = enclosing_operator(tables, nesting.parent, step_names(tables))
     operator = link_operators(tables, launches.launch, around)
+    # There are very many events, so columns become narrow as soon as they can, and what links
+    # events is dropped.
+    tables = replace(tables, events=events.drop("correlation", "external_id"))
+    events = tables.events
+    nested = [
+        _numbers(nesting.parent, "parent", number),
+        pl.Series("depth", nesting.depth),
+        pl.Series("self_ns", nesting.self_ns),
+    ]
+    crossing = nesting.crossing
+    del nesting
+    is_work = mask_of(events, GPU_WORK)
+    args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
+    group, kind = _kind_and_group(tables, args, around, launches.launch)
+    del around
 
     host = host_steps(tables) if host is None else host
-    cause = np.where(launches.launch >= 0, launches.launch, operator)
-    is_work = mask_of(events, GPU_WORK)
-    host_index = step_at(host, start)
-    launch_step = np.where(is_work & (cause >= 0), host_index[cause], -1)
-    devices = device_steps(events, launch_step, host)
-    index = _step_index(events, host_index, launch_step, is_work & (cause >= 0), devices)
-
-    step_numbers = host["step"].to_numpy()
-    step = np.where(index >= 0, step_numbers[index], -1) if len(host) else index
-    kind_and_group = _kind_and_group(tables, around, launches.launch)
-    columns = pl.DataFrame(
-        {
-            "event": events["event"],
-            "step": _numbers(step, index >= 0),
-            "parent": _numbers(nesting.parent),
-            "depth": nesting.depth,
-            "self_ns": nesting.self_ns,
-            "launch": _numbers(launches.launch),
-            "op": _numbers(operator),
-            "forward": _numbers(link_forward(tables)),
-            "kind": kind_and_group["kind"],
-            "group": kind_and_group["group"],
-        },
-        schema=DERIVED,
+    host_index = step_at(host, events["start_ns"].to_numpy()).astype(np.int32)
+    work = np.flatnonzero(is_work)
+    cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
+    linked, cause = work[cause >= 0], cause[cause >= 0]
+    launch_step = np.full(len(events), -1, np.int32)
+    launch_step[linked] = host_index[cause]
+    devices = device_steps(events, is_work, launch_step, host)
+    step = _step_of(events, host, host_index, launch_step, linked, devices)
+    del host_index, launch_step
+    is_unlinked = np.zeros(len(events), np.bool_)
+    is_unlinked[work[launches.launch[work] < 0]] = True
+    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, host)
+    narrow = pl.DataFrame(
+        [
+            pl.Series("event", np.arange(len(events), dtype=number)),
+            step,
+            *nested,
+            _numbers(launches.launch, "launch", number),
+            _numbers(operator, "op", number),
+            _numbers(link_forward(tables, args), "forward", number),
+            kind.alias("kind"),
+            group.alias("group"),
+        ]
     )
-    problems = _problems(tables, nesting, launches, is_work=is_work, host=host)
-    return DerivedTables(columns.lazy(), host, devices, problems)
+    wide = narrow.lazy().select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
+    return DerivedTables(wide, host, devices, problems, narrow)
 
 
-def _numbers(values: Int64Array, present: npt.NDArray[np.bool_] | None = None) -> pl.Series:
-    """A column with nulls in the rows that are not present (by default, negative values)."""
-    return nullable(values, values >= 0 if present is None else present, "number")
+def _number_type(events: int) -> type[np.signedinteger[Any]]:
+    """The type of the numbers of events."""
+    return np.int32 if events <= np.iinfo(np.int32).max else np.int64
+
+
+def _numbers(values: Int64Array, name: str, number: type[np.signedinteger[Any]]) -> pl.Series:
+    """A column of numbers of events, with nulls where they are negative."""
+    return nullable(values.astype(number), values >= 0, name)
+
+
+def _asked_about(tables: Tables, operator: Int64Array, is_work: BoolArray) -> BoolArray:
+    """For each event whether it is an operator whose operands analyses ask about.
+
+    Those that launched GPU work, and those whose FLOPs are known by their names.
+    """
+    has_products = tables.names.select(
+        (pl.col("category") == Category.CPU_OP.value)
+        & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
+    )
+    found: BoolArray = has_products.to_series().to_numpy()[tables.events["name_id"].to_numpy()]
+    launching = operator[is_work]
+    found[launching[launching >= 0]] = True
+    return found
 
 
 def _nest(tables: Tables) -> Nesting:
@@ -147,59 +184,80 @@ def _nest(tables: Tables) -> Nesting:
     )
 
 
-def _step_index(
+def _step_of(
     events: pl.DataFrame,
-    host_index: Int64Array,
-    launch_step: Int64Array,
-    is_linked: npt.NDArray[np.bool_],
+    host: pl.DataFrame,
+    host_index: npt.NDArray[np.int32],
+    launch_step: npt.NDArray[np.int32],
+    linked: Int64Array,
     devices: pl.DataFrame,
-) -> Int64Array:
-    """Returns the index of each event's host step; -1 for none."""
+) -> pl.Series:
+    """Returns the number of each event's step; null for none.
+
+    Args:
+        events: The events.
+        host: The host steps.
+        host_index: For each event the index of the host step in which it starts; -1 for none.
+        launch_step: For each piece of work the index of the host step that launched it; else -1.
+        linked: The work whose launch or operator is known.
+        devices: The device steps.
+    """
+    index = host_index.copy()
     on_device = mask_of(events, GPU_CATEGORIES)
-    index = np.where(on_device, -1, host_index)
-    index = np.where(is_linked, launch_step, index)
-    loose = on_device & ~is_linked
-    start = events["start_ns"].to_numpy()
-    device = events["device"].fill_null(-1).to_numpy()
+    index[on_device] = -1
+    index[linked] = launch_step[linked]
+    on_device[linked] = False
+    loose = np.flatnonzero(on_device)
+    rows = events.select("device", "start_ns")[loose]
+    device, start = rows["device"].fill_null(-1).to_numpy(), rows["start_ns"].to_numpy()
     for (number,), steps in devices.group_by(["device"], maintain_order=True):
-        mine = np.nonzero(loose & (device == number))[0]
-        index[mine] = step_at(steps, start[mine])
-    return index
+        mine = device == number
+        index[loose[mine]] = step_at(steps, start[mine])
+    numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
+    return nullable(numbers[index], index >= 0, "step")
 
 
-def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> pl.DataFrame:
-    """Returns kind and group of each event, by its metadata, then its name, then its operator."""
+def _kind_and_group(
+    tables: Tables, args: pl.DataFrame, around: Int64Array, launch: Int64Array
+) -> tuple[pl.Series, pl.Series]:
+    """Returns group and kind of each event, by its metadata, then its name, then its operator.
+
+    Both are columns of words that are numbered (`pl.Enum`).
+    """
     events = tables.events
-    kernels = events.lazy().filter(pl.col("category") == Category.KERNEL.value).select("event")
-    by_metadata = classify_by_metadata(kernels.join(tables.args.lazy(), on="event").collect())
-    # Texts as numbers until the end: there are few, for very many events. `name_id` and `event`
-    # are row numbers, so gathering and placing replace joins.
+    naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
+    category = events["category"].to_physical().gather(naming["event"])
+    by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
+    # Texts as numbers: there are few, for very many events. `name_id` and `event` are row numbers,
+    # so gathering and placing replace joins.
     groups = pl.concat([tables.names["group"], by_metadata["group"]]).unique(maintain_order=True)
     kinds = pl.Series([*(kind.value for kind in Kind), None], dtype=KIND)
     name_id = events["name_id"].to_numpy()
-    named = _places_in(groups, tables.names["group"])[name_id]
-    group = named.copy()
-    kind = _places_in(kinds, tables.names["kind"])[name_id]
+    group_of_name = _places_in(groups, tables.names["group"])
+    group = group_of_name[name_id]
+    kind = _places_in(kinds, tables.names["kind"]).astype(np.int8)[name_id]
     marked = by_metadata["event"].to_numpy()
     kind[marked] = _places_in(kinds, by_metadata["kind"])
     has_group = by_metadata["group"].is_not_null().to_numpy()
     group[marked[has_group]] = _places_in(groups, by_metadata["group"])[has_group]
-    is_unnamed = (groups == "collective").fill_null(value=False).to_numpy()[group]
-    is_unnamed &= (kinds == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()[kind]
+    words = groups.to_list()
+    is_unnamed = kind == list(Kind).index(Kind.COMMUNICATION)
+    is_unnamed &= group == (words.index("collective") if "collective" in words else -1)
     unnamed = np.flatnonzero(is_unnamed)
     if len(unnamed):
         # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
         telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-        is_known = groups.is_in(telling).fill_null(value=False).to_numpy()[named]
+        tells = groups.is_in(telling).fill_null(value=False).to_numpy()[group_of_name]
         outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
         while True:
-            searching = (outer >= 0) & ~is_known[outer]
+            searching = (outer >= 0) & ~tells[name_id[outer]]
             if not searching.any():
                 break
             outer[searching] = around[outer[searching]]
         known = outer >= 0
-        group[unnamed[known]] = named[outer[known]]
-    return pl.DataFrame([kinds.gather(kind).alias("kind"), groups.gather(group).alias("group")])
+        group[unnamed[known]] = group_of_name[name_id[outer[known]]]
+    numbered = groups.cast(pl.Enum(groups.drop_nulls()))
+    return numbered.gather(group), kinds.gather(kind)
 
 
 def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:
@@ -210,13 +268,20 @@ def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:
 
 def _problems(
     tables: Tables,
-    nesting: Nesting,
-    launches: Launches,
-    *,
-    is_work: npt.NDArray[np.bool_],
+    crossing: BoolArray,
+    ambiguous: int,
+    is_unlinked: BoolArray,
     host: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Reports what looks wrong about nesting, links and steps."""
+    """Reports what looks wrong about nesting, links and steps.
+
+    Args:
+        tables: The tables.
+        crossing: Which events cross others, as `Nesting.crossing`.
+        ambiguous: How many events have several possible launches, as `Launches.ambiguous`.
+        is_unlinked: Which events are GPU work without a launch.
+        host: The host steps.
+    """
     rows: list[tuple[str, int, str | None, str]] = []
 
     def note(problem: str, which: npt.NDArray[np.bool_] | int, message: str) -> None:
@@ -231,19 +296,19 @@ def _problems(
     events = tables.events
     note(
         "events_cross",
-        nesting.crossing,
+        crossing,
         "events on one thread overlap without nesting; each got the innermost event that contains"
         " it as its parent",
     )
     note(
         "ambiguous_correlation",
-        launches.ambiguous,
+        ambiguous,
         "GPU events whose correlation matches several calls, as in files merged from several"
         " processes; the most likely call was used",
     )
     note(
         "unlinked_gpu_work",
-        is_work & (launches.launch < 0),
+        is_unlinked,
         "GPU work without a launch call, assigned to steps by its time on the device",
     )
     if host.is_empty() and len(tables.events):

@@ -29,11 +29,9 @@ import polars as pl
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.derive.ancestors import nearest_above
+from stepscope.trace.derive.told import SEQUENCE_NUMBER
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
-
-SEQUENCE_NUMBER = 'equence number"'
-"""Occurs in the arguments of operators numbered by autograd, in every version of the format."""
 
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
@@ -161,23 +159,27 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
     return operator
 
 
-def link_forward(tables: Tables) -> Int64Array:
-    """Returns the forward operator of each backward operator; -1 for other events."""
+def link_forward(tables: Tables, args: pl.DataFrame) -> Int64Array:
+    """Returns the forward operator of each backward operator; -1 for other events.
+
+    Args:
+        tables: The tables.
+        args: The rows of `args` with sequence numbers, and any others.
+    """
     forward = np.full(len(tables.events), -1, np.int64)
     _forward_by_flows(tables, forward)
-    _forward_by_sequence(tables, forward)
+    _forward_by_sequence(tables, args, forward)
     return forward
 
 
-def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
+def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: Int64Array) -> None:
+    counted = args.filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True))
+    # `event` is the row number, so rows are gathered instead of joined.
+    rows = tables.events.select("category", "lane_id", "start_ns")[counted["event"]]
     numbered = (
-        tables.events.lazy()
+        pl.concat([counted.select("event", "args"), rows], how="horizontal")
+        .lazy()
         .filter(pl.col("category") == Category.CPU_OP.value)
-        .select("event", "lane_id", "start_ns")
-        .join(
-            tables.args.lazy().filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True)),
-            on="event",
-        )
         .select(
             "event",
             "lane_id",

@@ -30,7 +30,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import GPU_WORK, mask_of
+from stepscope.trace.categories import mask_of
 from stepscope.trace.derive.unannotated import unannotated_steps
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
@@ -168,26 +168,33 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
     return np.where(inside, index, -1)
 
 
-def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFrame) -> pl.DataFrame:
+def device_steps(
+    events: pl.DataFrame,
+    is_work: npt.NDArray[np.bool_],
+    launch_step: npt.NDArray[np.int32],
+    host: pl.DataFrame,
+) -> pl.DataFrame:
     """Returns the device steps, with the columns of `schema.DEVICE_STEPS`.
 
     Args:
         events: The events table.
+        is_work: For each event whether it is GPU work.
         launch_step: For each event, the index in `host` of the step that launched it; -1 if
             unknown or outside any step.
         host: The result of `host_steps`.
     """
-    is_work = mask_of(events, GPU_WORK) & events["device"].is_not_null().to_numpy()
-    devices = events.filter(is_work)["device"].unique().sort().to_list()
+    rows = np.flatnonzero(is_work)
+    work = events.select("device", "start_ns", "dur_ns")[rows]
+    has_device = work["device"].is_not_null()
+    if not has_device.all():
+        work, rows = work.filter(has_device), rows[has_device.to_numpy()]
+    devices = work["device"].unique().sort().to_list()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
-    linked = is_work & (launch_step >= 0)
-    device = (
-        events["device"].to_numpy()
-        if not events["device"].has_nulls()
-        else (events["device"].fill_null(-1).to_numpy())
-    )
-    start, end = events["start_ns"].to_numpy(), (events["start_ns"] + events["dur_ns"]).to_numpy()
+    launch_step = launch_step[rows]
+    linked = launch_step >= 0
+    device = work["device"].to_numpy()
+    start, end = work["start_ns"].to_numpy(), (work["start_ns"] + work["dur_ns"]).to_numpy()
     parts = []
     for number in devices:
         mine = linked & (device == number)
@@ -196,7 +203,7 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
         if is_linked:
             follows = np.concatenate(([False], ends[:-1] == starts[1:]))
             least = np.where(follows, starts[0], starts)
-            other = is_work & (launch_step < 0) & (device == number)
+            other = ~linked & (device == number)
             for step in np.flatnonzero(~follows):
                 own = mine & (launch_step == step)
                 least[step] = max(starts[step], _backlog_end(start, end, own, other))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import io
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ _CONVERTED: dict[type[pl.DataType], int] = {
 }
 _ROWS_PER_GROUP = 1 << 18  # about: readers take a group at once
 
+Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
+"""Types of columns by their names."""
+
 
 def prepare() -> None:
     """Compiles the encoders, unless their machine code is kept from earlier.
@@ -50,12 +54,14 @@ def prepare() -> None:
     deque(pages or (), maxlen=0)
 
 
-def write(frame: pl.DataFrame, target: Path) -> bool:
+def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool:
     """Writes a table as a Parquet file.
 
     Args:
         frame: The table.
         target: The file, which is replaced.
+        types: Types to write the columns as, where the table holds them in narrower ones; they are
+            cast one row group at a time.
 
     Returns:
         Whether it was written: not if it has other columns than integers of 32 or 64 bits,
@@ -64,7 +70,8 @@ def write(frame: pl.DataFrame, target: Path) -> bool:
     Raises:
         OSError: The file cannot be written.
     """
-    if not all(map(is_suitable, frame.dtypes)):
+    schema = _cast(frame.clear(), types).schema
+    if not all(map(is_suitable, schema.dtypes())):
         return False
     groups = []
     contents = [_MAGIC]
@@ -72,7 +79,7 @@ def write(frame: pl.DataFrame, target: Path) -> bool:
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
     scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
-        rows = frame[start : start + rows_each]
+        rows = _cast(frame[start : start + rows_each], types)
         chunks: list[Value] = []
         began = at
         for column in rows.iter_columns():
@@ -83,23 +90,27 @@ def write(frame: pl.DataFrame, target: Path) -> bool:
             chunks.append(Struct({2: Long(at), 3: chunk.description}))
             at += chunk.size
         groups.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
-    footer = _footer(frame, groups)
-    contents += [footer, len(footer).to_bytes(4, "little"), _MAGIC]
-    target.write_bytes(b"".join(contents))
+    footer = _footer(schema, len(frame), groups)
+    with target.open("wb") as file:
+        file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
     return True
 
 
-def _footer(frame: pl.DataFrame, groups: list[Struct]) -> bytes:
+def _cast(frame: pl.DataFrame, types: Types | None) -> pl.DataFrame:
+    return frame if types is None else frame.cast(pl.Schema(types))
+
+
+def _footer(columns: Mapping[str, pl.DataType], rows: int, groups: list[Struct]) -> bytes:
     in_order = Struct({1: Struct({})})  # by the order of the type
-    root = Struct({4: b"root", 5: len(frame.columns)})
-    elements = [_element(name, dtype) for name, dtype in frame.schema.items()]
-    schema = _arrow_schema(tuple(frame.schema.items()))
+    root = Struct({4: b"root", 5: len(columns)})
+    elements = [_element(name, dtype) for name, dtype in columns.items()]
+    schema = _arrow_schema(tuple(columns.items()))
     return encoded(
         Struct(
             {
                 1: 1,
                 2: [root, *elements],
-                3: Long(len(frame)),
+                3: Long(rows),
                 4: groups,
                 5: [Struct({1: b"ARROW:schema", 2: schema})],
                 6: b"Stepscope",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.trace.schema import DERIVED as COLUMNS
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.trace.store.part import write_table
 
@@ -74,13 +75,14 @@ class DerivedFiles:
             The same tables, with their files if they could be cached.
         """
         frames = {
-            "columns": derived.columns.collect(),
             "host_steps": derived.host_steps,
             "device_steps": derived.device_steps,
             "problems": derived.problems,
         }
 
         def write(directory: Path) -> None:
+            columns = derived.columns.collect() if derived.narrow is None else derived.narrow
+            write_table(columns, directory / "columns.parquet", COLUMNS)
             for name, frame in frames.items():
                 write_table(frame, directory / f"{name}.parquet")
 
@@ -122,7 +124,8 @@ def _from_files(files: DerivedFiles, derived: DerivedTables) -> DerivedTables:
     kept = files.keep(derived)
     if not kept.files:
         return kept
-    return replace(kept, columns=pl.scan_parquet(kept.files["derived"], glob=False))
+    columns = pl.scan_parquet(kept.files["derived"], glob=False)
+    return replace(kept, columns=columns, narrow=None)
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:

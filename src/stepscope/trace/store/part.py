@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +13,17 @@ _LARGE_ROWS = 20_000
 _ROWS_PER_GROUP = 1 << 18  # Polars divides even smaller tables, which compresses text less
 
 
-def write_table(frame: pl.DataFrame, target: Path) -> None:
+Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
+"""Types of columns by their names."""
+
+
+def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -> None:
     """Writes a table as a Parquet file.
+
+    Args:
+        frame: The table.
+        target: The file, which is replaced.
+        types: Types to write the columns as, where the table holds them in narrower ones.
 
     Raises:
         OSError: The file cannot be written.
@@ -22,15 +31,16 @@ def write_table(frame: pl.DataFrame, target: Path) -> None:
     """
     if len(frame) >= _LARGE_ROWS:
         write = _fast_writer()
-        if write is not None and write(frame, target):
+        if write is not None and write(frame, target, types):
             return
-    frame.write_parquet(
+    whole = frame if types is None else frame.cast(pl.Schema(types))
+    whole.write_parquet(
         target, compression="zstd", compression_level=1, row_group_size=_ROWS_PER_GROUP
     )
 
 
 @functools.cache
-def _fast_writer() -> Callable[[pl.DataFrame, Path], bool] | None:
+def _fast_writer() -> Callable[[pl.DataFrame, Path, Types | None], bool] | None:
     """Returns the fast writer; None if it cannot be compiled, as in a frozen program."""
     try:
         from stepscope.trace.parquet.writer import prepare, write

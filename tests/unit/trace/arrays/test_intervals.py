@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stepscope.trace.arrays import intervals as iv
@@ -39,6 +39,29 @@ def test_algebra_of_two_sets(first, second):
     assert as_set(iv.union(a, b)) == moments(first) | moments(second)
     assert as_set(iv.intersection(a, b)) == moments(first) & moments(second)
     assert as_set(iv.difference(a, b)) == moments(first) - moments(second)
+
+
+STATES = st.sets(st.integers(1, 3), min_size=1).map(tuple)  # in the first, in the second, in both
+
+
+@given(PAIRS, PAIRS, STATES)
+def test_the_loop_combines_sets_as_the_sweep_does(first, second, wanted):
+    sets = merged(first), merged(second)
+    assume(len(sets[0]) and len(sets[1]))
+    looped = iv.combine_with(iv.combine_by_loop, *sets, wanted)
+    assert looped == iv.combine_vectorised(*sets, wanted)
+
+
+@pytest.mark.parametrize("threshold", [1, 10**9])
+def test_small_and_large_sets_are_combined_alike(monkeypatch, threshold):
+    monkeypatch.setattr(iv, "COMPILED_PAYS_FROM", threshold)
+    random = np.random.default_rng(3)
+    starts = random.integers(0, 3000, 400).reshape(2, -1)
+    pairs = [list(zip(some, some + random.integers(0, 9, 200), strict=True)) for some in starts]
+    first, second = map(merged, pairs)
+    assert as_set(iv.union(first, second)) == as_set(first) | as_set(second)
+    assert as_set(iv.intersection(first, second)) == as_set(first) & as_set(second)
+    assert as_set(iv.difference(first, second)) == as_set(first) - as_set(second)
 
 
 @given(PAIRS, TIME, TIME)

@@ -27,6 +27,10 @@ def test_shape_and_types_follow_the_schema():
     build.launch(2, 1, 5, 2)
     full = derive(build.build())
     assert full.columns.collect().schema == empty.columns.collect().schema
+    assert full.narrow is not None
+    assert full.narrow.columns == list(DERIVED)
+    assert full.narrow.cast(pl.Schema(DERIVED)).equals(full.columns.collect())
+    assert full.narrow.schema["parent"] == pl.Int32
     assert list(full.host_steps.schema) == list(HOST_STEPS)
     assert list(full.device_steps.schema) == list(DEVICE_STEPS)
     assert full.columns.collect()["event"].to_list() == [0, 1, 2]

@@ -41,6 +41,19 @@ def test_large_tables_of_numbers_and_text_are_written_fast(
     assert pl.read_parquet(file).equals(table)
 
 
+@pytest.mark.parametrize("rows", [300, 99])
+def test_narrow_columns_are_written_as_what_they_stand_for(tmp_path: Path, rows: int) -> None:
+    types = {"event": pl.Int64, "word": pl.String}
+    wide = _NUMBERS[:rows]
+    narrow = wide.cast({"event": pl.Int32, "word": pl.Enum(["a", "b"])})
+    file = tmp_path / "part.parquet"
+    part.write_table(narrow, file, types)
+    assert _is_fast(file) is (rows == 300)
+    found = pl.read_parquet(file)
+    assert found.equals(wide)
+    assert found.schema == wide.schema
+
+
 def test_without_source_code_polars_writes_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
