@@ -15,9 +15,11 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import side_by_side
+from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.categories import mask_of
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
@@ -93,15 +95,14 @@ class OperatorForest:
 @remembered
 def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest:
     """Nest the operators and annotations of a trace."""
-    step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
+    is_step_name = names_that(trace, is_step())
     events = side_by_side(
         trace,
         ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
         ["step", "forward"],
     )
-    is_operator = events["category"].is_in(
-        [Category.CPU_OP.value, Category.USER_ANNOTATION.value]
-    ) & ~events["name_id"].is_in(step_names["name_id"].implode())
+    is_operator = mask_of(events, (Category.CPU_OP, Category.USER_ANNOTATION))
+    is_operator &= ~is_step_name[events["name_id"].to_numpy()]
     rows = events.filter(is_operator)
     start = rows["start_ns"].to_numpy().astype(np.int64, copy=False)
     nesting = nest(

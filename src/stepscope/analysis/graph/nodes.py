@@ -43,16 +43,11 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
             "lane_id": graph.lane[nodes],
         }
     )
-    recorded = recorded_work(trace).select(
-        "event", "name_id", "device", "bytes", "kind", "group", "launch", "op"
-    )
+    recorded = recorded_work(trace)[
+        ["event", "name_id", "device", "bytes", "kind", "group", "launch", "op"]
+    ]
     work = table.join(recorded, on="event", how="left", maintain_order="left")
-    work = work.join(
-        trace.names.select("name_id", "name").collect(),
-        on="name_id",
-        how="left",
-        maintain_order="left",
-    )
+    work = work.hstack([trace.name_rows["name"][work["name_id"]]])
     asked = scope or Scope()
     if asked.devices is not None:
         work = work.filter(pl.col("device").is_in(list(asked.devices)))
@@ -83,22 +78,23 @@ def spans_of_threads(
     first, last = graph.host_window
     within = np.flatnonzero((starts >= first) & (starts < last))
     events = events[within[by_group_and_time(None, starts[within])]]
-    return columns[events].select(
-        pl.Series("event", events, pl.Int64),
-        "name_id",
-        "lane_id",
-        "start_ns",
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+    found = columns[events]
+    return pl.DataFrame(
+        [
+            pl.Series("event", events, pl.Int64),
+            *found["name_id", "lane_id", "start_ns"],
+            (found["start_ns"] + found["dur_ns"]).alias("end_ns"),
+        ]
     )
 
 
 def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
     """The same as `spans_of_threads`, with `name`, `group` and `op` (the operator around each)."""
     spans = spans_of_threads(trace, graph, condition)
-    operators = trace.derived.select("op").collect()["op"].gather(spans["event"])
+    operators = trace.derived.select("op").collect()["op"][spans["event"]]
     # `name_id` is the row number, so gathering replaces a join.
-    names = trace.names.select("name", "group").collect()
-    return spans.hstack(names[spans["name_id"]]).with_columns(op=operators)
+    names = trace.name_rows["name", "group"]
+    return spans.hstack(names[spans["name_id"]]).hstack([operators])
 
 
 def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -42,14 +42,23 @@ def events_named(
         condition: Of rows of `names`.
         lanes: Only events on these lanes.
     """
-    names = trace.names.select(condition.fill_null(value=False).alias("is_named")).collect()
+    is_named = names_that(trace, condition)
+    if not is_named.any():
+        return np.zeros(0, np.int64)
     columns = trace.columns("name_id", "lane_id")
-    chosen = names["is_named"].to_numpy()[columns["name_id"].to_numpy()]
+    chosen = is_named[columns["name_id"].to_numpy()]
     if lanes is not None:
         is_there = np.zeros(trace.lanes.height, np.bool_)
         is_there[list(lanes)] = True
         chosen &= is_there[columns["lane_id"].to_numpy()]
     return np.flatnonzero(chosen)
+
+
+def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:
+    """For each row of `names` whether it meets a condition; not where the condition is null."""
+    met = trace.name_rows.select(condition.fill_null(value=False).alias("met"))["met"]
+    found: BoolArray = met.to_numpy()
+    return found
 
 
 def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
@@ -60,10 +69,14 @@ def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
             takes longer to look for in a text than a number to look up.
         told: The expression.
     """
-    names = rows.select("name_id", "name").unique("name_id").select("name_id", told=told)
-    return rows.select("name_id").join(names, on="name_id", how="left", maintain_order="left")[
-        "told"
-    ]
+    ids = rows["name_id"]
+    if ids.is_empty():
+        return rows.select(told=told)["told"]
+    names = rows["name_id", "name"].lazy().unique("name_id").select("name_id", told=told).collect()
+    row = ids.to_numpy()
+    place = np.zeros(int(row.max()) + 1, np.uint32)
+    place[names["name_id"].to_numpy()] = np.arange(len(names))
+    return names["told"].gather(place[row])
 
 
 def is_training(trace: Trace) -> bool:
@@ -71,7 +84,7 @@ def is_training(trace: Trace) -> bool:
     of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
         "name"
     ).str.starts_with("autograd::engine")
-    return not trace.names.filter(of_training).select("name_id").head(1).collect().is_empty()
+    return bool(names_that(trace, of_training).any())
 
 
 def launching_calls(trace: Trace) -> int:
