@@ -61,8 +61,15 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
         first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
         if is_complete:
             return first
-    dense = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return outermost_with(in_machine_code(outermost_by_loop), parent, dense)
+    return outermost_with(in_machine_code(outermost_by_loop), parent, _dense(keys))
+
+
+def _dense(keys: Int64Array) -> Int64Array:
+    """Keys that are equal where these are, from 0, in a range not much larger than their number."""
+    least = int(keys.min(initial=0))
+    if int(keys.max(initial=0)) - least <= 4 * len(keys):
+        return keys - least  # as they are: to number the distinct ones takes a sort
+    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
 
 
 def depths(parent: Int64Array) -> Int64Array:
