@@ -17,7 +17,6 @@ from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import OF_THE_RUN, RULES
-from stepscope.advice.second_thread import SecondThread, second_thread
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
@@ -36,6 +35,7 @@ from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.second_thread import SecondThread, second_thread
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord

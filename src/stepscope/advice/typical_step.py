@@ -74,13 +74,18 @@ def _nearest_to_median(steps: pl.DataFrame) -> dict[str, int] | None:
 def _events(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
     """What overlaps the step, cut to it: lane_id, device, stream, category, kind, name, times."""
     names = trace.names.select("name_id", "name")
+    times = trace.columns("start_ns", "dur_ns")
+    starts, lengths = times["start_ns"].to_numpy(), times["dur_ns"].to_numpy()
+    overlaps = (starts < end_ns) & (starts + lengths > start_ns) & (lengths > 0)
+    rows = np.flatnonzero(overlaps)
+    # A step is a small part of the trace: only the stretch of the file that holds it is read.
+    first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+    stretch = [
+        table.slice(first, last - first) for table in (trace.events, trace.derived.select("kind"))
+    ]
     return (
-        pl.concat([trace.events, trace.derived.select("kind")], how="horizontal")
-        .filter(
-            (pl.col("start_ns") < end_ns)
-            & (pl.col("start_ns") + pl.col("dur_ns") > start_ns)
-            & (pl.col("dur_ns") > 0)
-        )
+        pl.concat(stretch, how="horizontal")
+        .filter(pl.Series(overlaps[first:last]))
         .join(names, on="name_id", how="left", maintain_order="left")
         .select(
             "lane_id", "device", "stream", "name",

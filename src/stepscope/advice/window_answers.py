@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from stepscope.advice.drawn_step import TypicalStep
-from stepscope.advice.second_thread import second_thread
 from stepscope.advice.typical_step import typical_step
 from stepscope.advice.window_details import (
     MOST_ROWS,
@@ -18,11 +18,12 @@ from stepscope.advice.window_details import (
     Recording,
     WindowDetails,
 )
-from stepscope.analysis.contents import describe
+from stepscope.analysis.contents import recorder_of
 from stepscope.analysis.questions import question
 from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError
 from stepscope.run.working import working
 from stepscope.trace.load import load
@@ -71,13 +72,20 @@ def _answer(name: str, trace: Trace, asked: Scope) -> DetailedAnswer | str:
 
 
 def _recording(trace: Trace) -> Recording:
-    contents = describe(trace)
-    gpus = contents.devices.filter(pl.col("events") > 0)["name"].drop_nulls().unique().sort()
+    recorder = recorder_of(trace)
     return Recording(
-        path=contents.path,
-        producer=contents.producer,
-        accelerator=contents.accelerator,
-        gpus=tuple(gpus),
-        backend=contents.backend,
-        header=dict(contents.header),
+        path=trace.path,
+        producer=recorder.producer,
+        accelerator=recorder.accelerator,
+        gpus=_gpus_with_events(trace),
+        backend=recorder.backend,
+        header=recorder.header,
     )
+
+
+def _gpus_with_events(trace: Trace) -> tuple[str, ...]:
+    """The distinct names of the GPUs that events of the trace are on."""
+    events = np.bincount(trace.columns("lane_id")["lane_id"].to_numpy(), minlength=len(trace.lanes))
+    used = trace.lanes["device"].filter(pl.Series(events > 0))
+    names = trace.devices.filter(pl.col("device").is_in(used.drop_nulls().implode()))["name"]
+    return tuple(names.drop_nulls().unique().sort())

@@ -29,6 +29,7 @@ import polars as pl
 from stepscope.analysis.calls.allocations import is_allocation, memory_events
 from stepscope.analysis.calls.collectives import LEAST_PEERS, PEERS
 from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -283,12 +284,7 @@ def _allocation_within(
     trace: Trace, first: Int64Array, last: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Number of allocating and freeing calls that overlap each window, and their time in it."""
-    names = trace.names.filter(is_allocation()).select("name_id").collect()
-    calls = (
-        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-        .select("start_ns", "dur_ns")
-        .collect()
-    )
+    calls = trace.columns("start_ns", "dur_ns")[events_named(trace, is_allocation())]
     start = calls["start_ns"].to_numpy()
     end = start + calls["dur_ns"].to_numpy()
     by_end = np.argsort(end, kind="stable")

@@ -247,7 +247,7 @@ def _nodes(trace: Trace, paths: _Paths, sums: dict[str, Int64Array]) -> pl.DataF
     )
     return _ordered(
         nodes.join(
-            trace.names.select("name_id", "name", "category").collect(),
+            trace.name_rows[["name_id", "name", "category"]],
             on="name_id",
             how="left",
             maintain_order="left",

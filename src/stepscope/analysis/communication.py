@@ -30,6 +30,7 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, GpuWork, gpu_work
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
@@ -173,14 +174,8 @@ def _held_up(trace: Trace, lane: int | None) -> intervals.Intervals:
     """When a thread waits for collectives of others, or is inside an operator that asks for one."""
     if lane is None:
         return intervals.empty()
-    names = trace.names.filter(pl.col("name").str.contains(_ASKING)).select("name_id").collect()
-    asking = (
-        trace.events.filter(
-            pl.col("lane_id") == lane, pl.col("name_id").is_in(names["name_id"].implode())
-        )
-        .select("start_ns", "dur_ns")
-        .collect()
-    )
+    asked = events_named(trace, pl.col("name").str.contains(_ASKING), (lane,))
+    asking = trace.columns("start_ns", "dur_ns")[asked]
     return intervals.union(communication_waits(trace, (lane,))[lane], _union(asking))
 
 

@@ -180,16 +180,16 @@ def _longest_names(trace: Trace, rows: pl.DataFrame) -> tuple[str, ...]:
         .sort("dur_ns", "name_id", descending=[True, False])
         .head(_MOST_NAMES)
     )
-    names = trace.names.select("name").collect()["name"]
-    return tuple(str(name)[:_LONGEST_NAME] for name in names.gather(top["name_id"]))
+    names = trace.name_rows["name"][top["name_id"]]
+    return tuple(str(name)[:_LONGEST_NAME] for name in names)
 
 
 def _uncounted(trace: Trace) -> tuple[list[str], int]:
     """Categories on devices that are not known, as recorded, and the time of their events."""
-    unknown = pl.col("category") == Category.OTHER.value
-    names = trace.names.filter(unknown).select("name_id", "raw_category").collect()
-    if names.is_empty():
+    is_unknown = trace.name_rows["category"] == Category.OTHER.value
+    if not is_unknown.any():
         return [], 0
+    names = trace.name_rows.filter(is_unknown).select("name_id", "raw_category")
     events = (
         trace.events.filter(
             pl.col("name_id").is_in(names["name_id"].implode()), pl.col("dur_ns") > 0
@@ -208,11 +208,10 @@ def _uncounted(trace: Trace) -> tuple[list[str], int]:
 
 def _with_kind(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with `kind`: what their group is called, of compiled kernels what they fuse."""
-    names = trace.names.select("name_id", "name").collect()
-    fused = names.select("name_id", fused=group_of_fused(pl.col("name")))
+    fused = trace.name_rows.select(fused=group_of_fused(pl.col("name")))
     group = pl.col("group").fill_null("other")
     inside = pl.col("fused").replace_strict(KINDS, default=None, return_dtype=pl.String)
-    return rows.join(fused, on="name_id", how="left", maintain_order="left").with_columns(
+    return rows.hstack(fused[rows["name_id"]]).with_columns(
         kind=pl.when((group == "triton") & inside.is_not_null())
         .then(pl.concat_str(pl.lit("compiled "), inside))
         .otherwise(group.replace_strict(KINDS, default=group, return_dtype=pl.String))

@@ -58,9 +58,21 @@ class Contents:
     problems: pl.DataFrame
 
 
+@dataclass(frozen=True)
+class Recorder:
+    """Who recorded a trace, and where: the attributes of `Contents` by these names."""
+
+    producer: str
+    accelerator: str | None
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+    header: dict[str, object]
+
+
 def describe(trace: Trace) -> Contents:
     """Say what a trace holds."""
-    names = trace.names.collect()
+    names = trace.name_rows
     counts = (
         trace.events.group_by("category", "lane_id", "name_id")
         .agg(
@@ -71,26 +83,21 @@ def describe(trace: Trace) -> Contents:
         )
         .collect()
     )
-    distributed = trace.header.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
+    recorder = recorder_of(trace)
     location = Path(trace.path)
     return Contents(
         path=trace.path,
         size_bytes=location.stat().st_size if location.is_file() else None,
         store=None if trace.store is None else str(trace.store),
-        producer=_producer(trace, names),
-        accelerator=_accelerator(names),
-        rank=_integer(distributed.get("rank")),
-        world_size=_integer(distributed.get("world_size")),
-        backend=backend if isinstance(backend := distributed.get("backend"), str) else None,
+        producer=recorder.producer,
+        accelerator=recorder.accelerator,
+        rank=recorder.rank,
+        world_size=recorder.world_size,
+        backend=recorder.backend,
         start_ns=counts["start_ns"].min() if len(counts) else None,  # type: ignore[arg-type]
         end_ns=counts["end_ns"].max() if len(counts) else None,  # type: ignore[arg-type]
         base_time_ns=trace.base_time_ns,
-        header={
-            key: value
-            for key, value in trace.header.items()
-            if isinstance(value, (str, int, float, bool)) and len(str(value)) <= 200
-        },
+        header=recorder.header,
         devices=_devices(trace, counts),
         steps=trace.steps,
         lanes=_with_events(trace.lanes, counts, "lane_id"),
@@ -104,6 +111,24 @@ def describe(trace: Trace) -> Contents:
         .sort("events", "category", descending=[True, False]),
         tables=_table_sizes(trace, names, counts),
         problems=trace.all_problems,
+    )
+
+
+def recorder_of(trace: Trace) -> Recorder:
+    """Say who recorded a trace, and where; reads no events."""
+    distributed = trace.header.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    return Recorder(
+        producer=_producer(trace, trace.name_rows),
+        accelerator=_accelerator(trace.name_rows),
+        rank=_integer(distributed.get("rank")),
+        world_size=_integer(distributed.get("world_size")),
+        backend=backend if isinstance(backend := distributed.get("backend"), str) else None,
+        header={
+            key: value
+            for key, value in trace.header.items()
+            if isinstance(value, (str, int, float, bool)) and len(str(value)) <= 200
+        },
     )
 
 

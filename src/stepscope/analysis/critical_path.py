@@ -308,7 +308,7 @@ def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
         )
         .group_by("name_id", "cause")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns"))
-        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .join(trace.name_rows["name_id", "name"], on="name_id")
         .group_by("name", "cause")
         .agg(pl.col("count", "total_ns").sum())
         .sort("total_ns", "name", "cause", descending=[True, False, False])

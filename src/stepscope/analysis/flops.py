@@ -35,6 +35,7 @@ from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
 from stepscope.analysis.hardware.tensor_cores import MATRIX_GROUPS
 from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
+from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -201,8 +202,7 @@ def _with_measures(
     known = owner >= 0
     device[owner[known]] = members["device"].to_numpy()[known]
     uses_tf32 = np.zeros(len(forest), np.bool_)
-    tf32_names = trace.names.filter(pl.col("name").str.contains(_TF32)).select("name_id").collect()
-    is_tf32 = members["name_id"].is_in(tf32_names["name_id"].implode()).to_numpy()
+    is_tf32 = names_that(trace, pl.col("name").str.contains(_TF32))[members["name_id"].to_numpy()]
     uses_tf32[owner[known & is_tf32]] = True
     plain = pl.col("type").replace_strict(_TYPES, default=None, return_dtype=pl.String)
     float8 = pl.col("type").str.starts_with("float8")

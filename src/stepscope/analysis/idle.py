@@ -100,7 +100,8 @@ class IdleCauses:
 
     def of(self, cause: str) -> int:
         """Idle time of one cause, in ns."""
-        return int(self.causes.filter(pl.col("cause") == cause)["idle_ns"].sum())
+        idle_ns: dict[str, int] = dict(self.causes["cause", "idle_ns"].iter_rows())
+        return idle_ns.get(cause, 0)
 
 
 @remembered
@@ -179,13 +180,14 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
 
 def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Add `activity`: in words what explains each row, from its note and its `name_id`."""
-    names = trace.names.select("name_id", "name").collect()
+    names = trace.name_rows["name"].gather(rows["name_id"])
     # Which work waited says less than why it did, and refilling is no matter of single operators.
     by_note = pl.col("note").is_in([NOTES[code] for code in _SAID_BY_NOTE])
-    return rows.join(names, on="name_id", how="left", maintain_order="left").with_columns(
+    note = pl.col("note").cast(pl.String)
+    return rows.hstack([names]).with_columns(
         activity=pl.when(by_note)
-        .then(pl.col("note").cast(pl.String))
-        .otherwise(pl.coalesce("name", pl.col("note").cast(pl.String), pl.lit("between operators")))
+        .then(note)
+        .otherwise(pl.coalesce("name", note, pl.lit("between operators")))
     )
 
 
@@ -194,8 +196,7 @@ def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
     ids = trace.columns("name_id")["name_id"]
     if ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.UInt32)
-    found = ids.gather(events.fill_null(0))
-    return pl.select(pl.when(events.is_not_null()).then(found)).to_series()
+    return ids.gather(events)
 
 
 def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
@@ -263,11 +264,7 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
     )
     op = operators_of_events(trace)
     ended = table["ended_by"]
-    ops = (
-        pl.select(pl.when(ended.is_not_null()).then(op.gather(ended.fill_null(0)))).to_series()
-        if len(op)
-        else ended
-    )
+    ops = op.gather(ended) if len(op) else ended
     return table.select(
         "device",
         "step",

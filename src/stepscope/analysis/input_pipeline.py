@@ -205,7 +205,7 @@ def _inside(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
             pl.col("dur_ns").sum().alias("total_ns"),
             pl.col("self_ns").sum(),
         )
-        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .join(trace.name_rows["name_id", "name"], on="name_id")
         .sort("self_ns", "name", "total_ns", "count", descending=[True, False, True, True])
         .head(MOST_INSIDE)
         .select("name", "count", "total_ns", "self_ns")

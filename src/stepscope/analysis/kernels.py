@@ -13,7 +13,9 @@ graph share one launching call and never count as faster than it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -21,9 +23,11 @@ import polars as pl
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.calls.kernel_sequences import kernel_sequences
 from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -79,8 +83,18 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
     """
-    work = gpu_work(trace, scope)
-    rows = _with_flags(trace, work)
+    with second_thread(trace) as beside:
+        beside.prepare(lambda: parents_of_events(trace))
+        work = gpu_work(trace, scope)
+        rows = _with_flags(trace, work)
+        sequences = beside.begin(partial(kernel_sequences, trace, rows))
+        return _summed_up(trace, work, rows, sequences)
+
+
+def _summed_up(
+    trace: Trace, work: GpuWork, rows: pl.DataFrame, sequences: Callable[[], pl.DataFrame]
+) -> Kernels:
+    """The answer, from the rows of the scope and the sequences that are being looked for."""
     work_ns = int(rows["dur_ns"].sum())
     table = _by_name(trace, rows, work_ns)
     is_kernel = pl.col("category") == Category.KERNEL.value
@@ -103,7 +117,7 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
         short=table.filter(pl.col("short") > 0)
         .sort("short", "total_ns", "name", "event", descending=[True, True, False, False])
         .select("name", "group", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),
-        sequences=kernel_sequences(trace, rows),
+        sequences=sequences(),
         tensor_cores=use.table,
         counters=_counters(trace),
         scope=work.answered,
@@ -159,7 +173,7 @@ def _by_name(trace: Trace, rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
     )
     shapes = _launch_shapes(trace, rows)
     return (
-        table.join(trace.names.select("name_id", "name").collect(), on="name_id", how="left")
+        table.join(trace.name_rows["name_id", "name"], on="name_id", how="left")
         .join(shapes, on="name_id", how="left")
         .sort("total_ns", "name", "event", descending=[True, False, False])
         .select("name", pl.exclude("name", "name_id", "event"), "event")

@@ -343,7 +343,7 @@ def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:
         )
     places = call_places(trace, events)
     ids = trace.columns("name_id")["name_id"].gather(events)
-    inner = trace.names.select("name").collect()["name"].gather(ids)
+    inner = trace.name_rows["name"].gather(ids)
     mask = pl.Series(known)
     return pl.select(
         operator=pl.when(mask).then(places["operator"]).otherwise(pl.lit(NO_OPERATOR)),

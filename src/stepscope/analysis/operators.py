@@ -217,7 +217,7 @@ def _backward(
 
 def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     values = [column for column in columns.columns if column not in keys]
-    names = trace.names.select("name_id", "name", "category", "group").collect()
+    names = trace.name_rows[["name_id", "name", "category", "group"]]
     found = (
         columns.lazy()
         .group_by(keys)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import UsageError
 from stepscope.run.working import working
 
@@ -173,7 +174,10 @@ def _one(
 ) -> Answer:
     with working(f"Answering {question.name} of {described.name}"):
         trace = described.open()  # freed on return, before the next one is opened
-        result = question.ask_of_run(trace, described.step_record, scope, baseline)
+        with second_thread(trace) as beside:
+            # What most questions look at is read while the modules of this one are loaded.
+            beside.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
+            result = question.ask_of_run(trace, described.step_record, scope, baseline)
         return Answer(described.name, _first_moment(trace), result)
 
 

@@ -193,16 +193,17 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
     """The windows, in their order, with every number."""
     by_device = {one.device: one for one in sets}
     none = intervals.empty()
-    begun_of = work.select("device", "start_ns", "dur_ns")
+    devices = work["device"].to_numpy()
+    begun_of, lengths = work["start_ns"].to_numpy(), work["dur_ns"].to_numpy()
     parts = []
     for (device,), rows in windows.group_by(["device"], maintain_order=True):
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
         # A device may have steps and no work that counts, as with linked events alone.
         did = by_device.get(device, DeviceSets(device, none, none, none, none, none, none))
-        mine = begun_of.filter(pl.col("device") == device)
-        begun = mine["start_ns"].to_numpy()  # sorted
+        mine = np.flatnonzero(devices == device)
+        begun = begun_of[mine]  # sorted
         low, high = np.searchsorted(begun, starts), np.searchsorted(begun, ends)
-        spent = np.concatenate(([0], np.cumsum(mine["dur_ns"].to_numpy())))
+        spent = np.concatenate(([0], np.cumsum(lengths[mine])))
         parts.append(
             rows.with_columns(
                 **did.measure(starts, ends),

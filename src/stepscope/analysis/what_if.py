@@ -7,6 +7,7 @@ cause hides another uncovers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
@@ -88,11 +90,13 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
     asked = scope or Scope()
     graph = build_step_graph(trace, asked.steps)
     steady = steady_steps(trace, Scope(steps=asked.steps))
+    without = _without(graph)
     rows = []
-    for cause, changes in _without(graph).items():
-        again = replay(changes)
-        share = again.saving_ns / max(1, graph.mean_step_ns)
-        rows.append((cause, again.mean_step_ns, again.saving_ns, share))
+    with second_thread(trace) as beside:
+        replays = beside.share([partial(replay, changes) for changes in without.values()])
+        for cause, again in zip(without, replays, strict=True):
+            share = again.saving_ns / max(1, graph.mean_step_ns)
+            rows.append((cause, again.mean_step_ns, again.saving_ns, share))
     table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
     return WhatIfTable(
         graph.mean_step_ns,

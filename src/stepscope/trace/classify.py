@@ -26,6 +26,7 @@ import polars as pl
 
 from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS
 from stepscope.trace.categories import HOST_CALLS
+from stepscope.trace.known_names import KnownNames
 from stepscope.trace.schema import KIND, Category, Kind
 
 Rules = tuple[tuple[str, str], ...]
@@ -335,21 +336,24 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
     Returns:
         The same rows in the same order.
     """
-    rows = names.drop("kind", "group", strict=False).with_row_index("__row")
+    told = _KNOWN.of(names)
+    return names.drop("kind", "group", strict=False).with_columns(
+        pl.Series("kind", [kind for kind, _ in told], dtype=KIND),
+        pl.Series("group", [group for _, group in told], dtype=pl.String),
+    )
+
+
+def _kinds_and_groups(names: pl.DataFrame) -> list[tuple[str, str | None]]:
+    """The kind and the group of each name, in order."""
+    rows = names.select("name", "category").with_row_index("row")
     parts = [
         _classify_part(part, str(category))
         for (category,), part in rows.group_by(["category"], maintain_order=True)
     ]
-    if not parts:
-        return names.with_columns(
-            pl.lit(None, KIND).alias("kind"), pl.lit(None, pl.String).alias("group")
-        )
-    return (
-        pl.concat(parts)
-        .sort("__row")
-        .drop("__row")
-        .with_columns(pl.col("kind").cast(KIND), pl.col("group").cast(pl.String))
-    )
+    return pl.concat(parts).sort("row").select("kind", "group").rows() if parts else []
+
+
+_KNOWN = KnownNames(_kinds_and_groups, "category", "name")
 
 
 def collective_group(word: pl.Expr) -> pl.Expr:

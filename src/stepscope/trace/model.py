@@ -139,6 +139,11 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
+    def name_rows(self) -> pl.DataFrame:
+        """`names` in memory: read once, because most analyses ask which names they look for."""
+        return self.names.collect()
+
+    @once_property
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
@@ -148,7 +153,7 @@ class Trace:
         Tables and columns of `events` that they do not depend on are empty or missing: reading them
         would take longer than deriving. What most analyses read next stays in memory.
         """
-        names = self.names.collect()
+        names = self.name_rows
         often_read = self.columns(*_OFTEN_READ)
         links = self.events.select(_LINKS).collect().rechunk()
         number = pl.int_range(pl.len(), dtype=pl.Int64).alias("event")
@@ -299,7 +304,7 @@ class Trace:
 
         Empty if the steps are annotated, or if there are none.
         """
-        return describe(self.steps, self.names.collect(), self.columns("name_id"))
+        return describe(self.steps, self.name_rows, self.columns("name_id"))
 
     @once_property
     def main_lane(self) -> int | None:
@@ -311,7 +316,7 @@ class Trace:
         if len(self.steps):
             return int(self.steps["lane_id"][0])
         events = self.columns("name_id", "lane_id", "start_ns", "dur_ns")
-        return find_main_lane(events, self.names.collect())
+        return find_main_lane(events, self.name_rows)
 
     @once_property
     def devices(self) -> pl.DataFrame:

@@ -35,7 +35,12 @@ _SMALL_ADVICE = (
 
 def pageable_copies(window: WindowView) -> pl.DataFrame:
     """Rows of `window.work`: copies to the device that block."""
-    return blocking_copies(window.trace, window.work).filter(pl.col("group") == TO_DEVICE)
+    return window.once(_pageable_copies)
+
+
+def _pageable_copies(window: WindowView) -> pl.DataFrame:
+    copies = blocking_copies(window.trace, window.work)
+    return copies.filter(copies["group"] == TO_DEVICE)
 
 
 def find(subject: Subject) -> list[Finding]:

@@ -71,7 +71,9 @@ def frees_when_idle() -> pl.Expr:
 @remembered
 def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
-    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()["name_id"]
+    names = trace.name_rows.filter(trace.name_rows["name"] == "[memory]")["name_id"]
+    if names.is_empty():
+        return pl.DataFrame(schema=MEMORY_EVENTS)
     texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
     kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
     return (

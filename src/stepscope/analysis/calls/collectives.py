@@ -30,6 +30,7 @@ from stepscope.analysis.calls.operands import (
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
+from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.classify import collective_group
@@ -87,10 +88,11 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Columns `COLLECTIVES`.
     """
-    found = work.filter(pl.col("kind") == "communication").sort("start_ns", "event")
+    found = work.filter(work["kind"] == "communication")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    names = trace.names.select("name_id", "name").collect()
+    found = found.sort("start_ns", "event")
+    names = trace.name_rows["name_id", "name"]
     collective = (
         found.select(
             "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
@@ -127,9 +129,10 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
     Returns:
         Columns `COLLECTIVES`: device, stream and launch are null, event and op are the range.
     """
-    names = trace.names.filter(pl.col("name").str.contains(ON_THE_HOST)).collect()
-    if names.is_empty():
+    is_collective = pl.col("name").str.contains(ON_THE_HOST)
+    if not names_that(trace, is_collective).any():
         return pl.DataFrame(schema=COLLECTIVES)
+    names = trace.name_rows.filter(is_collective)
     ranges = (
         trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
         .select("event", "name_id", "start_ns", "dur_ns")
@@ -166,7 +169,7 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
         collective), operator_text and operator_name.
     """
     events = trace.columns("name_id").to_series()
-    names = trace.names.select("name").collect().to_series()
+    names = trace.name_rows["name"]
     parent = parents_of_events(trace)
     distinct = operators.drop_nulls().unique().sort()
     own_name = names.gather(events.gather(distinct).cast(pl.Int64))

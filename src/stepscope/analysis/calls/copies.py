@@ -22,11 +22,11 @@ def blocking_copies(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         trace: The trace.
         work: GPU work with group, name_id, end_ns and launch (see `recorded_work`).
     """
-    copies = work.filter(pl.col("group").is_in([TO_DEVICE, TO_HOST]))
+    copies = work.filter((work["group"] == TO_DEVICE) | (work["group"] == TO_HOST))
     if copies.is_empty():
         return copies
-    names = trace.names.select("name", "group").collect()
-    record = names["name"].gather(copies["name_id"])
+    names = trace.name_rows["name", "group"]
+    record = names["name"][copies["name_id"]]
     calls = trace.columns("name_id", "start_ns", "dur_ns")[copies["launch"].fill_null(0)]
     call = names[calls["name_id"]]
     is_known = copies["launch"].is_not_null()

@@ -20,7 +20,7 @@ def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, i
         row, name, dims, type, flops, moved_bytes per call; and the number of calls for which
         neither they nor any call inside or around them gives the shapes.
     """
-    names = trace.names.select("name_id", "name").collect()
+    names = trace.name_rows["name_id", "name"]
     with_formula = names.filter(pl.col("name").is_in(list(FORMULAS)))
     rows = (
         forest.rows.select("event", "name_id")

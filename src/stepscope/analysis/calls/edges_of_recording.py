@@ -11,31 +11,23 @@ import polars as pl
 
 from stepscope.analysis.calls.places import outermost_operators
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 
 def harness_synchronisations(trace: Trace) -> pl.Series:
     """Numbers of the synchronising calls at the edges of the recording."""
-    sync = trace.names.filter(is_call(), pl.col("group") == "sync").select("name_id").collect()
-    launches = recorded_work(trace)["launch"].drop_nulls().unique()
-    if sync.is_empty() or launches.is_empty():
+    launch = recorded_work(trace)["launch"]
+    launches = launch.filter(launch.is_not_null()).to_numpy()
+    calls = events_named(trace, is_call() & (pl.col("group") == "sync"))
+    if not len(calls) or not len(launches):
         return pl.Series([], dtype=pl.Int64)
-    starts = trace.columns("start_ns")["start_ns"].gather(launches)
-    first, last = starts.min(), starts.max()
-    calls = (
-        trace.events.filter(
-            pl.col("name_id").is_in(sync["name_id"].implode()),
-            (pl.col("start_ns") < first) | (pl.col("start_ns") > last),
-        )
-        .select("event")
-        .collect()["event"]
-        .cast(pl.Int64)
-    )
-    if calls.is_empty():
-        return calls
-    around = outermost_operators(trace, calls)
-    names = trace.names.select("category").collect()["category"]
-    ids = trace.columns("name_id")["name_id"].gather(around)
-    return calls.filter(names.gather(ids) != Category.CPU_OP.value)
+    starts = trace.columns("start_ns")["start_ns"].to_numpy()
+    first, last = starts[launches].min(), starts[launches].max()
+    edge = pl.Series(calls[(starts[calls] < first) | (starts[calls] > last)], dtype=pl.Int64)
+    if edge.is_empty():
+        return edge
+    around = outermost_operators(trace, edge)
+    ids = trace.columns("name_id")["name_id"][around]
+    return edge.filter(trace.name_rows["category"][ids] != Category.CPU_OP.value)

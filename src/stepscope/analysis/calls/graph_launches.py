@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.names import is_call, names_that
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
@@ -30,13 +30,12 @@ def graph_places(trace: Trace, work: pl.DataFrame) -> Int64Array:
         work: GPU work with `launch` and `start_ns`.
     """
     place = np.zeros(len(work), np.int64)
-    names = trace.names.filter(is_call(), pl.col("name").str.contains(_GRAPH_LAUNCH))
-    ids = names.select("name_id").collect()["name_id"]
-    if ids.is_empty() or work.is_empty():
+    is_graph_launch = names_that(trace, is_call() & pl.col("name").str.contains(_GRAPH_LAUNCH))
+    if not is_graph_launch.any() or work.is_empty():
         return place
     launch = work["launch"].fill_null(-1).to_numpy()
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    of_graph = (launch >= 0) & np.isin(name_id[np.maximum(launch, 0)], ids.to_numpy())
+    of_graph = (launch >= 0) & is_graph_launch[name_id[np.maximum(launch, 0)]]
     place[of_graph] = GraphPlace.INSIDE
     place[of_graph & is_first_of_launch(work)] = GraphPlace.FIRST
     return place

@@ -42,7 +42,7 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
         trace: The trace.
         work: GPU work with `launch` and `op`.
     """
-    names = trace.names.select("name", "category").collect()
+    names = trace.name_rows["name", "category"]
     is_frame = names["category"].cast(pl.String) == Category.PYTHON_FUNCTION.value
     if not is_frame.any():
         return pl.Series([None] * len(work), dtype=pl.String)

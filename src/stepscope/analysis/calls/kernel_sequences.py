@@ -64,7 +64,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     if sequences.is_empty():
         return pl.DataFrame(schema=SEQUENCES)
     operator_id = event_names.gather(sequences["outer"])
-    names = trace.names.select("name_id", "name").collect()["name"]
+    names = trace.name_rows["name"]
     found = (
         sequences.with_columns(
             operator_id=operator_id,

@@ -80,7 +80,7 @@ def places_by_frames(
     if not len(frames):
         return Places(register.names, register.parent, of_event, backward_event)
     backward_event[frames] = in_backward
-    names = trace.names.select("name").collect()["name"].fill_null("").to_list()
+    names = trace.name_rows["name"].fill_null("").to_list()
     is_frame = np.zeros(len(parent), np.bool_)
     is_frame[frames] = True
     above = nearest_above(parent, frames, is_frame)
@@ -93,10 +93,12 @@ def places_by_frames(
     def number(chosen: BoolArray, root: dict[str, int]) -> None:
         for mine in levels(depth, np.nonzero(chosen)[0]):
             holder = np.where(above[mine] >= 0, of_event[above[mine]], NOWHERE)
-            pairs = np.stack([holder, name_id[frames[mine]].astype(np.int64)], axis=1)
-            unique, which = np.unique(pairs, axis=0, return_inverse=True)
+            # A pair of holder and name as one number, in the same order: much faster to sort.
+            pairs = (holder - NOWHERE) * len(names) + name_id[frames[mine]].astype(np.int64)
+            unique, which = np.unique(pairs, return_inverse=True)
             found = np.empty(len(unique), np.int64)
-            for index, (outer, name) in enumerate(unique.tolist()):
+            for index, pair in enumerate(unique.tolist()):
+                outer, name = pair // len(names) + NOWHERE, pair % len(names)
                 label = names[name].removeprefix(prefix)
                 known = root.get(label, NOWHERE) if outer == NOWHERE else NOWHERE
                 found[index] = known if known != NOWHERE else register.place(outer, label)

@@ -82,22 +82,19 @@ def whole_number(key: str) -> pl.Expr:
 
 def compact_operands(table: pl.DataFrame) -> pl.DataFrame:
     """The same table with shapes, types and strides without blanks."""
-    for name in ("dims", "types", "strides"):
-        if name not in table.columns:
-            continue
-        # They repeat: blanks are taken out of the distinct ones alone.
-        distinct = table.select(name).unique().drop_nulls()
-        compact = (
-            pl.col(name)
-            .str.replace_all(r"([\[,])\s+", "$1")
-            .str.replace_all(r"\s+(\])", "$1")
-            .str.strip_chars_end(", \n\r\t")
-        )
-        changed = distinct.with_columns(compact=compact).filter(pl.col("compact") != pl.col(name))
-        if len(changed):
-            table = table.join(changed, on=name, how="left", maintain_order="left")
-            table = table.with_columns(pl.coalesce("compact", name).alias(name)).drop("compact")
-    return table
+    texts = [name for name in ("dims", "types", "strides") if name in table.columns]
+    return table.with_columns(_without_blanks(pl.col(name)) for name in texts)
+
+
+def _without_blanks(text: pl.Expr) -> pl.Expr:
+    # Texts repeat: blanks are taken out of the distinct ones alone.
+    distinct = text.drop_nulls().unique(maintain_order=True)
+    compact = (
+        distinct.str.replace_all(r"([\[,])\s+", "$1")
+        .str.replace_all(r"\s+(\])", "$1")
+        .str.strip_chars_end(", \n\r\t")
+    )
+    return text.replace(distinct, compact)
 
 
 def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.names import events_named
+from stepscope.analysis.selection.names import events_named, names_that
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -29,45 +30,42 @@ PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
 
 def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, with the columns of `PLACES`, in the order given."""
-    names = trace.names.select("name", "category").collect()
-    category = names["category"].cast(pl.String)
-    is_operator = _are_operators(names)
-    is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
-    is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
+    names = trace.name_rows["name"]
+    is_operator = names_that(trace, _is_operator())
+    is_line = names_that(trace, _is_frame() & pl.col("name").str.contains(_LINE))
+    is_user = is_line & ~names_that(trace, pl.col("name").str.contains(_LIBRARIES))
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
     start = events.to_numpy()
     operator = outermost(start, parent, name_id, is_operator)
-    user = _innermost(start, parent, name_id, is_user.to_numpy())
-    any_line = _innermost(start, parent, name_id, is_line.to_numpy())
+    user = _innermost(start, parent, name_id, is_user)
+    any_line = _innermost(start, parent, name_id, is_line)
     frame = np.where(user >= 0, user, any_line)
     return pl.DataFrame(
         {
             "event": events,
-            "operator": _named(names["name"], name_id, operator),
-            "frame": _named(names["name"], name_id, frame),
+            "operator": _named(names, name_id, operator),
+            "frame": _named(names, name_id, frame),
         },
         schema=PLACES,
     )
 
 
-def _are_operators(names: pl.DataFrame) -> BoolArray:
-    """For each name whether it is an operator that a programme calls: not the engine, no step."""
-    found: BoolArray = names.select(
+def _is_operator() -> pl.Expr:
+    """Names of operators that a programme calls: not the engine, no step."""
+    return (
         (pl.col("category") == Category.CPU_OP.value)
         & ~pl.col("name").str.starts_with(_ENGINE)
         & ~pl.col("name").str.starts_with("ProfilerStep")
-    )["category"].to_numpy()
-    return found
+    )
 
 
 def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
     """The outermost operator around each event, itself where nothing is around it."""
-    names = trace.names.select("name", "category").collect()
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
     start = events.to_numpy()
-    found = outermost(start, parent, name_id, _are_operators(names))
+    found = outermost(start, parent, name_id, names_that(trace, _is_operator()))
     return pl.Series(np.where(found >= 0, found, start))
 
 
@@ -118,15 +116,14 @@ def _innermost(
 
 
 def _named(names: pl.Series, name_id: npt.NDArray[np.uint32], events: Int64Array) -> pl.Series:
-    known = pl.Series(events >= 0)
-    text = names.gather(name_id[np.maximum(events, 0)]) if len(events) else names.clear()
-    return pl.select(pl.when(known).then(text)).to_series()
+    if not len(events):
+        return names.clear()
+    return names.gather(nullable(name_id[np.maximum(events, 0)], events >= 0, "name_id"))
 
 
 def has_stacks(trace: Trace) -> bool:
     """Whether Python frames were recorded."""
-    found = trace.names.filter(_is_frame()).select("name_id").limit(1).collect()
-    return not found.is_empty()
+    return bool(names_that(trace, _is_frame()).any())
 
 
 def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
@@ -173,8 +170,7 @@ def names_of_events(trace: Trace, events: pl.Series) -> pl.Series:
     ids = trace.columns("name_id")["name_id"]
     if events.is_empty() or ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.String)
-    names = trace.names.select("name").collect()["name"].gather(ids.gather(events.fill_null(0)))
-    return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
+    return trace.name_rows["name"].gather(ids.gather(events))
 
 
 def _is_frame() -> pl.Expr:

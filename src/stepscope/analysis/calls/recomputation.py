@@ -24,9 +24,11 @@ import polars as pl
 from stepscope.analysis.calls.operands import telling_texts
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -62,12 +64,7 @@ class Recomputed:
 
 def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArray:
     """For each name whether it matches and is of one of the categories."""
-    names = trace.names.select(
-        pl.col("name").str.contains(pattern).fill_null(value=False)
-        & pl.col("category").is_in([category.value for category in categories])
-    ).collect()
-    found: BoolArray = names.to_series().to_numpy()
-    return found
+    return names_that(trace, pl.col("name").str.contains(pattern) & is_one_of(categories))
 
 
 @remembered
@@ -88,16 +85,10 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     rows = np.zeros(len(forest), np.bool_)
     rows[inside] = again[name_id[deciding[inside]]]
     rows &= ~is_evaluation[forest.name_id]
-    has_frames = bool(
-        trace.names.filter(
-            pl.col("category") == Category.PYTHON_FUNCTION.value,
-            pl.col("raw_category") == "python_function",
-        )
-        .limit(1)
-        .collect()
-        .height
+    has_frames = (pl.col("category") == Category.PYTHON_FUNCTION.value) & (
+        pl.col("raw_category") == "python_function"
     )
-    if has_frames:
+    if names_that(trace, has_frames).any():
         return Recomputed(rows, BY_FRAMES)
     # Recomputation hangs right under the node that asked for it: those alone are worth reading.
     in_evaluation = inside & ~rows & ~is_evaluation[forest.name_id]

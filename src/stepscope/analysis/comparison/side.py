@@ -206,7 +206,7 @@ def _kernels(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         work.with_columns(pl.col("step").cast(pl.Int64).fill_null(0))
         .group_by("name_id", "step")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns"))
-        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .join(trace.name_rows["name_id", "name"], on="name_id")
         .group_by("name", "step")
         .agg(pl.col("count").sum(), pl.col("total_ns").sum())
         .select(key="name", name="name", step="step", count="count", total_ns="total_ns")
@@ -252,7 +252,7 @@ def call_paths(trace: Trace, forest: OperatorForest) -> tuple[Int64Array, pl.Dat
     Returns:
         The numbers, and the paths: key, and name (the last).
     """
-    names = trace.names.select("name").collect()["name"].fill_null("").to_list()
+    names = trace.name_rows["name"].fill_null("").to_list()
     number = np.full(len(forest), -1, np.int64)
     paths: list[tuple[str, str]] = []
     for rows in levels(forest.depth, np.arange(len(forest))):

@@ -125,7 +125,7 @@ def _bandwidth(trace: Trace, origin: int) -> list[Series]:
     copies = gpu_work(trace).table.filter(
         pl.col("category") == Category.GPU_MEMCPY.value, pl.col("bytes") > 0, pl.col("dur_ns") > 0
     )
-    names = trace.names.select("name_id", "name").collect()
+    names = trace.name_rows["name_id", "name"]
     found = []
     named = copies.join(names, on="name_id", how="left", maintain_order="left")
     for (device, name), mine in named.group_by(["device", "name"], maintain_order=True):

@@ -120,21 +120,22 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
         .when(group == "stream_wait")
         .then(pl.lit(STREAM_WAIT))
     )
-    names = trace.names.filter(is_call()).select("name_id", role=role).drop_nulls("role").collect()
+    roles = trace.name_rows.select(role=pl.when(is_call()).then(role))["role"]
     events = events_named(trace, is_call() & role.is_not_null(), lanes)
-    table = (
-        trace.columns("name_id", "lane_id", "start_ns", "dur_ns")[events]
-        .with_columns(pl.Series("event", events, pl.Int64))
-        .filter(pl.col("start_ns") >= window[0], pl.col("start_ns") < window[1])
-        .select(
-            "event",
-            "name_id",
-            pl.col("lane_id").cast(pl.Int64),
-            "start_ns",
-            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).clip(upper_bound=window[1]),
-        )
-        .join(names, on="name_id")
-        .sort("start_ns", "event")
+    starts = trace.columns("start_ns")["start_ns"].to_numpy()[events]
+    within = np.flatnonzero((starts >= window[0]) & (starts < window[1]))
+    rows = events[within[np.argsort(starts[within], kind="stable")]]
+    found = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")[rows]
+    end_ns = np.minimum((found["start_ns"] + found["dur_ns"]).to_numpy(), window[1])
+    table = pl.DataFrame(
+        [
+            pl.Series("event", rows, pl.Int64),
+            found["name_id"],
+            found["lane_id"].cast(pl.Int64),
+            found["start_ns"],
+            pl.Series("end_ns", end_ns),
+            roles[found["name_id"]],
+        ]
     )
     return HostCalls(table)
 

@@ -27,7 +27,7 @@ from stepscope.analysis.graph.window import (
     whole_window,
 )
 from stepscope.analysis.graph.work import StepWork, read_work
-from stepscope.analysis.host.events import HostEvents, host_events
+from stepscope.analysis.host.events import HostEvents, events_of_feeding_lanes, host_events
 from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
@@ -48,13 +48,14 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
             holds nothing that takes time on a thread, or durations that no clock can have counted.
     """
-    chosen, window = choose_steps(trace, steps)
-    work = read_work(trace, chosen["step"] if len(chosen) else None)
-    main_lane = main_lane_of(trace, work)
-    launching = work.launch_lanes
-    lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
-    host = host_events(trace, lanes)
     with ThreadPoolExecutor(1) as beside:
+        beside.submit(events_of_feeding_lanes, trace)
+        chosen, window = choose_steps(trace, steps)
+        work = read_work(trace, chosen["step"] if len(chosen) else None)
+        main_lane = main_lane_of(trace, work)
+        launching = work.launch_lanes
+        lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
+        host = host_events(trace, lanes)
         # Who asks for a graph asks for the moments of each cause too; the graph does not need them.
         claims = beside.submit(host.find_claims)
         graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host)

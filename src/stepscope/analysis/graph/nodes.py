@@ -48,11 +48,10 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     # Numbers of events and names are row numbers, so gathering replaces joins.
     row_of_event = np.full(len(trace.columns("name_id")), -1, np.int32)
     row_of_event[recorded["event"].to_numpy()] = np.arange(len(recorded), dtype=np.int32)
-    said = recorded.select("name_id", "device", "bytes", "kind", "group", "launch", "op")[
+    said = recorded["name_id", "device", "bytes", "kind", "group", "launch", "op"][
         row_of_event[table["event"].to_numpy()]
     ]
-    name = trace.names.select("name").collect()["name"].gather(said["name_id"])
-    work = table.hstack(said).with_columns(name)
+    work = table.hstack(said).hstack([trace.name_rows["name"][said["name_id"]]])
     asked = scope or Scope()
     if asked.devices is not None:
         work = work.filter(pl.col("device").is_in(list(asked.devices)))
@@ -83,22 +82,23 @@ def spans_of_threads(
     first, last = graph.host_window
     within = np.flatnonzero((starts >= first) & (starts < last))
     events = events[within[by_group_and_time(None, starts[within])]]
-    return columns[events].select(
-        pl.Series("event", events, pl.Int64),
-        "name_id",
-        "lane_id",
-        "start_ns",
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+    found = columns[events]
+    return pl.DataFrame(
+        [
+            pl.Series("event", events, pl.Int64),
+            *found["name_id", "lane_id", "start_ns"],
+            (found["start_ns"] + found["dur_ns"]).alias("end_ns"),
+        ]
     )
 
 
 def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
     """The same as `spans_of_threads`, with `name`, `group` and `op` (the operator around each)."""
     spans = spans_of_threads(trace, graph, condition)
-    operators = operators_of_events(trace).gather(spans["event"]).cast(pl.Int64)
+    operators = operators_of_events(trace).gather(spans["event"]).cast(pl.Int64).alias("op")
     # `name_id` is the row number, so gathering replaces a join.
-    names = trace.names.select("name", "group").collect()
-    return spans.hstack(names[spans["name_id"]]).with_columns(op=operators)
+    names = trace.name_rows["name", "group"]
+    return spans.hstack(names[spans["name_id"]]).hstack([operators])
 
 
 def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:

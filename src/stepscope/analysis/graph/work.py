@@ -89,9 +89,9 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
         trace: The trace.
         steps: Numbers of the steps, in order; None: the whole trace as one step.
     """
-    everything = recorded_work(trace).select(
-        "event", "lane_id", "device", "start_ns", "end_ns", "step", "launch", "kind"
-    )
+    everything = recorded_work(trace)[
+        ["event", "lane_id", "device", "start_ns", "end_ns", "step", "launch", "kind"]
+    ]
     if steps is None:
         found = everything.with_columns(index=pl.lit(0, pl.Int64))
     else:

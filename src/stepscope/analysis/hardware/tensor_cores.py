@@ -201,7 +201,7 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
         trace: The trace.
         rows: GPU work with category, name_id, group, dur_ns, op, event.
     """
-    names = trace.names.select("name_id", "name").collect()
+    names = trace.name_rows["name_id", "name"]
     mine = (
         rows.filter(
             pl.col("group").is_in(MATRIX_GROUPS), pl.col("category") == Category.KERNEL.value

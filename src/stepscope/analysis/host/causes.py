@@ -35,6 +35,7 @@ import polars as pl
 
 from stepscope.analysis.selection.names import is_call, is_operator
 from stepscope.run.step_record import DATA_WAIT_RANGE, INPUT_PHASES
+from stepscope.trace.known_names import KnownNames
 from stepscope.trace.schema import Category
 
 
@@ -121,6 +122,10 @@ def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:
     Args:
         names: The table of names, in order of `name_id`.
     """
+    return np.array(_KNOWN.of(names), np.int8)
+
+
+def _causes(names: pl.DataFrame) -> list[int]:
     name, group = pl.col("name").fill_null(""), pl.col("group")
     category = pl.col("category")
     called = is_call()
@@ -146,7 +151,10 @@ def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:
         *(pl.when(condition).then(pl.lit(int(cause), pl.Int8)) for cause, condition in rules),
         pl.lit(NO_CAUSE, pl.Int8),
     )
-    return names.select(found.alias("cause"))["cause"].to_numpy()
+    return names.select(found.alias("cause"))["cause"].to_list()
+
+
+_KNOWN = KnownNames(_causes, "name", "category", "group")
 
 
 def is_input_wait() -> pl.Expr:

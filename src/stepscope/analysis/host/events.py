@@ -51,10 +51,12 @@ class HostEvents:
 
     def of(self, *causes: HostCause, lanes: tuple[int, ...] | None = None) -> Intervals:
         """The moments inside events of these causes, whatever else they may lie in."""
-        rows = self.table.filter(pl.col("cause").is_in([int(cause) for cause in causes]))
+        cause, lane = self.table["cause"].to_numpy(), self.table["lane_id"].to_numpy()
+        is_mine = np.logical_or.reduce([cause == one for one in causes])
         if lanes is not None:
-            rows = rows.filter(pl.col("lane_id").is_in(lanes))
-        return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+            is_mine &= np.logical_or.reduce([lane == one for one in lanes])
+        starts, ends = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        return intervals.merge(starts[is_mine], ends[is_mine])
 
     def claims(self, lane: int) -> list[Intervals]:
         """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
@@ -137,25 +139,28 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     """
     feeding = _feeding_lanes(trace)
     if set(lanes) <= set(feeding):
-        return _events_of_feeding_lanes(trace).on(lanes)
+        return events_of_feeding_lanes(trace).on(lanes)
     return _read(trace, lanes)
 
 
-def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
+@remembered
+def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]:
     """The threads that launch GPU work, and the main thread."""
-    launches = recorded_work(trace)["launch"].drop_nulls()
-    lanes = trace.columns("lane_id")["lane_id"].gather(launches).unique().to_list()
+    launch = recorded_work(trace)["launch"]
+    launches = launch.filter(launch.is_not_null()).to_numpy()
+    lanes = distinct_groups(trace.columns("lane_id")["lane_id"].to_numpy()[launches])
     main = [] if trace.main_lane is None else [trace.main_lane]
     return tuple(sorted({*lanes, *main}))
 
 
 @remembered
-def _events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
+def events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
+    """The events of the threads that launch GPU work, and of the main thread."""
     return _read(trace, _feeding_lanes(trace))
 
 
 def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
-    names = trace.names.collect()
+    names = trace.name_rows
     cause_of = cause_of_names(names)
     events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
     name_id = events["name_id"].to_numpy()
@@ -199,14 +204,13 @@ def _with_blocking_copies(
     trace: Trace, work: pl.DataFrame, row: Int64Array, cause: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
     """The causes with the calls of blocking copies, and with what their operators add to them."""
-    copies = blocking_copies(trace, work).drop_nulls("launch")
+    copies = blocking_copies(trace, work)
+    copies = copies.filter(copies["launch"].is_not_null())
     if copies.is_empty():
         return cause
     cause = cause.copy()
-    down, up = (
-        np.unique(copies.filter(pl.col("group") == group)["launch"].to_numpy())
-        for group in (TO_HOST, TO_DEVICE)
-    )
+    launch, group = copies["launch"].to_numpy(), copies["group"]
+    down, up = (np.unique(launch[(group == way).to_numpy()]) for way in (TO_HOST, TO_DEVICE))
     cause[_among(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
     is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
     cause[_among(row, up) & is_call] = HostCause.PAGEABLE_COPY

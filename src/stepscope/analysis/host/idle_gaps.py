@@ -16,8 +16,10 @@ from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.host.activity import HostActivity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
 from stepscope.trace.classify import is_started_by_device
@@ -105,11 +107,10 @@ GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
 def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     """All gaps of the devices, from their first window's start to their last one's end."""
     spans = pl.concat([work.windows, work.device_steps])
-    names = trace.names.select("name_id", by_device=is_started_by_device(pl.col("name"))).collect()
-    by_itself = names.filter("by_device")["name_id"].implode()
+    is_by_device = names_that(trace, is_started_by_device(pl.col("name")))
     lasting = work.table.with_columns(
         graph=pl.Series(graph_places(trace, work.table)),
-        by_device=pl.col("name_id").is_in(by_itself),
+        by_device=pl.Series(is_by_device[work.table["name_id"].to_numpy()]),
     ).filter(pl.col("dur_ns") > 0)
     parts = []
     for device in spans["device"].unique().sort().to_list():
@@ -248,13 +249,11 @@ class _Pieces(NamedTuple):
 
 def _words(words: tuple[str, ...], codes: Int64Array) -> pl.Series:
     """Codes as an enumeration; negative ones are null."""
-    known = pl.Series(words, dtype=pl.Enum(words)).gather(np.maximum(codes, 0))
-    return pl.select(pl.when(pl.Series(codes >= 0)).then(known)).to_series()
+    return pl.Series(words, dtype=pl.Enum(words)).gather(_or_null(codes))
 
 
 def _or_null(values: Int64Array) -> pl.Series:
-    column = pl.Series(values)
-    return pl.select(pl.when(column >= 0).then(column)).to_series()
+    return nullable(values, values >= 0, "")
 
 
 def _divide(

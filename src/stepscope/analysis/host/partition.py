@@ -150,7 +150,7 @@ def _whole_thread(trace: Trace) -> pl.DataFrame:
 
 def _part_of_names(trace: Trace) -> pl.DataFrame:
     """name_id and part, for the names that belong to one."""
-    names = trace.names.collect()
+    names = trace.name_rows
     compiles = pl.Series(cause_of_names(names) == HostCause.COMPILATION)
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
@@ -182,10 +182,10 @@ def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.In
     """
     claims = []
     claimed = intervals.empty()
+    begin, length = host["start_ns"].to_numpy(), host["dur_ns"].to_numpy()
     for part in PARTS:
-        rows = host.filter(pl.col("part") == part)
-        begin = rows["start_ns"].to_numpy()
-        own = intervals.merge(begin, begin + rows["dur_ns"].to_numpy())
+        rows = np.flatnonzero((host["part"] == part).to_numpy())
+        own = intervals.merge(begin[rows], begin[rows] + length[rows])
         if part == "communication":
             own = intervals.union(own, waits)
         claims.append(intervals.difference(own, claimed))

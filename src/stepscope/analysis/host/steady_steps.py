@@ -31,7 +31,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
-from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
@@ -214,7 +215,7 @@ def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
 
 def _whole_file(trace: Trace, asked: Scope) -> int:
     """From the first GPU work to the last; of several devices the mean."""
-    work = recorded_work(trace).filter(pl.col("device").is_not_null())
+    work = work_on_devices(trace)
     if asked.devices is not None:
         work = work.filter(pl.col("device").is_in(list(asked.devices)))
     spans = work.group_by("device").agg(span=pl.col("end_ns").max() - pl.col("start_ns").min())
@@ -223,8 +224,7 @@ def _whole_file(trace: Trace, asked: Scope) -> int:
 
 def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Array | None:
     """Duration of each step on the devices; None where the steps in question have no GPU work."""
-    own = recorded_work(trace).select("device", "step").drop_nulls()
-    if not own["step"].is_in(wanted.tolist()).any():
+    if not in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(wanted.tolist()))).any():
         return None
     rows = trace.device_steps
     if asked.devices is not None:
@@ -239,17 +239,10 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
 
 def _input_waits(trace: Trace, host: pl.DataFrame) -> Int64Array:
     """How long the thread of the steps waited for its input in each of them."""
-    names = trace.names.filter(is_input_wait()).select("name_id").collect()["name_id"]
-    if names.is_empty():
-        return np.zeros(len(host), np.int64)
-    rows = (
-        trace.events.filter(
-            pl.col("name_id").is_in(names.implode()), pl.col("lane_id") == host["lane_id"][0]
-        )
-        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-        .collect()
-    )
-    waits = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    found = events_named(trace, is_input_wait(), (host["lane_id"][0],))
+    events = trace.columns("start_ns", "dur_ns")
+    starts = events["start_ns"].to_numpy()[found]
+    waits = intervals.merge(starts, starts + events["dur_ns"].to_numpy()[found])
     return intervals.covered(waits, host["start_ns"].to_numpy(), host["end_ns"].to_numpy())
 
 
@@ -287,21 +280,20 @@ def _start_is_unknown(trace: Trace, durations: Int64Array) -> bool:
     """Whether the first work of the first step waited for work that is not in the file."""
     first = trace.steps["step"][0]
     limit_ns = max(_LONG_IN_QUEUE_NS, int(_LONG_IN_QUEUE * np.median(durations)))
-    work = recorded_work(trace).filter(pl.col("device").is_not_null())
-    own = work.filter(pl.col("step") == first, pl.col("launch").is_not_null())
-    if own.is_empty():
-        return False
-    row = own.sort("start_ns", maintain_order=True).row(0, named=True)
-    call = trace.columns("start_ns", "dur_ns")[row["launch"]]
-    queued_ns = int(call["start_ns"][0] + call["dur_ns"][0])
-    if row["start_ns"] - queued_ns <= limit_ns:
-        return False
-    before = work.filter(
-        pl.col("device") == row["device"],
-        pl.col("start_ns") < row["start_ns"],
-        pl.col("end_ns") > queued_ns,
+    work = work_on_devices(trace)
+    own = np.flatnonzero(
+        in_steps(work["step"], Scope(steps=(first,))) & work["launch"].is_not_null().to_numpy()
     )
-    return before.is_empty()
+    if not len(own):
+        return False
+    device, start = work["device"].to_numpy(), work["start_ns"].to_numpy()
+    row = own[np.argmin(start[own])]
+    call = trace.columns("start_ns", "dur_ns")[work["launch"][int(row)]]
+    queued_ns = int(call["start_ns"][0] + call["dur_ns"][0])
+    if start[row] - queued_ns <= limit_ns:
+        return False
+    is_before = (device == device[row]) & (start < start[row])
+    return not (is_before & (work["end_ns"].to_numpy() > queued_ns)).any()
 
 
 def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:

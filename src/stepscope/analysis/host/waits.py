@@ -9,12 +9,13 @@ collectives go; the rest of it is not.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import ON_THE_HOST
-from stepscope.analysis.selection.names import CALLS
+from stepscope.analysis.selection.names import CALLS, names_that
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -24,22 +25,21 @@ _WORK = (Category.CPU_OP.value, *CALLS)
 
 def shows_collectives(trace: Trace) -> bool:
     """Whether the threads that do collectives for others have noted any."""
-    return not _collective_names(trace).is_empty()
+    return bool(_are_collectives(trace).any())
 
 
-def _collective_names(trace: Trace) -> pl.DataFrame:
-    found = trace.names.filter(pl.col("name").str.contains(ON_THE_HOST))
-    return found.select("name_id").collect()
+def _are_collectives(trace: Trace) -> BoolArray:
+    return names_that(trace, pl.col("name").str.contains(ON_THE_HOST))
 
 
 def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
     """For each of some threads the moments in which it waits for collectives that others do."""
-    names = _collective_names(trace)
-    if names.is_empty():
+    names = np.flatnonzero(_are_collectives(trace))
+    if not len(names):
         return dict.fromkeys(lanes, intervals.empty())
     end = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
     collectives = (
-        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        trace.events.filter(pl.col("name_id").is_in(pl.Series(names).implode()))
         .select("lane_id", "start_ns", end)
         .collect()
     )

@@ -208,7 +208,7 @@ def _annotations(trace: Trace, base: int) -> pl.DataFrame:
 def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.Series]:
     """Frames, stacks, and for each change its stack; null where no Python frame was recorded."""
     around = _innermost(trace, changes["lane_id"].to_numpy(), changes["time_ns"].to_numpy())
-    names = trace.names.select("name", "category").collect()
+    names = trace.name_rows["name", "category"]
     is_frame = (names["category"].cast(pl.String) == Category.PYTHON_FUNCTION.value) & names[
         "name"
     ].str.contains(_FRAME.pattern)

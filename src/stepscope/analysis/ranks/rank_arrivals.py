@@ -104,12 +104,9 @@ def packed(table: pl.DataFrame, local: Sequence[str]) -> bytes:
         table[name].cast(pl.Int64).fill_null(_NULL).to_numpy() for name in (*_NUMBERS, *local)
     ]
     for name in TEXTS:
-        distinct = table.select(name).unique(maintain_order=True)
-        numbered = distinct.with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64))
-        numbers = table.select(name).join(
-            numbered, on=name, how="left", nulls_equal=True, maintain_order="left"
-        )
-        columns.append(numbers["number"].to_numpy())
+        texts = table[name].to_list()
+        place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        columns.append(np.array([place[text] for text in texts], np.int64))
     stacked = np.stack(columns)
     # Differences may leave 64 bits, and come back into them when they are added up again.
     return zlib.compress(np.diff(stacked, axis=1, prepend=np.int64(0)).tobytes(), level=6)

@@ -94,16 +94,16 @@ class GpuWork:
         """Where the whole file is asked for: why its steps together are not as long."""
         if self.answered.asked.steps is not None or self.device_steps.is_empty():
             return ()
-        length = pl.col("end_ns") - pl.col("start_ns")
         whole, steps = (
-            int(t.select(length.sum()).item()) for t in (self.windows, self.device_steps)
+            int((table["end_ns"] - table["start_ns"]).sum())
+            for table in (self.windows, self.device_steps)
         )
         return (NOT_THE_STEPS,) if abs(whole - steps) > _NOTABLE * whole else ()
 
     @property
     def members(self) -> pl.DataFrame:
         """The rows that belong to the scope's steps."""
-        return self.table.filter(self.in_steps)
+        return self.table if self.in_steps.all() else self.table.filter(self.in_steps)
 
 
 @remembered
@@ -114,7 +114,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         UsageError: The scope names steps or devices that the trace does not have.
     """
     asked = scope or Scope()
-    work = recorded_work(trace).filter(pl.col("device").is_not_null())
+    work = work_on_devices(trace)
     threads = len(_launches_by_thread(trace))
     many = threads > MOST_LAUNCHING_THREADS
     notes = [MANY_THREADS.format(threads, MOST_LAUNCHING_THREADS)] if many else []
@@ -122,8 +122,10 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     devices = _devices(trace, work, asked)
     if work.is_empty():
         notes.append(NO_GPU_WORK)
-    excluded["GPU events of other devices"] = int((~work["device"].is_in(devices)).sum())
-    work = work.filter(pl.col("device").is_in(devices))
+    everywhere = len(work)
+    if asked.devices is not None:
+        work = work.filter(pl.col("device").is_in(devices))
+    excluded["GPU events of other devices"] = everywhere - len(work)
     if asked.events is EventChoice.LINKED:
         excluded["GPU events without a known launch"] = work["launch"].null_count()
         work = work.filter(pl.col("launch").is_not_null())
@@ -150,7 +152,8 @@ def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     """For each event whether its step is one that the scope asks for."""
     if scope.steps is None:
         return np.ones(len(step), np.bool_)
-    chosen: BoolArray = step.is_in(list(scope.steps)).fill_null(value=False).to_numpy()
+    # With `nulls_equal`, events of no step are in none of these; without, nobody would know.
+    chosen: BoolArray = step.is_in(list(scope.steps), nulls_equal=True).to_numpy()
     return chosen
 
 
@@ -218,10 +221,17 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
 
 
 @remembered
+def work_on_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """The rows of `recorded_work` whose device is known, which damaged files may not say."""
+    work = recorded_work(trace)
+    return work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
+
+
+@remembered
 def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The threads that launched GPU work: lane_id and launches, the busiest first."""
-    launches = trace.derived.select("launch").collect()["launch"].drop_nulls().unique()
-    lanes = trace.columns("lane_id")["lane_id"].gather(launches)
+    launch = trace.derived.select("launch").collect()["launch"]
+    lanes = trace.columns("lane_id")["lane_id"][launch.filter(launch.is_not_null()).unique()]
     return lanes.value_counts(name="launches").sort("launches", "lane_id", descending=[True, False])
 
 

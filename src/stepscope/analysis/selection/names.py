@@ -53,8 +53,9 @@ def events_named(
         condition: Of rows of `names`.
         lanes: Only events on these lanes.
     """
-    names = trace.names.select(condition.fill_null(value=False).alias("is_named")).collect()
-    is_named = names["is_named"].to_numpy()
+    is_named = names_that(trace, condition)
+    if not is_named.any():
+        return np.zeros(0, np.int64)
     by_name = _events_by_name(trace)
     events = by_name.of(is_named)
     if events is None:
@@ -123,6 +124,13 @@ def order_by_loop(
         place[name] += 1
 
 
+def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:
+    """For each row of `names` whether it meets a condition; not where the condition is null."""
+    met = trace.name_rows.select(condition.fill_null(value=False).alias("met"))["met"]
+    found: BoolArray = met.to_numpy()
+    return found
+
+
 def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
     """The value of an expression of `name` for each row, worked out once for each distinct name.
 
@@ -131,10 +139,14 @@ def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
             takes longer to look for in a text than a number to look up.
         told: The expression.
     """
-    names = rows.select("name_id", "name").unique("name_id").select("name_id", told=told)
-    return rows.select("name_id").join(names, on="name_id", how="left", maintain_order="left")[
-        "told"
-    ]
+    ids = rows["name_id"]
+    if ids.is_empty():
+        return rows.select(told=told)["told"]
+    names = rows["name_id", "name"].lazy().unique("name_id").select("name_id", told=told).collect()
+    row = ids.to_numpy()
+    place = np.zeros(int(row.max()) + 1, np.uint32)
+    place[names["name_id"].to_numpy()] = np.arange(len(names))
+    return names["told"].gather(place[row])
 
 
 def is_training(trace: Trace) -> bool:
@@ -142,7 +154,7 @@ def is_training(trace: Trace) -> bool:
     of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
         "name"
     ).str.starts_with("autograd::engine")
-    return not trace.names.filter(of_training).select("name_id").head(1).collect().is_empty()
+    return bool(names_that(trace, of_training).any())
 
 
 def launching_calls(trace: Trace) -> int:

@@ -19,6 +19,4 @@ def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: s
     column = pl.Series(name, values)
     if present is None:
         return column
-    return pl.select(
-        pl.when(pl.lit(pl.Series(present))).then(pl.lit(column)).alias(name)
-    ).to_series()
+    return column.zip_with(pl.Series(present), pl.Series([None], dtype=column.dtype))

@@ -61,11 +61,16 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
         first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
         if is_complete:
             return first
-    is_dense = int(keys.min()) >= 0 and int(keys.max()) < len(keys)
-    dense = keys if is_dense else np.unique(keys, return_inverse=True)[1]
-    return outermost_with(
-        in_machine_code(outermost_by_loop), parent, dense.astype(np.int64, copy=False)
-    )
+    return outermost_with(in_machine_code(outermost_by_loop), parent, _dense(keys))
+
+
+def _dense(keys: Int64Array) -> Int64Array:
+    """Keys that are equal where these are, from 0, in a range not much larger than their number."""
+    least = int(keys.min(initial=0))
+    if int(keys.max(initial=0)) - least <= 4 * len(keys):
+        # As they are: to number the distinct ones takes a sort.
+        return (keys - least).astype(np.int64, copy=False)
+    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
 
 
 def depths(parent: Int64Array) -> Int64Array:

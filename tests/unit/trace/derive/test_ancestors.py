@@ -80,6 +80,18 @@ def test_compiled_or_not_is_the_same(monkeypatch, threshold):
     assert depths(parent).tolist() == [0, 1, 2, 2, 1, 0]
 
 
+@pytest.mark.parametrize("stretched", [1, 3, 10**12])
+@pytest.mark.parametrize("moved", [0, -7, 9, -(10**15), 10**15])
+def test_it_does_not_matter_which_numbers_the_keys_are(monkeypatch, moved, stretched):
+    monkeypatch.setattr(ancestors, "COMPILED_PAYS_FROM", 0)
+    random = np.random.default_rng(moved % 97 + stretched % 89)
+    parent = np.array([-1, *(int(random.integers(-1, row)) for row in range(1, 60))], np.int64)
+    keys = random.integers(0, 9, 60)
+    first = is_outermost(parent, moved + keys * stretched)
+    assert first.tolist() == outermost_vectorised(parent, keys, 60)[0].tolist()
+    assert 0 < first.sum() < 60
+
+
 def test_a_deep_forest_is_walked_by_the_loop(monkeypatch):
     """What the vectors would take many rounds for, the compiled loop answers alike."""
     random = np.random.default_rng(3)

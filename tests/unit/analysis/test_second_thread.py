@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 
-from stepscope.advice import second_thread
-from stepscope.advice.second_thread import SecondThread
+from stepscope.analysis.selection import second_thread
+from stepscope.analysis.selection.second_thread import SecondThread
 from stepscope.commands.main import cli
 from stepscope.trace import model
 
@@ -86,6 +86,56 @@ def test_errors_of_prepared_questions_are_left_to_who_asks() -> None:
         SecondThread(pool).prepare(question, question)
     SecondThread(None).prepare(question)
     assert asked == [1, 1]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_task_begun_is_done_once_and_its_error_is_raised_where_it_is_asked_for(
+    is_alone: bool,
+) -> None:
+    done: list[str] = []
+
+    def fails() -> str:
+        done.append("fails")
+        raise KeyError("why")
+
+    def works() -> str:
+        done.append("works")
+        return "result"
+
+    with ThreadPoolExecutor(1) as pool:
+        thread = SecondThread(None if is_alone else pool)
+        wrong, right = thread.begin(fails), thread.begin(works)
+        assert right() == "result"
+        with pytest.raises(KeyError, match="why"):
+            wrong()
+    assert sorted(done) == ["fails", "works"]
+
+
+@pytest.mark.parametrize("name", ["kernels", "critical-path", "what-if", "operators", "idle"])
+def test_an_answer_in_two_threads_is_that_of_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(rank_of_job(0, (0,))))
+
+    def answered() -> str:
+        done = CliRunner().invoke(cli, ["show", name, str(path), "--format", "json"])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    alone = answered()
+    threads: list[str] = []
+    thread = second_thread.ThreadPoolExecutor
+
+    def counted(number: int, thread_name_prefix: str) -> ThreadPoolExecutor:
+        threads.append(thread_name_prefix)
+        return thread(number, thread_name_prefix=thread_name_prefix)
+
+    monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
+    monkeypatch.setattr(second_thread.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(second_thread, "ThreadPoolExecutor", counted)
+    assert answered() == alone
+    assert threads
 
 
 def reported(path: Path, page: Path) -> tuple[str, bytes]:

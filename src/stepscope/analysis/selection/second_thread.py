@@ -1,4 +1,4 @@
-"""A second thread for the diagnosis of a large trace.
+"""A second thread for the diagnosis of a large trace, and for questions about one.
 
 It works out ahead what will be asked for, and takes its share of the rules. Most of the time goes
 into operations on whole columns, which other threads need not wait for. Every answer is found once,
@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
 Result = TypeVar("Result")
@@ -40,6 +42,10 @@ class SecondThread:
             return
         for question in questions:
             self._pool.submit(question)
+
+    def begin(self, task: Callable[[], Result]) -> Callable[[], Result]:
+        """Begin a task; calling what this returns waits for its result, or raises its error."""
+        return task if self._pool is None else self._pool.submit(task).result
 
     def share(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[Result]:
         """Do tasks that do not depend on each other; their results come in order.
@@ -93,8 +99,7 @@ def _do_from_the_end(tasks: Sequence[_Task[Any]]) -> None:
 @contextmanager
 def second_thread(trace: Trace) -> Iterator[SecondThread]:
     """A second thread for questions about a trace, until the end of the block."""
-    events = trace.events.select(pl.len()).collect().item()
-    if events < PAYS_FROM_EVENTS or (os.cpu_count() or 1) < 2:
+    if _number_of_events(trace) < PAYS_FROM_EVENTS or (os.cpu_count() or 1) < 2:
         yield SecondThread(None)
         return
     pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-beside")
@@ -102,3 +107,8 @@ def second_thread(trace: Trace) -> Iterator[SecondThread]:
         yield SecondThread(pool)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@remembered
+def _number_of_events(trace: Trace, _scope: Scope | None = None) -> int:
+    return int(trace.events.select(pl.len()).collect().item())
