@@ -16,6 +16,8 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -24,9 +26,9 @@ import stepscope
 clock = time.thread_time
 """CPU time of the training thread: on a shared machine, wall time includes other processes."""
 
-WAITING = {"wait": 10**9}
-RECORDING = {"wait": 0, "warmup": 3, "repeat": 1}
-VARIANTS = {
+WAITING: dict[str, Any] = {"wait": 10**9}
+RECORDING: dict[str, Any] = {"wait": 0, "warmup": 3, "repeat": 1}
+VARIANTS: dict[str, Mapping[str, Any] | None] = {
     "bare loop": None,
     "enabled=False": {"enabled": False},
     "armed and waiting, step_record=False": {**WAITING, "step_record": False},
@@ -50,25 +52,25 @@ VARIANTS = {
 
 
 class Training:
-    def __init__(self):
+    def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.batch = torch.randn(4, 32, 64)
 
-    def step(self):
+    def step(self) -> None:
         self.optimizer.zero_grad()
         self.model(self.batch).square().mean().backward()
         self.optimizer.step()
 
 
-def median_step(moments):
+def median_step(moments: Sequence[float]) -> float:
     return statistics.median(after - before for before, after in itertools.pairwise(moments))
 
 
-def run(training, options, steps, directory):
+def run(training: Training, options: Mapping[str, Any] | None, steps: int, directory: str) -> float:
     """Median step in seconds; of the recorded steps if there is a window."""
-    moments = []
+    moments: list[float] = []
     if options is None:
         for _ in range(steps):
             moments.append(clock())
@@ -89,7 +91,7 @@ def run(training, options, steps, directory):
     return median_step(moments)
 
 
-def main():
+def main() -> None:
     global clock  # noqa: PLW0603 - one clock for the whole run
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -103,8 +105,8 @@ def main():
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")
     training = Training()
     run(training, None, 20, "")
-    ratios = {name: [] for name in VARIANTS}
-    bare_ms = []
+    ratios: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    bare_ms: list[float] = []
     for number in range(options.rounds):
         with tempfile.TemporaryDirectory() as directory:
             seconds = {

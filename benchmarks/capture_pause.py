@@ -13,26 +13,30 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import stepscope
 
+Way = Callable[[int, torch.Tensor, str], tuple[float, float]]
+"""Given a count of operators, a tensor and a folder, the pause and torch's part of it, in s."""
+
 CPU = [torch.profiler.ProfilerActivity.CPU]
 
 
-def work(count, tensor):
+def work(count: int, tensor: torch.Tensor) -> None:
     for _ in range(count):
         tensor.add(1)
 
 
-def stock(count, tensor, directory):
+def stock(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float]:
     """(pause, torch's own part of it) of the stock profiler, in seconds."""
     write = torch.profiler.tensorboard_trace_handler(directory, use_gzip=True)
     handler_s = 0.0
 
-    def handler(profiler):
+    def handler(profiler: torch.profiler.profile) -> None:
         nonlocal handler_s
         started = time.perf_counter()
         write(profiler)
@@ -53,8 +57,8 @@ def stock(count, tensor, directory):
     return pause_s, pause_s - handler_s
 
 
-def ours(mode):
-    def run(count, tensor, directory):
+def ours(mode: str) -> Way:
+    def run(count: int, tensor: torch.Tensor, directory: str) -> tuple[float, float]:
         with stepscope.Profiler(
             output_dir=directory, wait=0, warmup=1, active=1, activities="cpu", export_mode=mode
         ) as profiler:
@@ -64,27 +68,29 @@ def ours(mode):
             started = time.perf_counter()
             profiler.step()
             pause_s = time.perf_counter() - started
-        run_path = profiler.run_path
-        (window,) = stepscope.open_run(run_path).windows
-        assert window.record.state == "complete", window.record.reason
-        return pause_s, window.record.stop_ns / 1e9
+        assert profiler.run_path is not None
+        (window,) = stepscope.open_run(profiler.run_path).windows
+        record = window.record
+        assert record is not None
+        assert record.state == "complete", record.reason
+        return pause_s, record.stop_ns / 1e9
 
     return run
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--operators", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     tensor = torch.ones(4)
-    ways = {
+    ways: dict[str, Way] = {
         "torch: gzip handler + key_averages": stock,
         "stepscope, export_mode='auto'": ours("auto"),
         "stepscope, export_mode='fork'": ours("fork"),
         "stepscope, export_mode='inline'": ours("inline"),
     }
-    measured = {name: [] for name in ways}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(options.rounds):
         for name, way in ways.items():
             with tempfile.TemporaryDirectory() as directory:

@@ -15,6 +15,8 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -24,14 +26,18 @@ clock = time.thread_time
 """CPU time of the training thread: on a shared machine, wall time includes other processes."""
 
 
-def spin(seconds):
+Loop = Callable[[int, float, str], float]
+"""Given steps, the length of each and a folder, the median step; all in seconds."""
+
+
+def spin(seconds: float) -> None:
     """Work of a fixed duration that does not sleep, because sleeping would hide the cost."""
     end = clock() + seconds
     while clock() < end:
         pass
 
 
-def bare(steps, seconds, _):
+def bare(steps: int, seconds: float, _directory: str) -> float:
     moments = [clock()]
     for _ in range(steps):
         spin(seconds)
@@ -39,15 +45,15 @@ def bare(steps, seconds, _):
     return median_step(moments)
 
 
-def median_step(moments):
+def median_step(moments: Sequence[float]) -> float:
     """The median, because on a shared machine a mean includes other processes."""
     return statistics.median(after - before for before, after in itertools.pairwise(moments))
 
 
-def profiled(step_record, phases):
-    def run(steps, seconds, directory):
-        options = {"output_dir": directory, "wait": 10**9, "repeat": 1, "step_record": step_record}
-        with stepscope.Profiler(**options) as profiler:
+def profiled(step_record: bool, phases: bool) -> Loop:
+    def run(steps: int, seconds: float, directory: str) -> float:
+        options: dict[str, Any] = {"wait": 10**9, "repeat": 1, "step_record": step_record}
+        with stepscope.Profiler(output_dir=directory, **options) as profiler:
             moments = [clock()]
             for _ in range(steps):
                 if phases:
@@ -67,14 +73,14 @@ def profiled(step_record, phases):
 class Training:
     """The calls from which phases are detected, around work of a fixed duration."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.weight = torch.ones(8, requires_grad=True)
         self.optimizer = torch.optim.SGD([self.weight], lr=0.0)
         # Without workers, so that the loader runs in this thread.
         rows = torch.utils.data.TensorDataset(torch.ones(1000, 8))
         self.loader = torch.utils.data.DataLoader(rows, batch_size=1)
 
-    def run(self, steps, seconds, step_ends):
+    def run(self, steps: int, seconds: float, step_ends: Callable[[], object]) -> float:
         batches = itertools.islice(itertools.cycle(self.loader), steps)
         moments = [clock()]
         for (batch,) in batches:
@@ -86,18 +92,19 @@ class Training:
         return median_step(moments)
 
 
-def trained(training, auto_phases):
-    def run(steps, seconds, directory):
+def trained(training: Training, auto_phases: bool | None) -> Loop:
+    def run(steps: int, seconds: float, directory: str) -> float:
         if auto_phases is None:
             return training.run(steps, seconds, lambda: None)
-        options = {"output_dir": directory, "wait": 10**9, "auto_phases": auto_phases}
-        with stepscope.Profiler(**options) as profiler:
+        with stepscope.Profiler(
+            output_dir=directory, wait=10**9, auto_phases=auto_phases
+        ) as profiler:
             return training.run(steps, seconds, profiler.step)
 
     return run
 
 
-def main():
+def main() -> None:
     global clock  # noqa: PLW0603 - one clock for the whole run
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
@@ -109,7 +116,7 @@ def main():
         clock = time.perf_counter
     torch.set_num_threads(1)
     training = Training()
-    loops = {
+    loops: dict[str, Loop] = {
         "bare": bare,
         "armed and waiting, no step record": profiled(False, False),
         "step record": profiled(True, False),
@@ -118,7 +125,7 @@ def main():
         "with torch: step record": trained(training, False),
         "with torch: auto_phases": trained(training, True),
     }
-    ratios = {name: [] for name in loops}
+    ratios: dict[str, list[float]] = {name: [] for name in loops}
     with tempfile.TemporaryDirectory() as directory:
         for _ in range(options.rounds):
             seconds = {

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ from stepscope.capture.together.ranks import RankIdentity
 
 _LEFT_OUT = 30
 """Steps at the start of a block: the door opens files and starts a thread."""
-QUIET = {"wait": 10**9, "announce": False, "repeat": 1}
+QUIET: dict[str, Any] = {"wait": 10**9, "announce": False, "repeat": 1}
 
 
 class Training:
@@ -64,7 +65,8 @@ class Training:
         return statistics.median(times[20:]) * 1000
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.model(batch).square().mean()
+        loss: torch.Tensor = self.model(batch).square().mean()
+        return loss
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
@@ -92,7 +94,7 @@ Door = Callable[[Training, str], contextlib.AbstractContextManager[Callable[[], 
 """Given the training and a folder, a context with the door's own step of the training."""
 
 
-def own(**options: object) -> Door:
+def own(**options: Any) -> Door:
     @contextlib.contextmanager
     def door(training: Training, folder: str) -> Iterator[Callable[[], None]]:
         with stepscope.Profiler(output_dir=folder, **QUIET, **options) as profiler:

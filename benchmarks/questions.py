@@ -17,15 +17,16 @@ of `--hta-events` events, which is written for both; ratios compare the question
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from scaled_trace import write_scaled
@@ -44,17 +45,23 @@ STEP = r"^ProfilerStep\s*#(\d+)$"
 def replicate(tables: Tables, events: int) -> Tables:
     """Consecutive copies of a trace, until there are this many events."""
     copies = max(1, -(-events // len(tables.events)))
-    first = int(tables.events["start_ns"].min())
-    last = int((tables.events["start_ns"] + tables.events["dur_ns"]).max())
+    first, last = tables.events.select(
+        pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    ).row(0)
     span = last - first + 1_000_000
     numbers = tables.names.select(
         "name_id", step=pl.col("name").str.extract(STEP).cast(pl.Int64)
     ).drop_nulls()
-    steps = int(numbers["step"].max() or 0) - int(numbers["step"].min() or 0) + 1
-    identifiers = 1 + int(
-        max(tables.events["correlation"].max() or 0, tables.events["external_id"].max() or 0)
+    lowest, highest = numbers.select(lowest=pl.col("step").min(), highest=pl.col("step").max()).row(
+        0
     )
-    new_names, parts, args, instants, flows = [tables.names], [], [], [], []
+    steps = (highest or 0) - (lowest or 0) + 1
+    identifiers = 1 + max(
+        number or 0
+        for number in tables.events.select(pl.col("correlation", "external_id").max()).row(0)
+    )
+    new_names, parts = [tables.names], list[pl.DataFrame]()
+    args, instants, flows = (list[pl.DataFrame]() for _ in range(3))
     known = len(tables.names)
     for copy in range(copies):
         rename = numbers.with_columns(
@@ -139,23 +146,24 @@ def ours(trace: Trace) -> dict[str, Taken]:
             continue
         # Answers are cached with their trace, so each question gets a trace without any.
         trace.__dict__.pop("_remembered", None)
-        found[question.name] = timed(question.name, lambda question=question: question.ask(trace))
+        found[question.name] = timed(question.name, functools.partial(question.ask, trace))
     return found
 
 
 def hta(path: Path) -> dict[str, Taken]:
     """The time of the same questions in Holistic Trace Analysis."""
-    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+    from hta.trace_analysis import TraceAnalysis
 
-    analysis = None
     rank = json.loads(path.read_text()).get("distributedInfo", {}).get("rank", 0)
 
+    opened: list[Any] = []
+
     def read() -> None:
-        nonlocal analysis
-        analysis = TraceAnalysis(trace_files={rank: str(path)}, trace_dir="")
+        opened.append(TraceAnalysis(trace_files={rank: str(path)}, trace_dir=""))
 
     found = {"(load)": timed("(load)", read)}
-    asked = {
+    (analysis,) = opened
+    asked: dict[str, Callable[[], object]] = {
         "timeline": lambda: analysis.get_temporal_breakdown(visualize=False),
         "idle": lambda: analysis.get_idle_time_breakdown(ranks=[rank], visualize=False),
         "kernels": lambda: analysis.get_gpu_kernel_breakdown(visualize=False),
@@ -213,27 +221,25 @@ def main() -> None:
 
 def beside_hta(path: Path) -> None:
     """The same file, the same process, the same questions."""
-    mine: Trace | None = None
+    opened: list[Trace] = []
 
     def read() -> None:
-        nonlocal mine
-        mine = load(path, store=False)
+        opened.append(load(path, store=False))
 
     heading(f"ours, {path.stat().st_size / 1e6:.0f} MB")
     loading = timed("(load)", read)
-    assert mine is not None
-    here = ours(mine)
+    here = ours(opened[0])
     loading += here["(derived once)"]
     heading("HTA, the same file")
     there = hta(path)
     rows = [("load", loading, there["(load)"])]
     for name in here:
-        their = [taken for key, taken in there.items() if key.partition(":")[0] == name]
-        if their:
-            rows.append((name, here[name], sum(their, NOTHING)))
+        found = [taken for key, taken in there.items() if key.partition(":")[0] == name]
+        if found:
+            rows.append((name, here[name], sum(found, NOTHING)))
     for label, chosen in (("all of these", rows[1:]), ("with loading", list(rows))):
-        ours_of, theirs_of = ([row[side] for row in chosen] for side in (1, 2))
-        rows.append((label, sum(ours_of, NOTHING), sum(theirs_of, NOTHING)))
+        our_sum = sum((our for _, our, _ in chosen), NOTHING)
+        rows.append((label, our_sum, sum((their for _, _, their in chosen), NOTHING)))
     print(f"{'processor time':<20}{'ours':>10}{'HTA':>10}{'ratio':>8}{'by wall':>9}")
     for label, our, their in rows:
         print(
@@ -243,4 +249,4 @@ def beside_hta(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

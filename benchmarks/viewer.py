@@ -15,6 +15,7 @@ picture after the trace is read, and frames while it zooms and pans (`viewer_fra
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import resource
 import sys
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -48,16 +50,17 @@ from stepscope.viewer.search import NameIndex, search
 from stepscope.viewer.tiles import slice_tile, warm_up
 
 WIDTH, ROWS = 1500, 45
+Found = TypeVar("Found")
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
+def timed(work: Callable[[], Found]) -> tuple[float, Found]:
     """Seconds that some work takes, and what it gives."""
     began = time.perf_counter()
     found = work()
     return time.perf_counter() - began, found
 
 
-def timed_tile(work: Callable[[], object]) -> tuple[float, float, object]:
+def timed_tile(work: Callable[[], Found]) -> tuple[float, float, Found]:
     """Seconds and seconds of processor time of work in this thread, and what it gives."""
     processor = time.thread_time()
     seconds, found = timed(work)
@@ -99,7 +102,7 @@ def tiles(index: TraceIndex, number: int) -> None:
             return encode_slices(slice_tile(index.events, start, level, 3 * WIDTH, wanted))
 
         seconds, processor, data = timed_tile(make)
-        sizes.append(len(data))  # type: ignore[arg-type]
+        sizes.append(len(data))
         third = (level - lowest) / max(1, highest - lowest)
         place = "closest" if third < 1 / 3 else "in between" if third < 2 / 3 else "whole trace"
         by_level[place].append((seconds, processor))
@@ -121,30 +124,29 @@ def questions(trace: Trace, index: TraceIndex) -> None:
     """Search, details, totals, flame graphs, counters."""
     names = NameIndex.of(index)
     for text in ("gemm", "a", "nothing like this"):
-        seconds, found = timed(lambda text=text: search(index, names, text))  # type: ignore[misc]
-        line(f"search for '{text}'", seconds, f"{found['total']:,} hits")  # type: ignore[index]
+        seconds, hits = timed(functools.partial(search, index, names, text))
+        line(f"search for '{text}'", seconds, f"{hits['total']:,} hits")
     seconds, links = timed(lambda: links_of(trace))
     line("links, once", seconds)
     middle = index.event_count // 2
-    line("details of an event", timed(lambda: event_in_full(trace, index, links, middle))[0])  # type: ignore[arg-type]
+    line("details of an event", timed(lambda: event_in_full(trace, index, links, middle))[0])
     seconds, idle = timed(lambda: idle_segments(trace))
     line("idle causes, once", seconds)
     seconds, found = timed(lambda: counters_of(trace, index.origin_ns, None))
-    line("counters, once", seconds, f"{len(found)} series")  # type: ignore[arg-type]
+    line("counters, once", seconds, f"{len(found)} series")
     seconds, forest = timed(lambda: Forest.of(trace))
     line("call trees, once", seconds)
-    seconds, basis = timed(lambda: range_basis(trace, idle))  # type: ignore[arg-type]
+    seconds, basis = timed(lambda: range_basis(trace, idle))
     line("what ranges are measured on, once", seconds)
     step = trace.device_steps.row(len(trace.device_steps) // 2, named=True)
     for title, start, end in (
         ("one step", step["start_ns"], step["end_ns"]),
         ("the whole trace", index.origin_ns, index.origin_ns + index.end_ns),
     ):
-        line(
-            f"totals of {title}", timed(lambda a=start, b=end: range_totals(basis, forest, a, b))[0]
-        )  # type: ignore[misc,arg-type]
+        seconds, _ = timed(functools.partial(range_totals, basis, forest, start, end))
+        line(f"totals of {title}", seconds)
         for by in (FlameBy.HOST, FlameBy.OPERATOR):
-            seconds, _ = timed(lambda a=start, b=end, by=by: flame(trace, forest, a, b, by))  # type: ignore[misc,arg-type]
+            seconds, _ = timed(functools.partial(flame, trace, forest, start, end, by))
             line(f"flame graph of {title}, {by.value}", seconds)
 
 
@@ -202,7 +204,6 @@ def main() -> int:
     processor = time.process_time()
     seconds, index = timed(lambda: build_index(trace))
     processor = time.process_time() - processor
-    assert isinstance(index, TraceIndex)
     line("arranging", seconds, f"{index.event_count:,} events in {len(index.events)} rows")
     line("  processor time, of all threads", processor)
     held = (index.events.size_bytes + index.place.nbytes) / 1e6

@@ -33,6 +33,7 @@ LIMIT_S = 600
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "report": (("report", "{slow}"), "Verdict"),
+    "report of many events": (("report", "{large}"), "Verdict"),
     "kernels": (("show", "kernels", "{slow}"), "By name"),
     "idle": (("show", "idle", "{slow}"), "Causes"),
     "what-if": (("show", "what-if", "{slow}"), "Without a cause"),
@@ -47,9 +48,10 @@ import sys
 from pathlib import Path
 from tests.support.gpu_trace import GpuTrace, ms, us
 
-for name, wait in (("slow", ms(4)), ("fast", us(10))):
+# The large one is read by machine code, which small ones do without.
+for name, wait, steps in (("slow", ms(4), 6), ("fast", us(10), 6), ("large", ms(4), 4000)):
     trace = GpuTrace()
-    for _ in range(6):
+    for _ in range(steps):
         with trace.step():
             trace.data_wait(wait)
             for _ in range(4):
@@ -230,7 +232,7 @@ def _failures(inside: Path, work: Path) -> Iterator[str]:
         "STEPSCOPE_CACHE": str(work / "cache"),
         "NUMBA_CACHE_DIR": str(work / "environment" / "compiled"),
     }
-    paths = {"slow": work / "slow.json", "fast": work / "fast.json"}
+    paths = {name: work / f"{name}.json" for name in ("slow", "fast", "large")}
     for name, (words, expected) in COMMANDS.items():
         command = [inside / "stepscope", *(word.format(**paths) for word in words)]
         try:

@@ -89,6 +89,13 @@ def test_a_run_that_recorded_no_step_says_how_it_ended(tmp_path, report):
     assert_one_line(report(path), "nothing to judge", "finished after 1 steps")
 
 
+def test_a_trace_without_events_is_named_once(tmp_path, report):
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": []}')
+    _, _, said = report(path)
+    assert said == f"stepscope: {path}: nothing to judge: it holds no events\n"
+
+
 def test_damaged_manifests_cost_nothing_but_a_note(tmp_path, report):
     path = write_run(tmp_path, {0: step_records([100] * 9)})
     (path / "run.json").write_text("{ cut")

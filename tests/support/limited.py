@@ -46,10 +46,14 @@ def run_limited(
     code: str,
     *arguments: object,
     cpu_seconds: int = 60,
-    seconds: float = 240,
+    seconds: float = 550,
     address_space: int = ADDRESS_SPACE,
 ) -> Ending:
-    """Runs code that finds `arguments` and assigns `answer`, both of JSON."""
+    """Runs code that finds `arguments` and assigns `answer`, both of JSON.
+
+    What works without end is ended by its CPU time. `seconds` are only for what waits without end:
+    on a busy machine, a minute of CPU time can take many.
+    """
     words = [
         json.dumps(sys.path),
         json.dumps([address_space, cpu_seconds]),
@@ -67,7 +71,8 @@ def run_limited(
         )
     except subprocess.TimeoutExpired as error:
         said = error.stderr or b""
-        return Ending(None, 0, None, said.decode() if isinstance(said, bytes) else said)
+        said = said.decode() if isinstance(said, bytes) else said
+        return Ending(None, 0, None, f"{said}\nno end within {seconds:g} s")
     _, found, last = done.stdout.rpartition("\nANSWER")
     answer, peak = json.loads(last) if found else (None, 0)
     return Ending(answer, peak, done.returncode, done.stderr)

@@ -62,7 +62,9 @@ class ComputeSummary:
 
     def in_words(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
-        return ", ".join(f"{part.share:.0%} {part.name}" for part in self.kinds[:_IN_A_SENTENCE])
+        return ", ".join(
+            f"{percent(part.share)} {part.name}" for part in self.kinds[:_IN_A_SENTENCE]
+        )
 
 
 def summarise_compute(view: WindowView) -> ComputeSummary | None:

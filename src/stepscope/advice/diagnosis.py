@@ -45,6 +45,7 @@ from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
+from stepscope.run.figures import percent
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
 
@@ -265,7 +266,9 @@ def _sentence(words: str) -> str:
 
 
 def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
-    reasons = [note for rank in ranks for note in rank.notes] + list(run.problems)
+    # Of a single file, the reasons name the same file.
+    reasons = [note.removeprefix(f"{run.path}: ") for rank in ranks for note in rank.notes]
+    reasons += run.problems
     for rank in run.ranks:
         if rank.manifest is not None and rank.manifest.ended:
             reasons.append(rank.manifest.ended)
@@ -306,7 +309,7 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            words = f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}"
+            words = f"{best.id}: {best.title}; fixing it saves {percent(share)} of {step}"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
             return words, whose
@@ -316,7 +319,7 @@ def _verdict(
     if partition is None or not partition.parts:
         return "no finding with a saving of a tenth of the step or more", slowest
     largest = max(partition.parts, key=lambda part: part.total_ns)
-    share_of_largest = f"{partition.share(largest):.0%}"
+    share_of_largest = percent(partition.share(largest))
     if slowest.rank in slowed and slowest.host is not None:
         words = (
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "

@@ -12,6 +12,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
+from stepscope.run.figures import duration
 
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
@@ -42,8 +43,8 @@ def replayed_finding(
     """The finding, if the replay with the changes is shorter by a notable share.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
-    that step, and the assumption says so. Where recording made the steps much longer
-    (`profiler_factor`), the finding is of low severity.
+    that step, and the assumption says so where the two differ notably. Where recording made the
+    steps much longer (`profiler_factor`), the finding is of low severity.
 
     Args:
         subject: What is looked at.
@@ -82,6 +83,7 @@ def replayed_finding(
         evidence = (*evidence, Evidence("what the host alone needs for a step now", alone_ns, "ns"))
     severity = severity_of(share, limits)
     factor = subject.recording_factor
+    step_ns = subject.step_ns or window.step_ns
     if factor >= limits.profiler_factor:
         severity = Severity.LOW
     if factor >= _NOTABLY_LONGER:
@@ -89,7 +91,11 @@ def replayed_finding(
             f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
             f"{factor:.2f}× as long"
         )
-    step_ns = subject.step_ns or window.step_ns
+    elif step_ns >= _NOTABLY_LONGER * window.step_ns:
+        assumption += (
+            "; it saves the same share of an unrecorded step as of the recorded ones, which took "
+            f"{duration(window.step_ns)}"
+        )
     saving_ns = min(round(share * step_ns), step_ns)
     return [
         Finding(

@@ -6,7 +6,7 @@ import polars as pl
 
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_calls
-from stepscope.run.figures import significant
+from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 
 _MOST = 3
@@ -40,6 +40,6 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
     ]
     return [
         f"{place} ({significant(count / window.steps)}× per step, "
-        f"{significant(total_ns / window.steps / 1e6)} ms)"
+        f"{duration(total_ns / window.steps)})"
         for total_ns, place, count in sorted(waits, key=lambda wait: (-wait[0], wait[1]))[:_MOST]
     ]

@@ -30,6 +30,7 @@ from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.run.figures import percent
 from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -142,8 +143,8 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     names = _longest_names(trace, unknown)
     if unknown_ns >= _NOTABLE * max(1, compute_ns):
         notes.append(
-            f"{unknown_ns / compute_ns:.0%} of the compute is in kernels that are not classified "
-            f"({', '.join(names)}), so the kinds say less than they could"
+            f"{percent(unknown_ns / compute_ns)} of the compute is in kernels that are not "
+            f"classified ({', '.join(names)}), so the kinds say less than they could"
         )
     categories, uncounted_ns = _uncounted(trace)
     if uncounted_ns:

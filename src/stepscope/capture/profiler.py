@@ -19,6 +19,7 @@ from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
 
 _Batch = TypeVar("_Batch")
+_Own = TypeVar("_Own", bound="Profiler")
 
 
 class _End:
@@ -81,10 +82,10 @@ class Profiler:
         self._loop_began = 0
         self._lost_ends = 0
 
-    def __copy__(self) -> Profiler:
+    def __copy__(self: _Own) -> _Own:
         return self
 
-    def __deepcopy__(self, _: dict[int, Any]) -> Profiler:
+    def __deepcopy__(self: _Own, _: dict[int, Any]) -> _Own:
         # Torch allows one profiler per process, and whatever holds this one may be copied.
         return self
 
@@ -99,7 +100,7 @@ class Profiler:
         self._session = CaptureSession(self.config, self._session.given_identity)
         self._session.profiler = self
 
-    def __enter__(self) -> Profiler:
+    def __enter__(self: _Own) -> _Own:
         self.start()
         return self
 

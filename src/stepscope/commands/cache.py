@@ -71,7 +71,7 @@ def command(context: click.Context, max_size: int | None) -> None:
 @_directories
 @format_option("stores", "integer bytes and Unix times")
 def list_stores(directories: tuple[Path, ...], output: Output) -> None:
-    """List stores with their sizes, most recently used first, and the total."""
+    """List stores with their sizes, most recently used first."""
     output.write(_stores(directories), StandardSink())
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from stepscope.commands.options import format_option
 from stepscope.commands.sinks import StandardSink
@@ -64,6 +65,9 @@ def command(
     torch is imported in a separate process, which makes three short recordings. A torch that
     crashes or hangs is reported like any other problem. Nothing on this machine is changed.
     """
+    context = click.get_current_context()
+    if not shows_config and context.get_parameter_source("dialect") != ParameterSource.DEFAULT:
+        raise click.UsageError("--dialect applies to --config only")
     if shows_config:
         _show_config(dialect, output_of("settings", output.format.name))
         return 0

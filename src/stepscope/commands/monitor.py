@@ -115,7 +115,7 @@ def command(
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
         _list_columns()
-    elif live or not (words or query or filename or pid):
+    elif live or not (words or query or filename or pid) or _is_run(words):
         if len(words) > 1 or query is not None or pid is not None:
             raise click.UsageError(
                 "--live shows one RUN, after all options: stepscope monitor --live [OPTIONS] [RUN]"
@@ -141,6 +141,11 @@ def command(
         asked = Query(query, CsvFormat.parse(csv_format), interval_s, count, chosen, pid, filename)
         answer(asked, lambda lines: click.echo(lines, nl=False), _say_note)
     return 0
+
+
+def _is_run(words: tuple[str, ...]) -> bool:
+    """Whether they name a folder to show, not a command: no command is a folder."""
+    return len(words) == 1 and Path(words[0]).is_dir()
 
 
 def _list_columns() -> None:

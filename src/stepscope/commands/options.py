@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -61,14 +62,25 @@ def output_option(command: Command) -> Command:
         "file",
         type=click.Path(dir_okay=False),
         is_eager=True,  # known when --format is
-        help="Write to this file; its ending chooses the format, as in report.html.",
+        help="Write to this file; its ending, such as .json, chooses the format.",
     )(command)
 
 
 def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:
-    """The format that the ending of a file's name says; the default where it names none."""
-    ending = "" if file is None else file.rpartition(".")[2].lower()
-    return ending if any(one.name == ending for one in formats) else default
+    """The format that the ending of a file's name says; the default where it names none.
+
+    Raises:
+        BadParameter: It names one that only other verbs offer.
+    """
+    ending = "" if file is None else Path(file).suffix.lower().removeprefix(".")
+    offered = [one.name for one in formats]
+    if ending in offered:
+        return ending
+    if any(ending == one.format.name for outputs in OUTPUTS.values() for one in outputs):
+        raise click.BadParameter(
+            f"{file}: no {ending} here; there are {', '.join(offered)}", param_hint="--output"
+        )
+    return default
 
 
 def scope_options(steps_help: str) -> Callable[[Command], Command]:

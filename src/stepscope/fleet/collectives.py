@@ -26,6 +26,7 @@ from stepscope.fleet.inspector.records import Inspected
 from stepscope.fleet.job import Job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.stragglers import stragglers_of_job
+from stepscope.run.figures import percent
 
 LIKE: dict[str, pl.DataType | type[pl.DataType]] = {
     "dimension": pl.String,
@@ -187,9 +188,9 @@ def _beyond_link(sets: pl.DataFrame) -> list[str]:
     """A note where groups are faster than their links, which cannot be."""
     medians = sets.group_by("dimension").agg(pl.col("link_share").median()).sort("dimension")
     return [
-        f"{dimension}: collectives attain {share:.0%} of the stated link speed: it is lower than "
-        "what a rank can really send. Check its unit (400Gbps are bits, 50GB/s bytes), and that "
-        "it counts all links of a rank"
+        f"{dimension}: collectives attain {percent(share)} of the stated link speed: it is lower "
+        "than what a rank can really send. Check its unit (400Gbps are bits, 50GB/s bytes), and "
+        "that it counts all links of a rank"
         for dimension, share in medians.iter_rows()
         if share is not None and share > _BEYOND_LINK
     ]

@@ -25,7 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_map import rank_map
 from stepscope.fleet.rank_steps import PARTS
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, percent
 
 GROWTH: dict[str, pl.DataType | type[pl.DataType]] = {
     "part": pl.String,
@@ -169,14 +169,16 @@ def _verdict(
     growth: pl.DataFrame, ranks: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float
 ) -> str:
     said = (
-        f"{b_ranks} ranks against {a_ranks}: {weak:.0%} efficiency if each rank does as much work "
-        f"per step as before, {weak * a_ranks / b_ranks:.0%} if all together do"
+        f"{b_ranks} ranks against {a_ranks}: {percent(weak)} efficiency if each rank does as much "
+        f"work per step as before, {percent(weak * a_ranks / b_ranks)} if all together do"
     )
     parts = growth.head(len(PARTS)).sort("growth_ns", "part", descending=[True, False])
     worst = parts.row(0, named=True)
     if worst["growth_ns"] <= 0:
         return said
-    share = f", {worst['growth_share']:.0%} of the step before" if worst["growth_share"] else ""
+    share = (
+        f", {percent(worst['growth_share'])} of the step before" if worst["growth_share"] else ""
+    )
     said += f"; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"
     if worst["part"] == _COMMUNICATION:
         waiting = growth.filter(pl.col("part") == _WAITING)["growth_ns"][0]

@@ -30,7 +30,7 @@ from stepscope.fleet.groups import find_groups
 from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER, Matched, match
 from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, percent
 from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -348,5 +348,5 @@ def _verdict(
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     return (
         f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "
-        f"{duration(worst['gain_ns'])} less, {share:.0%} of it"
+        f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
     )

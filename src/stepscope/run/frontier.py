@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, percent
 from stepscope.run.rank_skew import RankSteps, steps_in_common
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
@@ -86,7 +86,7 @@ class Frontier:
             return ""
         return (
             f"rank {leader.rank} sets the pace: it takes {duration(leader.lead_ns)} longer than "
-            f"the others in each step, {leader.lead_ns / self.step_ns:.0%} of it, mostly in "
+            f"the others in each step, {percent(leader.lead_ns / self.step_ns)} of it, mostly in "
             f"{leader.stage}"
         )
 

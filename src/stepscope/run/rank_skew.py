@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, percent
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import (
@@ -159,7 +159,7 @@ class RankSkew:
         return (
             f"rank{'s' if several else ''} {names} come{'' if several else 's'} late: the others "
             f"wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'} in each "
-            f"step, {self.share:.0%} of it"
+            f"step, {percent(self.share)} of it"
         )
 
 

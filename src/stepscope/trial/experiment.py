@@ -22,6 +22,7 @@ from typing import Protocol
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.figures import percent
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
@@ -462,7 +463,7 @@ def _verdict(
 def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
     if best is not None and best.ratio is not None:
         faster = 1 / best.ratio
-        return f"{best.name} helps: {faster:.2f}× as fast, {1 - best.ratio:.0%} off the step"
+        return f"{best.name} helps: {faster:.2f}× as fast, {percent(1 - best.ratio)} off the step"
     if not singles:
         return "nothing to try: no finding of the script has a fix that needs no change in it"
     if any(one.verdict == HELPS for one in singles):

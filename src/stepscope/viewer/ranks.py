@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.selection.partition import cause_words
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import RankMap, rank_map
@@ -108,7 +109,10 @@ class JobRanks:
         causes: list[dict[str, Any]] = []
         if self.stragglers is not None:
             blame = {row["rank"]: row for row in self.stragglers.ranks.iter_rows(named=True)}
-            causes = self.stragglers.causes.filter("is_notable").to_dicts()
+            notable = self.stragglers.causes.filter("is_notable")
+            causes = [
+                {**row, "cause": cause_words(row["cause"])} for row in notable.iter_rows(named=True)
+            ]
         accused = {row["rank"]: row["cause"] for row in reversed(causes)}
         return {
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],

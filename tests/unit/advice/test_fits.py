@@ -71,7 +71,8 @@ def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
         t.sync()
 
     diagnosis = judge(job(body))
-    assert one(diagnosis, "low-gpu-utilisation").title.endswith(": copying memory")
+    title = one(diagnosis, "low-gpu-utilisation").title
+    assert title.endswith(" of the time, mainly because of copying memory")
     copies = one(diagnosis, "exposed-copies")
     assert copies.severity is Severity.HIGH
     assert seen(copies)["most of them"] == "to the device"

@@ -86,6 +86,16 @@ def test_promises_are_in_the_time_of_unrecorded_steps(judge):
     assert "which takes 1.50× as long" in finding.assumption
 
 
+def test_where_recorded_steps_were_shorter_the_promise_says_what_it_is_a_share_of(judge):
+    """Recorded steps take 6.17 ms, the others 9.00 ms: a share may save more than it took."""
+    window = _on_the_cpu([us(3_170)] * 6, op_ns=ms(3))
+    diagnosis = judge(window, step_records([9.0] * 60 + [6.17] * 6, recorded=range(60, 66)))
+    (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert finding.saving_ns == pytest.approx(9.0e6 * 3.17 / 6.17, rel=0.01)
+    assert "the same share of an unrecorded step as of the recorded ones" in finding.assumption
+    assert "which took 6.17 ms" in finding.assumption
+
+
 def test_phases_of_the_record_win_over_operators_in_the_window(judge):
     """Operators inside a user's phase are no forward: the record has the phase."""
     t = GpuTrace()

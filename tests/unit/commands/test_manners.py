@@ -82,6 +82,26 @@ def test_one_name_for_one_thing(verb):
         assert "all" in options["--rows"].metavar
 
 
+@pytest.mark.parametrize("words", [["show", "steps", "a.json"], ["info", "a.json"], ["doctor"]])
+def test_an_ending_that_this_verb_does_not_offer_is_refused(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    offers_files = any("-o" in option.opts for option in command_of(words[0]).params)
+    assert main([*words, "-o", "report.HTML"]) == 2
+    said = capsys.readouterr().err
+    assert ("no html here; there are table" in said) == offers_files
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_run_is_shown_and_not_started(tmp_path, capsys):
+    assert main(["monitor", "--count", "1", str(tmp_path)]) == 0
+    assert "no run" in capsys.readouterr().out
+
+
+def test_an_option_for_another_form_is_refused(capsys):
+    assert main(["doctor", "--dialect", "megatron"]) == 2
+    assert "--dialect applies to --config only" in capsys.readouterr().err
+
+
 def test_the_old_name_for_rows_still_works(tmp_path, capsys):
     from tests.support.gpu_trace import GpuTrace, us
 

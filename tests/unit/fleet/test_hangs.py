@@ -11,7 +11,7 @@ from tests.support.flight_dumps import FORMS, as_cpp, as_python, document, entry
 
 from stepscope.commands.hangs import command
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.fleet.hangs.dump import COMPLETED, TIMED_OUT, parse_dump, rank_of_dump
+from stepscope.fleet.hangs.dump import COMPLETED, TIMED_OUT, parse_dump, rank_of_dump, read_dump
 from stepscope.fleet.hangs.find_hang import find_hang
 
 ALL = {"0": range(4)}
@@ -226,6 +226,17 @@ def test_what_is_no_dump_is_refused_in_one_line(data):
         parse_dump(data, 0, "file")
     assert "\n" not in str(caught.value)
     assert "file" in str(caught.value)
+
+
+def test_a_name_without_a_rank_is_no_matter_where_the_content_is_no_dump(tmp_path):
+    file = tmp_path / "trace.json"
+    file.write_text('{"traceEvents": []}')
+    with pytest.raises(UnreadableInputError, match="no flight recorder dump"):
+        read_dump(file)
+    file.write_text('{"version": "2.10", "entries": []}')
+    with pytest.raises(UnreadableInputError, match="the name has no rank"):
+        read_dump(file)
+    assert read_dump(file, rank=3).rank == 3
 
 
 def test_two_dumps_of_one_rank_are_refused():

@@ -173,7 +173,7 @@ def test_one_table_where_nobody_watches(tmp_path):
     write_run(root, 1)
     write_rank(root, 0, now_records(phases_ms={"forward": 70.0}), state="finished")
     library = compile_stub(tmp_path / "nvml")
-    for arguments in (["--live", root], ["--output-dir", tmp_path / "profiles"], ["--live"]):
+    for arguments in (["--live", root], [root], ["--output-dir", tmp_path / "profiles"], []):
         ended = stepscope("monitor", "-lms", 50, *arguments, library=library, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         assert "finished" in ended.stdout

@@ -11,6 +11,8 @@ from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.selection.partition import cause_words
 from stepscope.trace.load import load
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
@@ -164,12 +166,13 @@ def test_tiles_come_as_the_engine_made_them(viewer):
     assert columns["share"].max() <= 1
 
 
-def test_idle_slices_say_what_explains_them(viewer):
+def test_idle_slices_say_what_explains_them_in_the_words_of_the_report(viewer, trace):
     extras = viewer.get("/api/traces/{}/extras")
     assert extras["ready"]
     (lane,) = extras["lanes"]
-    causes = [viewer.get("/api/traces/{}/gap", row=row)["cause"] for row in range(lane["slices"])]
-    assert "input" in causes
+    found = [viewer.get("/api/traces/{}/gap", row=row)["cause"] for row in range(lane["slices"])]
+    assert found == [cause_words(cause) for cause in idle_segments(trace)["cause"]]
+    assert {"input", "queued work waits"} <= set(found)
 
 
 def test_counters_follow_the_allocator_and_the_queue(trace):

@@ -17,6 +17,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import peak
+from stepscope.run.figures import percent
 
 ID = "activations-dominate"
 _MOST = 3
@@ -51,7 +52,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{share:.0%} of the peak memory is activations",
+        title=f"{percent(share)} of the peak memory is activations",
         severity=Severity.INFO,
         reason="checkpointing makes steps longer, and room for a larger batch may make up for it",
         evidence=(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import severity_of
 from stepscope.advice.subject import Subject
+from stepscope.run.figures import percent
 
 ID = "busy-cpus"
 _ON_DEVICE = "the record does not show how much of it the device waited for"
@@ -43,7 +44,10 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title=f"the CPUs are busy: the training thread waits for one {share:.0%} of the step",
+            title=(
+                f"the CPUs are busy: the training thread spends {percent(share)} of the step "
+                "waiting for one"
+            ),
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
             saving_ns=queued_ns if saves else None,
@@ -53,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=tuple(evidence),
             steps=(),
             advice=(
-                "See who takes the CPUs (top, `stepscope monitor`). Stop other programs, or give "
+                "See what takes the CPUs (top, `stepscope monitor`). Stop other programs, or give "
                 "this one CPUs of its own (taskset, --cpus-per-task). If they are its own, let "
                 "torch.set_num_threads, times the ranks on this machine, plus the loaders' workers "
                 f"be no more than the CPUs{cpus}."

@@ -13,6 +13,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.rules.recompilation import compiling, recurs
 from stepscope.advice.subject import Subject
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "compilation-in-window"
@@ -36,7 +37,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{share:.0%} of the recorded time is compilation",
+        title=f"{percent(share)} of the recorded time is compilation",
         severity=Severity.MEDIUM,
         reason="code is compiled when it or its shapes are new, not in every step",
         evidence=(

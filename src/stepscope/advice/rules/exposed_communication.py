@@ -26,7 +26,7 @@ from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import significant
+from stepscope.run.figures import percent, significant
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-communication"
@@ -56,7 +56,7 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(graph).scale_work(communicates, 0.0),
         rule=ID,
         about_collectives=True,
-        title=f"{share:.0%} of the device's time is communication that nothing hides",
+        title=f"{percent(share)} of the device's time is communication that nothing hides",
         before=calm,
         assumption=f"computation hides all communication, the most that is possible{first}",
         evidence=(
@@ -117,7 +117,7 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
         about_collectives=True,
-        title=f"{share:.0%} of the step is waiting for communication",
+        title=f"{percent(share)} of the step is waiting for communication",
         assumption="no rank comes late, and computation hides all communication",
         evidence=(
             Evidence("waiting per step", window.per_step(waits.total_ns), "ns"),

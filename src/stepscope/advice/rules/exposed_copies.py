@@ -15,7 +15,7 @@ from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import significant
+from stepscope.run.figures import percent, significant
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-copies"
@@ -77,7 +77,7 @@ def find(subject: Subject) -> list[Finding]:
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
     if launched_by:
         evidence.append(Evidence("mostly launched by", launched_by, "text"))
-    title = f"{share:.0%} of the device's time is copying that nothing runs beside"
+    title = f"{percent(share)} of the device's time is copying that nothing runs beside"
     advice = _ADVICE.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,

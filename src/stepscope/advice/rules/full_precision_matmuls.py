@@ -19,6 +19,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.run.figures import percent
 from stepscope.trace.model import Trace
 
 ID = "full-precision-matmuls"
@@ -93,4 +94,4 @@ def _gains(trace: Trace) -> _Gains | None:
 
 
 def _words(factor: float) -> str:
-    return "half" if factor == FACTOR else f"{factor:.0%} of"
+    return "half" if factor == FACTOR else f"{percent(factor)} of"

@@ -10,6 +10,7 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 
 ID = "heavy-recomputation"
 
@@ -34,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_work(nodes, 0.0).scale_host(moments, 0.0),
         rule=ID,
-        title=f"{share:.0%} of the work is recomputation for activation checkpointing",
+        title=f"{percent(share)} of the work is recomputation for activation checkpointing",
         assumption="nothing is recomputed, and memory suffices for the activations",
         evidence=(
             Evidence("recomputed per step", window.per_step(spent_ns), "ns"),

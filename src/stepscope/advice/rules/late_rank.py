@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
+from stepscope.run.figures import percent
 from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS
 
 ID = "late-rank"
@@ -25,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     where = f"{len(skew.late)} ranks come" if len(skew.late) > 1 else f"rank {subject.rank} comes"
     basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS) else f"time in {skew.basis}"
-    how = f"last in {skew.last_share:.0%} of the steps, and the others wait"
+    how = f"last in {percent(skew.last_share)} of the steps, and the others wait"
     if skew.basis == ARRIVALS:
         whom = "them" if len(skew.late) > 1 else "it"
         how = f"late: the others wait for {whom} at collectives"

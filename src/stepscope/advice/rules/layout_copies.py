@@ -15,6 +15,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
 from stepscope.analysis.calls.layout_copies import OF_CONVOLUTIONS, are_layout_copies
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
 
 ID = "layout-copies"
@@ -59,7 +60,7 @@ def find(subject: Subject) -> list[Finding]:
         .scale_work(window.nodes(copies), 0.0)
         .scale_host(window.spans_of_sources(copies)),
         rule=ID,
-        title=f"{share:.0%} of the step only rearranges tensors in memory",
+        title=f"{percent(share)} of the step only rearranges tensors in memory",
         assumption="none of these copies is needed, on the GPU or on the host",
         evidence=tuple(evidence),
         advice=_CHANNELS_LAST if is_about_convolutions else _STRIDES,

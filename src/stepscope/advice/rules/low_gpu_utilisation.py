@@ -62,7 +62,8 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"the GPU runs kernels {percent(busy)} of the time" + (f": {cause}" if cause else ""),
+        title=f"the GPU runs kernels only {percent(busy)} of the time"
+        + (f", mainly because of {cause}" if cause else ""),
         severity=Severity.HIGH
         if busy < subject.thresholds.gpu_utilisation / 2
         else Severity.MEDIUM,

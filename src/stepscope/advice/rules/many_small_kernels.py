@@ -15,6 +15,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 
 ID = "many-small-kernels"
 
@@ -42,7 +43,9 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title=f"{share:.0%} of the kernels are shorter than {limits.small_kernel_ns // 1000} µs",
+        title=(
+            f"{percent(share)} of the kernels are shorter than {limits.small_kernel_ns // 1000} µs"
+        ),
         assumption="fusing halves their number, on the GPU and on the host",
         evidence=(
             Evidence("small kernels per step", per_step, "count"),

@@ -14,6 +14,7 @@ from stepscope.advice.subject import Subject
 from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.settings import settings
+from stepscope.run.figures import percent
 
 ID = "memory-fragmented"
 _LEAST_BYTES = 64 * 1024 * 1024
@@ -50,7 +51,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{unused / parts.reserved_bytes:.0%} of the reserved memory is not in use",
+        title=f"{percent(unused / parts.reserved_bytes)} of the reserved memory is not in use",
         severity=Severity.MEDIUM,
         reason="room in memory makes no step shorter by itself",
         evidence=tuple(evidence),

@@ -12,6 +12,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.room import rooms
 from stepscope.advice.subject import Subject
+from stepscope.run.figures import percent
 
 ID = "memory-near-limit"
 
@@ -26,7 +27,7 @@ def find(subject: Subject) -> list[Finding]:
         found += finding_without_saving(
             subject,
             rule=ID,
-            title=f"{room.share:.0%} of the memory of GPU {room.device} is reserved",
+            title=f"{percent(room.share)} of the memory of GPU {room.device} is reserved",
             severity=Severity.MEDIUM,
             reason="room in memory makes no step shorter by itself",
             evidence=(

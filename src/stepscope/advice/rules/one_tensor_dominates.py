@@ -13,6 +13,7 @@ from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import peak
+from stepscope.run.figures import percent
 
 ID = "one-tensor-dominates"
 _OF_THE_MODEL = [
@@ -40,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"one tensor is {share:.0%} of the peak memory",
+        title=f"one tensor is {percent(share)} of the peak memory",
         severity=Severity.INFO,
         reason="room in memory makes no step shorter by itself",
         evidence=(

@@ -12,6 +12,7 @@ from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import peak
+from stepscope.run.figures import percent
 
 ID = "optimizer-state-dominates"
 _EIGHT_BIT_SAVES = 0.75
@@ -30,7 +31,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{row['allocated_share'][0]:.0%} of the peak memory is optimizer state",
+        title=f"{percent(row['allocated_share'][0])} of the peak memory is optimizer state",
         severity=Severity.INFO,
         reason="room in memory makes no step shorter by itself",
         evidence=(

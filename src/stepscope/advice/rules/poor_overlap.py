@@ -14,6 +14,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
 
 ID = "poor-overlap"
@@ -76,6 +77,6 @@ def _waits_for_collectives(window: WindowView) -> BoolArray:
 
 
 def _title(overlap_share: float) -> str:
-    share = f"{overlap_share:.0%}"
+    share = percent(overlap_share)
     words = "hardly any" if share == "0%" else f"only {share}"
     return f"{words} of the communication runs beside computation"

@@ -30,6 +30,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.vendor import described_devices
+from stepscope.run.figures import percent
 from stepscope.trace.model import Trace
 
 ID = "slow-matmuls"
@@ -90,9 +91,11 @@ def find(subject: Subject) -> list[Finding]:
     ]
     for row, cause in zip(table.head(3).iter_rows(named=True), causes, strict=False):
         about = f"{row['operator']} {_readable(row['shapes'])} {row['type']}"
-        said = f"{about}: {row['attained_share']:.0%}; {cause.words()}"
+        said = f"{about}: {percent(row['attained_share'])}; {cause.words()}"
         evidence.append(Evidence("such as", said, "text"))
-    title = f"matrix products attain {attained:.0%} of what the device could do with their shapes"
+    title = (
+        f"matrix products attain {percent(attained)} of what the device could do with their shapes"
+    )
     small_ns = int(table.filter("small")["dur_ns"].sum())
     advice = _advice(causes, 2 * small_ns > total_ns)
     if 2 * small_ns > total_ns:
@@ -117,7 +120,7 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(window.graph).shorten_work(dur),
         rule=ID,
         title=title,
-        assumption=f"they attain {REACHABLE:.0%} of it, as well-shaped large products do",
+        assumption=f"they attain {percent(REACHABLE)} of it, as well-shaped large products do",
         evidence=tuple(evidence),
         advice=advice,
     )

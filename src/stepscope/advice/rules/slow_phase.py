@@ -13,6 +13,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
+from stepscope.run.figures import percent
 from stepscope.run.step_record import is_input_phase
 
 ID = "slow-phase"
@@ -78,7 +79,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
     saving_ns = round(phase.total_ns / len(summary.steps))
     return Finding(
         id=ID,
-        title=f"the phase '{phase.name}' takes {share:.0%} of the step",
+        title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
         rank=subject.rank,
         saving_ns=saving_ns,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
+from stepscope.run.figures import percent
 
 ID = "throttled-gpu"
 _NOBODY_WAITS = "no other rank is known to wait for this one"
@@ -45,7 +46,7 @@ def find(subject: Subject) -> list[Finding]:
         Finding(
             id=ID,
             title=f"the GPU of rank {subject.rank} is throttled: {own.clock_mhz:.0f} MHz, "
-            f"{slow.share:.0%} of its peers' {slow.peers_mhz:.0f} MHz",
+            f"{percent(slow.share)} of its peers' {slow.peers_mhz:.0f} MHz",
             severity=_severity(subject, is_late=saving_ns is not None),
             rank=subject.rank,
             saving_ns=saving_ns if is_known else None,

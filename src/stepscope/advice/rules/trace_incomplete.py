@@ -15,6 +15,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.analysis.selection.names import launching_calls, told_by_name
+from stepscope.run.figures import percent
 from stepscope.trace.classify import is_started_by_device
 
 ID = "trace-incomplete"
@@ -58,10 +59,10 @@ def find(subject: Subject) -> list[Finding]:
         if share >= subject.thresholds.unlinked_work:
             before = _launched_before(launched)
             if before >= _NEARLY_ALL * unlinked:
-                words = f"{share:.0%} of the GPU work was launched before the recording began"
+                words = f"{percent(share)} of the GPU work was launched before the recording began"
                 advice = advice if evidence else _BEFORE
             else:
-                words = f"{share:.0%} of the GPU work has no launch in the trace"
+                words = f"{percent(share)} of the GPU work has no launch in the trace"
             title = title or words
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))

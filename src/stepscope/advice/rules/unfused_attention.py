@@ -16,6 +16,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_work
 from stepscope.analysis.calls.unfused_attention import UnfusedAttention, find_unfused_attention
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 
 ID = "unfused-attention"
 _MULTIPLE = 8
@@ -72,7 +73,7 @@ def find(subject: Subject) -> list[Finding]:
         .scale_work(window.nodes(between), 0.0)
         .scale_host(window.spans_of_sources(between)),
         rule=ID,
-        title=f"attention runs unfused and takes {share:.0%} of the step",
+        title=f"attention runs unfused and takes {percent(share)} of the step",
         assumption=(
             "a fused kernel scales, masks and softmaxes the scores within the products, which "
             "take as long as now"

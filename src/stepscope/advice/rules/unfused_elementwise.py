@@ -22,6 +22,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 
@@ -56,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(window.graph).shorten_work(dur).scale_host(_launches_saved(window, chains)),
         rule=ID,
-        title=f"{share:.0%} of the step is elementwise kernels that nothing fuses",
+        title=f"{percent(share)} of the step is elementwise kernels that nothing fuses",
         assumption=(
             "each chain becomes one kernel, as long as its longest or half of the chain, "
             "whichever is more, and the host launches it once"

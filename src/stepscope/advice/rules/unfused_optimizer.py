@@ -19,6 +19,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
@@ -89,7 +90,7 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
         unchanged(window.graph).scale_host(spans, left, lanes=lanes),
         rule=ID,
         title=f"the optimizer calls {per_time:.0f} operators per step",
-        assumption=f"fused, it takes {left:.0%} of its time",
+        assumption=f"fused, it takes {percent(left)} of its time",
         evidence=(
             Evidence("operators per optimizer step", per_time, "count"),
             Evidence("time in it per step", window.per_step(spans.total_ns), "ns"),

@@ -16,6 +16,7 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
+from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.model import Trace
@@ -107,7 +108,7 @@ def shares_of(labels: pl.Series, dur_ns: pl.Series, most: int = 4) -> str:
         .sort("dur_ns", "label", descending=[True, False])
         .head(most)
     )
-    return ", ".join(f"{label} {total / whole:.0%}" for label, total in table.iter_rows())
+    return ", ".join(f"{label} {percent(total / whole)}" for label, total in table.iter_rows())
 
 
 def _at(values: Int64Array, rows: Int64Array) -> Int64Array:

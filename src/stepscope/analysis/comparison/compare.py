@@ -323,7 +323,7 @@ class FailOn:
         parts = comparison.changes.filter(pl.col("table").is_in([PART, THREAD_PART]))
         row = parts.filter(pl.col("name") == self.what)
         if not len(row):
-            known = ", ".join(parts["name"].to_list()) or "none"
+            known = ", ".join(["regression", *parts["name"].to_list()])
             raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
         grown = row["delta_ns"][0] / max(1, step.a_ns)
         if grown > self.share and row["status"][0] in ("grew", "appeared"):

@@ -41,7 +41,7 @@ def choose_steps(
         first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
     ).collect()
     if extent["first"][0] is None:
-        raise UsageError(f"{trace.path}: holds no events")
+        raise UsageError(f"{trace.path}: it holds no events")
     return chosen, (int(extent["first"][0]), int(extent["last"][0]))
 
 

@@ -121,8 +121,9 @@ class SteadySteps:
                 told.append(f"{why}, so not part of the steady step: step {_listed(steps)}")
         if self.tail_ns:
             told.append(
-                f"the last step goes on for {self.tail_ns / 1e6:.1f} ms longer than any other "
-                "after its last operator and call: taken for the end of the loop, and left out"
+                "after its last operator and call, the last step goes on for "
+                f"{duration(self.tail_ns)} longer than any other: that is taken for the end of the "
+                "loop, and left out"
             )
         return tuple(told)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analysis.record.metrics import MetricsSummary
+from stepscope.run.figures import percent
 from stepscope.run.metrics import THROTTLE_REASONS
 
 SLOW_SHARE = 0.9
@@ -72,12 +73,12 @@ class SlowClock:
     def words(self) -> str:
         """The figures, as a clause."""
         own = self.own
-        why = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in own.reasons)
+        why = ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in own.reasons)
         celsius = own.temperature_celsius
         heat = "" if celsius is None else f", up to {celsius:.0f} °C"
         power = "" if own.power_watts is None else f", {own.power_watts:.0f} W"
         return (
-            f"{own.clock_mhz:.0f} MHz, {self.share:.0%} of its peers' {self.peers_mhz:.0f} MHz"
+            f"{own.clock_mhz:.0f} MHz, {percent(self.share)} of its peers' {self.peers_mhz:.0f} MHz"
             f"{heat}{power}; {f'clock lowered by: {why}' if why else 'no reason recorded'}"
         )
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from stepscope.capture.steps.resident import resident_bytes
+from stepscope.run.figures import percent
 from stepscope.run.step_record import StepRecord
 
 _SKIPPED = 5
@@ -92,7 +93,9 @@ class StepTally:
         findings = []
         share = self._wait_ns / max(1, self._total_ns)
         if share >= _INPUT_SHARE:
-            findings.append(f"input-bound, {share:.0%} of the time went to waiting for batches")
+            findings.append(
+                f"input-bound, {percent(share)} of the time went to waiting for batches"
+            )
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
             worst = ", ".join(
@@ -108,7 +111,7 @@ class StepTally:
             if not 1 / _DRIFT < change < _DRIFT:
                 word = "slower" if change > 1 else "faster"
                 findings.append(
-                    f"drifting, steps became {abs(change - 1):.0%} {word} than at the start"
+                    f"drifting, steps became {percent(abs(change - 1))} {word} than at the start"
                 )
             if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
                 grown = (self._last_peak - self._first_peak) / 1e6

@@ -149,18 +149,19 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
         UnreadableInputError: It is no flight recorder dump, is damaged, holds more than plain
             values, or does not tell its rank.
     """
-    number = rank if rank is not None else rank_of_dump(path)
-    if number is None:
-        raise UnreadableInputError(
-            f"{path}: the name has no rank: call the file, for example, nccl_trace_rank_3"
-        )
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UnreadableInputError(f"{path}: too large for a flight recorder dump")
         data = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise UnreadableInputError(f"{path}: {error.strerror or error}") from error
-    return parse_dump(data, number, str(path))
+    number = rank if rank is not None else rank_of_dump(path)
+    found = parse_dump(data, 0 if number is None else number, str(path))
+    if number is None:  # asked last: a file of another kind needs no other name
+        raise UnreadableInputError(
+            f"{path}: the name has no rank: call the file, for example, nccl_trace_rank_3"
+        )
+    return found
 
 
 def parse_dump(data: bytes, rank: int, name: str) -> Dump:

@@ -26,6 +26,7 @@ import polars as pl
 from stepscope.fleet.what_if.operations import Operations, Times
 from stepscope.fleet.what_if.pipeline import COMPUTATIONS, is_communication
 from stepscope.fleet.what_if.slowdown import Replays, Slowdown
+from stepscope.run.figures import percent
 
 STAGES = "uneven stages"
 WORKERS = "slow workers"
@@ -106,7 +107,8 @@ def find_causes(replays: Replays, slowdown: Slowdown) -> Causes:
         causes.append(Cause(name, share, step_ns, _sentence(name, usual, slowdown)))
     result = Causes(tuple(sorted(causes, key=lambda cause: -cause.share)), "")
     said = "; ".join(
-        f"{cause.sentence} ({min(cause.share, 1):.0%} of the slowdown)" for cause in result.notable
+        f"{cause.sentence} ({percent(min(cause.share, 1))} of the slowdown)"
+        for cause in result.notable
     )
     return Causes(
         result.all,

@@ -33,6 +33,7 @@ from stepscope.memory.questions.prediction import (
 )
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
+from stepscope.run.figures import percent
 
 _USUAL_TARGETS = (2.0, 4.0, 8.0)
 _BLOCK = re.compile(r"^(?:.*?\.)?\d+(?=\.)")
@@ -192,8 +193,8 @@ def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes
         notes.append("no parameters are known at the peak: dividing them changes nothing")
     if unknown_share >= _NOTABLE:
         notes.append(
-            f"{unknown_share:.0%} of the peak is of unknown category, and is not divided: record "
-            "with memory_census=True"
+            f"{percent(unknown_share)} of the peak is of unknown category, and is not divided: "
+            "record with memory_census=True"
         )
     if base.view.snapshot.settings.get(EXACT_SIZES):
         notes.append(

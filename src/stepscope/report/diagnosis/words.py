@@ -265,10 +265,10 @@ def together(diagnosis: Diagnosis) -> str:
     savings = [one.saving_ns for one in rank.findings if one.saving_ns is not None]
     if step_ns is None or together_ns is None or len(savings) < 2:
         return ""
-    whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+    who = f"All of rank {rank.rank}'s findings" if len(diagnosis.ranks) > 1 else "All of them"
     is_whole = any(one.is_of_whole_file for one in rank.findings)
     return (
-        f"{whose}all of them together save {units.duration(together_ns)} "
+        f"{who} together save {units.duration(together_ns)} "
         f"{'in the whole file' if is_whole else 'per step'}: "
         f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}. They overlap, so "
         "their savings do not add up."

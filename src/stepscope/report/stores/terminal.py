@@ -22,6 +22,9 @@ def write(stores: Sequence[StoreInfo], sink: Sink, _layout: Layout) -> None:
             f"{decimal_size(store.size_bytes):>10}  {used:%Y-%m-%d %H:%M}  "
             f"{escaped(store.source or str(store.path))}{_note(store)}\n"
         )
+    if not stores:
+        sink.remark("no stores")
+        return
     total = sum(store.size_bytes for store in stores)
     plural = "" if len(stores) == 1 else "s"
     sink.remark(f"{decimal_size(total):>10}  in {len(stores)} store{plural}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.report import units
+from stepscope.run.figures import percent
 from stepscope.run.trials import CHANGED, CLOSE, NOT_APPLIED, TrialRecord, TrialsRecord
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
@@ -118,7 +119,7 @@ def promise_kept(trial: TrialRecord) -> str:
     if error is None:
         return ""
     way = "too high" if error > 0 else "too low"
-    return f"the promised step was {abs(error):.0%} {way}"
+    return f"the promised step was {percent(abs(error))} {way}"
 
 
 def costs(record: TrialsRecord) -> str:

@@ -58,6 +58,7 @@ def kind_of(hint: Any) -> Kind:
     Raises:
         UntranslatableError: Translated functions have no such values.
     """
+    hint = _meant(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return tuple_of(tuple(kind_of(part) for part in arguments))
@@ -70,7 +71,13 @@ def kind_of(hint: Any) -> Kind:
     return _KINDS[hint]
 
 
+def _meant(hint: Any) -> Any:
+    """Returns what an alias stands for: numpy's `NDArray` is one of PEP 695 since 2.5."""
+    value = getattr(typing.get_origin(hint), "__value__", None)
+    return hint if value is None else value[typing.get_args(hint)]
+
+
 def _array_of(hint: Any, *, are_written: bool) -> Kind:
     """Returns the type that `npt.NDArray[...]` means."""
-    (element,) = typing.get_args(typing.get_args(hint)[1])
+    (element,) = typing.get_args(typing.get_args(_meant(hint))[1])
     return array_of(np.dtype(element), are_written=are_written)

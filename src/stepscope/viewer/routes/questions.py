@@ -34,6 +34,7 @@ def _event(asked: Asked) -> dict[str, Any]:
 
 def _gap(asked: Asked) -> dict[str, Any]:
     """A stretch of idle time: its cause, and the event that explains it."""
+    from stepscope.analysis.selection.partition import cause_words
     from stepscope.viewer.events import brief
 
     content = asked.whole
@@ -45,7 +46,7 @@ def _gap(asked: Asked) -> dict[str, Any]:
     origin = content.index.origin_ns
     event = found["event"]
     return {
-        "cause": found["cause"],
+        "cause": cause_words(found["cause"]),
         "note": found["note"],
         "device": found["device"],
         "start_ns": found["start_ns"] - origin,

@@ -146,7 +146,7 @@ def test_a_part_can_fail_too_and_must_exist():
     comparison = compare(side(trace()), side(trace(products=8)))
     assert "compute grew" in FailOn.parse("compute>10%").reason(comparison)
     assert FailOn.parse("exposed copies>0%") is not None
-    with pytest.raises(UsageError, match="no part 'nonsense'"):
+    with pytest.raises(UsageError, match="no part 'nonsense'; there are: regression, "):
         FailOn.parse("nonsense>1%").reason(comparison)
     for wrong in ("regression", "regression<5%", "5%", "regression>five%"):
         with pytest.raises(UsageError, match="--fail-on"):

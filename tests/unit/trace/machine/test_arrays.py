@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from types import GenericAlias
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace.machine import calling
-from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.arrays import WRITTEN, Written
 from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.functions import kind_of
 from stepscope.trace.machine.kinds import UntranslatableError
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
@@ -65,7 +67,7 @@ def walk(
 def test_elements_are_those_of_python_lists(rows, is_backwards, first) -> None:
     numbers, flags = [number for number, _ in rows], [flag for _, flag in rows]
     marks, sums = np.array(flags, np.bool_), np.zeros(len(rows), np.int64)
-    found = walk(np.array(numbers, np.int32), marks, sums, is_backwards, first)  # type: ignore[arg-type]
+    found = walk(np.array(numbers, np.int32), marks, sums, is_backwards, first)
     listed = [0] * len(rows)
     names = {"total_of": total_of.function, "mark": mark.function}  # type: ignore[attr-defined]
     as_python: dict[str, Any] = {}
@@ -219,6 +221,19 @@ def floats(values: npt.NDArray[np.float64]) -> int:
 def test_other_elements_are_refused() -> None:
     with pytest.raises(UntranslatableError, match="arrays of float64"):
         translated(floats)(np.zeros(1))
+
+
+def test_arrays_are_known_where_numpy_names_them_by_an_alias() -> None:
+    """Since numpy 2.5, `NDArray` is an alias of PEP 695: its origin is the alias, not `ndarray`."""
+    element = TypeVar("element", bound=np.generic)
+
+    class Alias:
+        __value__ = np.ndarray[tuple[Any, ...], np.dtype[element]]
+
+    named = GenericAlias(Alias, (np.int32,))
+    plain = np.ndarray[tuple[Any, ...], np.dtype[np.int32]]
+    assert kind_of(named) == kind_of(plain) == kind_of(npt.NDArray[np.int32])
+    assert kind_of(Annotated[named, WRITTEN]) == kind_of(Written[np.int32]) != kind_of(named)
 
 
 def test_without_source_code_functions_of_arrays_run_as_python(monkeypatch) -> None:

@@ -50,6 +50,15 @@ export function h(tag, props = {}, ...children) {
 }
 
 /**
+ * The children of a sentence: what stands between backticks becomes code.
+ * @param {string} text
+ * @returns {Child[]}
+ */
+export function prose(text) {
+  return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? h("code", {}, part) : part));
+}
+
+/**
  * An element of SVG.
  * @param {string} tag
  * @param {Props} [props]

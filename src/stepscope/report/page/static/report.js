@@ -7,7 +7,7 @@ import { rankSteps } from "./draw/rank-steps.js";
 import { stepLanes } from "./draw/step-lanes.js";
 import { table } from "./draw/table.js";
 import { waterfall } from "./draw/waterfall.js";
-import { h, replace } from "./dom.js";
+import { h, prose, replace } from "./dom.js";
 import { partPaint } from "./part-colours.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
@@ -20,8 +20,8 @@ const FILTER_FROM = 8;
 
 /** @type {Record<string, (block: any) => Node>} */
 const DRAW = {
-  text: ({ text, kind }) => h("p", { class: kind || null }, text),
-  items: ({ items }) => h("ul", { class: "items" }, ...items.map((/** @type {string} */ one) => h("li", {}, one))),
+  text: ({ text, kind }) => h("p", { class: kind || null }, ...prose(text)),
+  items: ({ items }) => h("ul", { class: "items" }, ...items.map((/** @type {string} */ one) => h("li", {}, ...prose(one)))),
   facts: (block) => facts(block.facts),
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
@@ -30,7 +30,7 @@ const DRAW = {
   rank_steps: (block) => rankSteps(block),
   waterfall: ({ parts, titles }) => waterfall(parts, WATERFALL_WIDTH, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
-  table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, block.note) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),
+  table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, ...prose(block.note)) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),
 };
 
 /** @param {[string, string][]} pairs */
@@ -46,7 +46,7 @@ function finding(one) {
   ]).filter(([, text]) => text);
   return h(
     "details", { class: `finding is-${one.severity}` },
-    h("summary", {}, h("span", { class: "finding-head" }, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), saves), h("span", { class: "advice" }, one.advice)),
+    h("summary", {}, h("span", { class: "finding-head" }, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), saves), h("span", { class: "advice" }, ...prose(one.advice))),
     h("div", { class: "finding-body" }, facts(more), h("h3", {}, "Evidence"), facts(one.facts), h("p", { class: "note" }, "Explained in ", h("code", {}, one.page))),
   );
 }

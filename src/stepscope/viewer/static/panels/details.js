@@ -23,7 +23,7 @@ function gap(picked, jump) {
   return [
     h("h2", {}, "GPU idle"),
     facts([
-      ["Cause", picked.cause.replaceAll("_", " ") + (picked.note ? ` (${picked.note})` : "")],
+      ["Cause", picked.cause + (picked.note ? ` (${picked.note})` : "")],
       ["Duration", duration(picked.dur_ns)],
       ["Start", duration(picked.start_ns)],
       ["GPU", String(picked.device)],

@@ -119,7 +119,7 @@ export class HeatMap {
     }
     const value = this._values[cell.row * this._about.steps.length + cell.column];
     const rank = this._about.ranks[cell.row];
-    replace(this._tip, `rank ${rank.rank}, step ${this._about.steps[cell.column]}: ${Number.isNaN(value) ? "not recorded" : duration(value)}${rank.cause ? ` · ${rank.cause.replaceAll("_", " ")} here makes others wait` : ""}`);
+    replace(this._tip, `rank ${rank.rank}, step ${this._about.steps[cell.column]}: ${Number.isNaN(value) ? "not recorded" : duration(value)}${rank.cause ? ` · ${rank.cause} here makes others wait` : ""}`);
   }
 
   /** @param {{row: number, column: number} | null} cell */
@@ -226,7 +226,7 @@ export class HeatMap {
       const y = Math.max(middle, AXIS + LINE / 2);
       if (middle < free || y > height) return;
       context.fillStyle = token(rank.cause ? "bad" : "ink-soft");
-      const words = rank.cause ? `: ${rank.cause.replaceAll("_", " ")}` : !causes.length && rank.rank === slowest ? ": the slowest by itself" : "";
+      const words = rank.cause ? `: ${rank.cause}` : !causes.length && rank.rank === slowest ? ": the slowest by itself" : "";
       context.fillText(`rank ${rank.rank}${words}`, 0, y, TITLE - 10);
       free = y + LINE;
     });
