@@ -48,7 +48,7 @@ import sys
 from pathlib import Path
 from tests.support.gpu_trace import GpuTrace, ms, us
 
-# The large one is read by machine code, which small ones do without.
+# The large one is scanned by machine code, which small ones do without.
 for name, wait, steps in (("slow", ms(4), 6), ("fast", us(10), 6), ("large", ms(4), 4000)):
     trace = GpuTrace()
     for _ in range(steps):
@@ -73,6 +73,15 @@ for text in sys.stdin.read().splitlines():
     if floors and (need.marker is None or need.marker.evaluate({"extra": ""})):
         print(f"{need.name}=={floors[0]}")
 """
+
+LOOPS = """
+import numpy as np
+
+from stepscope.trace.arrays.placing import place
+
+print(place(np.zeros(2, np.int64), np.array([0, 5]), np.array([3, 3])))
+"""
+"""Calls a loop over arrays in machine code, as the viewer and questions about large traces do."""
 
 VERSIONS = """
 import importlib.metadata, sys
@@ -242,6 +251,10 @@ def _failures(inside: Path, work: Path) -> Iterator[str]:
             continue
         if expected.lower() not in said.lower():
             yield f"{name}: '{expected}' is missing in its output"
+    try:
+        _run([inside / "python", "-c", LOOPS], env=environment, cwd=work)
+    except CommandFailedError as error:
+        yield f"loops in machine code: {error}"
 
 
 def _failed_tests(python: Path, tests: Sequence[str]) -> Iterator[str]:

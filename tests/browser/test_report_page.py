@@ -209,6 +209,12 @@ def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
     assert "rgb(0, 0, 0)" not in {one["fill"] for one in drawn}
 
 
+def test_commands_in_sentences_are_code(opened):
+    found = opened("slow")
+    assert "stepscope view" in found.page.locator("#typical-step p code").all_text_contents()
+    assert "`" not in found.text("#typical-step p")
+
+
 def test_the_waterfall_begins_where_the_row_before_ends(opened):
     found = opened("compare")
     rows = found.page.evaluate(

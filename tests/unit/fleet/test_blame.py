@@ -62,6 +62,7 @@ def test_the_planted_rank_among_a_thousand(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # half a minute of a processor, which may be busy
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_in_200_jobs_of_each_kind_at_least_95_of_100_are_right(kind: str) -> None:
     grid = grid_of(64)

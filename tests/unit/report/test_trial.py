@@ -59,7 +59,7 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
         "DataLoader(..., num_workers=2, persistent_workers=True)",
         "applied: train.py:12: num_workers=2",
         "instead of train.py:12: num_workers=0",
-        "the promised step was 4.0% too low",
+        "the promised step was 3.8% too low",
         "the script wrote files of its own",
         "tf32 does not apply: no GPU is in use",
         "cpu-bound-python has no fix that was tried. Move that Python out.",
