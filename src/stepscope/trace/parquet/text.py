@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import lz4.block
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -23,7 +24,6 @@ from stepscope.trace.machine.instructions import (
     put_word,
     word_at,
 )
-from stepscope.trace.parquet.lz4 import SLACK_BYTES, Compressor
 
 _PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
 _LENGTH_BYTES = 4
@@ -113,7 +113,6 @@ class TextPages:
     """Makes pages of columns of text, one after another in the same memory."""
 
     def __init__(self) -> None:
-        self._compressor = Compressor()
         self._text = np.empty(0, np.uint8)
 
     def of(self, column: pl.Series, present: npt.NDArray[np.bool_]) -> Iterator[TextPage] | None:
@@ -128,8 +127,8 @@ class TextPages:
         if arrays is None or not isinstance(longest, int) or longest > _LARGEST_BYTES:
             return None
         room = max(_PAGE_BYTES, _LENGTH_BYTES + longest)
-        if len(self._text) < room + SLACK_BYTES:
-            self._text = np.empty(room + SLACK_BYTES, np.uint8)
+        if len(self._text) < room:
+            self._text = np.empty(room, np.uint8)
         return self._pages(arrays, np.ascontiguousarray(present), room)
 
     def _pages(
@@ -156,4 +155,5 @@ class TextPages:
         yield self._page(first, begin, int(used[0]))
 
     def _page(self, first: int, end: int, size: int) -> TextPage:
-        return TextPage(first, end, size, self._compressor.compressed(self._text, size))
+        block: bytes = lz4.block.compress(self._text[:size], store_size=False)
+        return TextPage(first, end, size, block)
