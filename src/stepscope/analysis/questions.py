@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import UsageError
 from stepscope.run.working import working
 
@@ -172,6 +171,8 @@ def _one_by_one(
 def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
+    from stepscope.analysis.selection.second_thread import second_thread
+
     with working(f"Answering {question.name} of {described.name}"):
         trace = described.open()  # freed on return, before the next one is opened
         with second_thread(trace) as beside:

@@ -16,6 +16,7 @@ CORE: dict[str, tuple[int, ...]] = {
     "fsspec": (2024, 6),
     "isal": (1, 7, 1),
     "llvmlite": (0, 44),
+    "lz4": (4, 4, 4),
     "numba": (0, 61, 2),
     "numpy": (1, 26),
     "nvidia-ml-py": (12, 560, 30),

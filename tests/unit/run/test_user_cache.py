@@ -55,7 +55,7 @@ def test_a_directory_that_somebody_prepared_is_not_used(homeless, kind):
 
 def test_cache_list_works_without_a_home(homeless, capsys):
     assert main(["cache", "list"]) == 0
-    assert "0 stores" in capsys.readouterr().err
+    assert "no stores" in capsys.readouterr().err
 
 
 def test_code_that_cannot_be_kept_is_said_once_with_the_remedy(monkeypatch, tmp_path, capsys):
