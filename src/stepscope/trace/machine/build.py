@@ -84,10 +84,9 @@ def _compiled(function: Marked, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     module = llvm.parse_assembly(str(translate(function)))
     module.verify()
-    has_arrays = takes_arrays(function)
-    # Level 3 takes a quarter longer for loops over arrays, and saves a twentieth of their time.
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2 if has_arrays else 3)
-    if has_arrays:
+    # Higher levels compile up to twice as long, and what they save takes many large files to notice.
+    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
+    if takes_arrays(function):
         # Loops over arrays decide at each element how to go on: neither can take several at once.
         tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, tuning)
