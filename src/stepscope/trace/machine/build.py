@@ -84,7 +84,7 @@ def _compiled(function: Marked, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     module = llvm.parse_assembly(str(translate(function)))
     module.verify()
-    # Higher levels compile up to twice as long, and what they save takes many large files to notice.
+    # Higher levels compile up to twice as long, and save too little to notice on one file.
     tuning = llvm.create_pipeline_tuning_options(speed_level=1)
     if takes_arrays(function):
         # Loops over arrays decide at each element how to go on: neither can take several at once.
