@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 
 import click
 import pytest
@@ -242,3 +243,9 @@ class TestEndings:
             timeout=250,
         )
         assert ended.stdout == f"stepscope {__version__}\n"
+
+
+def test_a_compiler_that_a_thread_is_still_importing_is_no_error(monkeypatch):
+    name = "stepscope.trace.machine.build"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert main(["examples"]) == 0
