@@ -90,7 +90,7 @@ def _lanes(trace: Trace) -> pl.DataFrame:
 
 def _names(trace: Trace) -> pl.DataFrame:
     """The part of each event that says what it is."""
-    table = trace.names.select("name_id", "name", "raw_category", "category").collect()
+    table = trace.name_rows["name_id", "name", "raw_category", "category"]
     what = [
         _category(raw, category) + f'"name": {_text(name)}'
         for _, name, raw, category in table.iter_rows()

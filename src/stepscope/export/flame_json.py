@@ -31,7 +31,7 @@ def write_speedscope(cut: Cut, write: Callable[[bytes], object]) -> int:
         write: Takes the bytes, in pieces.
     """
     placed = marks_of(cut.trace)
-    names = cut.trace.names.select("name").collect()["name"]
+    names = cut.trace.name_rows["name"]
     head = {
         "$schema": SCHEMA,
         "name": cut.trace.path.replace("\\", "/").rpartition("/")[2],

@@ -129,7 +129,7 @@ def write_perfetto(
         several: Which one of several in the file it is; None: the only one.
     """
     trace = cut.trace
-    names = trace.names.select("name_id", "name", "raw_category").collect()
+    names = trace.name_rows["name_id", "name", "raw_category"]
     placed = marks_of(trace)
     marks = placed.marks
     shift = max(0, -cut.start_ns, -placed.origin_ns) if several is None else several.shift_ns

@@ -259,12 +259,12 @@ def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
 
 
 def _names(trace: Trace) -> pl.Series:
-    return trace.names.select("name").collect()["name"]
+    return trace.name_rows["name"]
 
 
 def step_names(trace: Trace) -> BoolArray:
     """For each name whether it is that of a step's annotation."""
-    group = trace.names.select("group").collect()["group"]
+    group = trace.name_rows["group"]
     found: BoolArray = (group == "profiler_step").fill_null(value=False).to_numpy()
     return found
 

@@ -158,7 +158,7 @@ def arrange(trace: Trace) -> Arranged:
         tolerance_ns=clock_resolution_ns(start[on_host]),
     )
     name = columns["name_id"].to_numpy()
-    kind = trace.names.select("kind").collect()["kind"].gather(name)
+    kind = trace.name_rows["kind"].gather(name)
     rows = SliceRows.placed(
         _shifted(placed, origin),
         start - origin,
@@ -222,7 +222,7 @@ def _indexed(
 
 def names_of(trace: Trace) -> pl.Series:
     """The name of each `name_id`."""
-    return trace.names.select("name").collect()["name"]
+    return trace.name_rows["name"]
 
 
 def _shifted(placed: Placement, origin: int) -> Placement:

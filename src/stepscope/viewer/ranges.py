@@ -65,7 +65,7 @@ def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
     for sets in device_sets(work.table):
         spans = pl.concat([work.windows, work.device_steps]).filter(pl.col("device") == sets.device)
         found.append(DeviceTimes(sets, int(spans["start_ns"].min()), int(spans["end_ns"].max())))  # type: ignore[arg-type]
-    names = trace.names.select("name").collect()["name"]
+    names = trace.name_rows["name"]
     return RangeBasis(work, tuple(found), idle, names, step_names(trace))
 
 

@@ -30,7 +30,6 @@ from stepscope.analysis.calls.operands import (
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
-from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.classify import collective_group
@@ -129,10 +128,9 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
     Returns:
         Columns `COLLECTIVES`: device, stream and launch are null, event and op are the range.
     """
-    is_collective = pl.col("name").str.contains(ON_THE_HOST)
-    if not names_that(trace, is_collective).any():
+    names = trace.name_rows.filter(pl.col("name").str.contains(ON_THE_HOST))
+    if names.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    names = trace.name_rows.filter(is_collective)
     ranges = (
         trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
         .select("event", "name_id", "start_ns", "dur_ns")

@@ -35,7 +35,7 @@ from stepscope.analysis.graph.blocking_calls import (
 )
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
-from stepscope.analysis.selection.names import is_call, names_that
+from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -73,9 +73,9 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     """
     role = pl.col("name").replace_strict(_ROLES, default=None, return_dtype=pl.String)
     has_role = (pl.col("category") == Category.DEVICE_SYNC.value) & role.is_not_null()
-    if not names_that(trace, has_role).any():
-        return pl.DataFrame(schema=SYNC_RECORDS)
     known = trace.name_rows.filter(has_role).select("name_id", role=role)
+    if known.is_empty():
+        return pl.DataFrame(schema=SYNC_RECORDS)
     columns = trace.events.select("event", "name_id", "device", "stream", "start_ns", "category")
     records = (
         pl.concat([columns, trace.derived.select("launch")], how="horizontal")

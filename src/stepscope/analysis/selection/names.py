@@ -96,7 +96,7 @@ class _EventsByName:
 def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
     """Many questions look for the events of few names: they are counted and put in order once."""
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    names = trace.names.select(pl.len()).collect().item()
+    names = len(trace.name_rows)
     first = np.zeros(names + 1, np.int64)
     np.cumsum(np.bincount(name_id, minlength=names), out=first[1:])
     if len(name_id) < COMPILED_PAYS_FROM or len(name_id) > np.iinfo(np.int32).max:

@@ -26,6 +26,7 @@ from stepscope.trace.parquet.columns import (
 from stepscope.trace.parquet.encodings import as_differences, as_packed, most_bytes
 from stepscope.trace.parquet.text import TextPages
 from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
+from stepscope.trace.parquet.types import Types, cast_to
 
 _MAGIC = b"PAR1"
 _OPTIONAL = 1
@@ -37,9 +38,6 @@ _CONVERTED: dict[type[pl.DataType], int] = {
     pl.String: _UTF8,
 }
 _ROWS_PER_GROUP = 1 << 18  # about: readers take a group at once
-
-Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
-"""Types of columns by their names."""
 
 
 def prepare() -> None:
@@ -70,7 +68,7 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
     Raises:
         OSError: The file cannot be written.
     """
-    schema = _cast(frame.clear(), types).schema
+    schema = cast_to(types, frame.clear()).schema
     if not all(map(is_suitable, schema.dtypes())):
         return False
     groups = []
@@ -79,7 +77,7 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
     scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
-        rows = _cast(frame[start : start + rows_each], types)
+        rows = cast_to(types, frame[start : start + rows_each])
         chunks: list[Value] = []
         began = at
         for column in rows.iter_columns():
@@ -94,10 +92,6 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
     with target.open("wb") as file:
         file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
     return True
-
-
-def _cast(frame: pl.DataFrame, types: Types | None) -> pl.DataFrame:
-    return frame if types is None else frame.cast(pl.Schema(types))
 
 
 def _footer(columns: Mapping[str, pl.DataType], rows: int, groups: list[Struct]) -> bytes:

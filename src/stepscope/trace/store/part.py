@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 
+from stepscope.trace.parquet.types import Types, cast_to
+
 _LARGE_ROWS = 20_000
 """Smaller tables are not worth loading compiled code for."""
 _ROWS_PER_GROUP = 1 << 18  # Polars divides even smaller tables, which compresses text less
-
-
-Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
-"""Types of columns by their names."""
 
 
 def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -> None:
@@ -33,8 +31,7 @@ def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -
         write = _fast_writer()
         if write is not None and write(frame, target, types):
             return
-    whole = frame if types is None else frame.cast(pl.Schema(types))
-    whole.write_parquet(
+    cast_to(types, frame).write_parquet(
         target, compression="zstd", compression_level=1, row_group_size=_ROWS_PER_GROUP
     )
 
