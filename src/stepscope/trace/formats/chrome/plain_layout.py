@@ -21,10 +21,18 @@ ROLE_OF, IS_GPU, IS_WORK, NAME_ID, CODE, LANE_ID, LANE_DEVICE, LANE_STREAM = ran
     EVENT_TEXT, FIRST_OF_LANE, FLOW_ROOM, FLOW_LONGS, FLOW_INTS, FLOW_PHASES, FLOW_BITS,
     MOMENT_ROOM, MOMENT_TIMES, MOMENT_INTS, MOMENT_ROLES, MOMENT_VIEWS, MOMENT_BITS, MOMENT_TEXT,
     FIRST_EVENT,
+    IS_DENSE,  # 1: values follow each other without gaps for nulls, and text is as in a page
+    ARGS_BITS_OF_BLOCK,  # of the arguments, if dense: their bits start anew with each block
     # How much of it is filled.
     EVENTS_FILLED, EVENT_BYTES_FILLED, FLOWS_FILLED, MOMENTS_FILLED, MOMENT_BYTES_FILLED,
-) = range(27)  # fmt: skip
-TARGET_FIELDS = 27
+    # How many values columns with nulls have; if not dense, as many as rows.
+    ARGS_FILLED, CORRELATIONS_FILLED, EXTERNALS_FILLED, DEVICES_FILLED, STREAMS_FILLED,
+    SIZES_FILLED, FLOW_IDS_FILLED,
+) = range(36)  # fmt: skip
+TARGET_FIELDS = 36
+
+NO_LANE = -2
+"""In place of the device of a lane's first event, if it has none yet."""
 
 # Columns of events: of 64 bits, of 32 bits, and validity bits.
 NUMBER, START, DUR, CORRELATION_IDS, EXTERNAL_IDS, STREAMS, SIZES = range(7)
