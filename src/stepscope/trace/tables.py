@@ -23,8 +23,8 @@ class Chunk:
 
     events: pl.DataFrame | EncodedRows
     args: pl.DataFrame | EncodedRows
-    instants: pl.DataFrame
-    counters: pl.DataFrame
+    instants: pl.DataFrame | EncodedRows
+    counters: pl.DataFrame | EncodedRows
     flows: pl.DataFrame | EncodedRows
 
 

@@ -49,7 +49,7 @@ class EncodedRows:
 
     Attributes:
         count: Number of rows.
-        columns: The columns by name, in order.
+        columns: The columns by name.
     """
 
     count: int

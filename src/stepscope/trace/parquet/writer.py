@@ -130,10 +130,11 @@ def _contents_of(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows
     for rows in groups:
         chunks: list[Value] = []
         began = at
-        for name, column in rows.columns.items():
+        for name, dtype in schema.items():
+            column = rows.columns[name]
             dictionary = [] if column.words is None else [dictionary_page(column.words)]
             pages = [*dictionary, *column.pages]
-            description = _described(name, schema[name], column, at, sum(map(len, dictionary)))
+            description = _described(name, dtype, column, at, sum(map(len, dictionary)))
             chunks.append(Struct({2: Long(at), 3: description}))
             contents += pages
             at += sum(map(len, pages))

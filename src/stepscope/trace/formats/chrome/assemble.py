@@ -171,7 +171,7 @@ class Assembler:
         self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
         if len(self._waiting) == _BLOCKS_AT_ONCE:
             self._fill_waiting()
-        if survey.metadata:
+        if survey.rows[METADATA_ROLE]:
             roles = ROLE_OF_PHASE[scanned.phases[: len(scanned)]]
             for row in np.flatnonzero(roles == METADATA_ROLE).tolist():
                 name, _ = scanned.names.pairs[int(scanned.name[row])]
@@ -185,7 +185,7 @@ class Assembler:
             return
         from stepscope.trace.formats.chrome.plain_events import frames_of
         from stepscope.trace.formats.chrome.plain_pages import (
-            MOST_TEXT_BYTES,
+            MOST_BLOCK_BYTES,
             pages_of,
             room_for_pages,
         )
@@ -193,7 +193,7 @@ class Assembler:
 
         blocks, self._waiting = self._waiting, []
         buffers = self._buffers
-        if buffers is None or any(block.most_text > MOST_TEXT_BYTES for block in blocks):
+        if buffers is None or any(len(block.scanned.data) > MOST_BLOCK_BYTES for block in blocks):
             target = Target(blocks, self._events, None)
             work = partial(frames_of, target, blocks)
         else:

@@ -11,27 +11,26 @@ import polars as pl
 from stepscope.trace.arrays.arrow_columns import numbers_of, strings_of
 from stepscope.trace.formats.chrome import plain_layout as layout
 from stepscope.trace.formats.chrome.names_and_lanes import categories_of
-from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
+from stepscope.trace.formats.chrome.plain_target import OtherRows, PlainBlock, Target
 from stepscope.trace.formats.chrome.row_tables import phase_words
+from stepscope.trace.schema import INSTANTS
 from stepscope.trace.tables import Chunk
 
-_NO_TEXT = pl.Series("args", [None], pl.String)
+_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 
 def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:
     """Writes the columns of plain blocks, spread. Can be called in any thread."""
-    target.begin()
     for block in blocks:
         target.fill(block)
-    count, bits = target.events, target.bits
-    args = strings_of("args", target.text, target.views.view(np.uint32), bits[layout.ARGS_BITS])
+    args = strings_of("args", target.text, target.views.view(np.uint32), target.text_bits)
     columns = _event_columns(target)
-    category = categories_of(target.codes[:count])
     return Chunk(
-        pl.DataFrame(columns).insert_column(2, category),
+        pl.DataFrame(columns).insert_column(2, categories_of(target.codes)),
         pl.DataFrame([columns[0], args]),
-        *target.moments(),
-        _flows(target),
+        pl.DataFrame(_moments(target.instants)) if target.instants.count else _NO_MOMENTS,
+        pl.DataFrame(_moments(target.counters)) if target.counters.count else _NO_MOMENTS,
+        _flows(target.flows),
     )
 
 
@@ -55,15 +54,18 @@ def _event_columns(target: Target) -> list[pl.Series]:
     ]
 
 
-def _flows(target: Target) -> pl.DataFrame:
-    longs, ints = target.flow_longs, target.flow_ints.view(np.uint32)
-    return pl.DataFrame(
-        [
-            numbers_of("flow_id", longs[0].view(np.uint64), target.flow_bits),
-            numbers_of("name_id", ints[0]),
-            numbers_of("lane_id", ints[1]),
-            numbers_of("time_ns", longs[1]),
-            phase_words(target.flow_phases),
-            _NO_TEXT.new_from_index(0, target.flows),
-        ]
-    )
+def _moments(rows: OtherRows) -> list[pl.Series]:
+    """Returns the columns of `instants` and `counters`."""
+    names, lanes = rows.ints.view(np.uint32)
+    return [
+        numbers_of("name_id", names),
+        numbers_of("lane_id", lanes),
+        numbers_of("time_ns", rows.times),
+        strings_of("args", rows.text, rows.views.view(np.uint32), rows.text_bits),
+    ]
+
+
+def _flows(rows: OtherRows) -> pl.DataFrame:
+    flow_id = numbers_of("flow_id", rows.ids.view(np.uint64), rows.id_bits)
+    columns = [flow_id, *_moments(rows)]
+    return pl.DataFrame([*columns[:-1], phase_words(rows.phases), columns[-1]])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.phases import EVENT_ROLE, FLOW_ROLE, METADATA_ROLE
+from stepscope.trace.formats.chrome.phases import EVENT_ROLE, INSTANT_ROLE, METADATA_ROLE
 from stepscope.trace.formats.chrome.plain_layout import (
     ARGS_BITS,
-    ARGS_BITS_OF_BLOCK,
     ARGS_FILLED,
+    ARGS_FROM,
     BITS_EACH,
     CODE,
     CORRELATION_BITS,
@@ -32,35 +32,28 @@ from stepscope.trace.formats.chrome.plain_layout import (
     EXTERNALS_FILLED,
     FIRST_EVENT,
     FIRST_OF_LANE,
-    FLOW_BITS,
-    FLOW_IDS_FILLED,
-    FLOW_INTS,
-    FLOW_LONGS,
-    FLOW_PHASES,
-    FLOW_ROOM,
-    FLOWS_FILLED,
+    ID_BITS,
+    ID_COLUMN,
+    IDS_FILLED,
     IS_DENSE,
     IS_GPU,
     IS_WORK,
+    LANE_COLUMN,
     LANE_DEVICE,
     LANE_ID,
     LANE_IDS,
     LANE_STREAM,
     LENGTH,
-    MOMENT_BITS,
-    MOMENT_BYTES_FILLED,
-    MOMENT_INTS,
-    MOMENT_ROLES,
-    MOMENT_ROOM,
-    MOMENT_TEXT,
-    MOMENT_TIMES,
-    MOMENT_VIEWS,
-    MOMENTS_FILLED,
+    NAME_COLUMN,
     NAME_ID,
     NAME_IDS,
     NO_LANE,
     NUMBER,
+    OTHER_FIELDS,
+    OTHERS,
+    PHASE_COLUMN,
     ROLE_OF,
+    ROWS_FILLED,
     SIZE_BITS,
     SIZES,
     SIZES_FILLED,
@@ -68,6 +61,13 @@ from stepscope.trace.formats.chrome.plain_layout import (
     STREAM_BITS,
     STREAMS,
     STREAMS_FILLED,
+    TEXT,
+    TEXT_BITS,
+    TEXT_BYTES_FILLED,
+    TEXT_FROM,
+    TEXTS_FILLED,
+    TIME_COLUMN,
+    VIEW_COLUMN,
 )
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
@@ -160,6 +160,44 @@ def _put_plain(source: Longs, row: int, data: Data, text: Data, used: int) -> in
 
 
 @translated
+def _put_other(
+    block: Longs, row: int, name_id: int, lane_id: int, is_dense: int, table: Longs
+) -> None:
+    """Writes the columns of an instant, a counter sample or an end of an arrow.
+
+    Args:
+        block: Address of the block's description (`scanned`).
+        row: Number of its row in the block.
+        name_id: Number of its name in the tables of the file.
+        lane_id: Number of its lane.
+        is_dense: As in the target.
+        table: Address of the fields of its table in the target.
+    """
+    columns, room = long_at(block, COLUMNS), long_at(block, ROOM)
+    views, data = long_at(block, VIEWS), long_at(block, DATA)
+    at, gap = long_at(table, ROWS_FILLED), 1 - is_dense
+    put_int(long_at(table, NAME_COLUMN), at, name_id)
+    put_int(long_at(table, LANE_COLUMN), at, lane_id)
+    put_long(long_at(table, TIME_COLUMN), at, long_at(columns, TIME * room + row))
+    put_byte(long_at(table, PHASE_COLUMN), at, byte_at(long_at(block, PHASES), row))
+    identifiers = long_at(table, IDS_FILLED)
+    put_long(long_at(table, ID_COLUMN), identifiers, long_at(columns, FLOW * room + row))
+    bit = 1 if (byte_at(long_at(block, FLAGS), row) & HAS_FLOW) != 0 else 0
+    _put_bit(long_at(table, ID_BITS), at, bit)
+    put_long(table, IDS_FILLED, identifiers + (bit | gap))
+    bit = 1 if (long_at(views, 2 * row) & LENGTH) != 0 else 0
+    text, used = long_at(table, TEXT), long_at(table, TEXT_BYTES_FILLED)
+    if is_dense != 0:
+        used = _put_plain(views, row, data, text, used)
+    else:
+        used = _put_view(long_at(table, VIEW_COLUMN), at, views, row, data, text, used)
+    _put_bit(long_at(table, TEXT_BITS), at - long_at(table, TEXT_FROM), bit)
+    put_long(table, TEXT_BYTES_FILLED, used)
+    put_long(table, TEXTS_FILLED, long_at(table, TEXTS_FILLED) + (bit | gap))
+    put_long(table, ROWS_FILLED, at + 1)
+
+
+@translated
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     """Writes the columns of a plain block, after those of earlier blocks.
 
@@ -180,19 +218,12 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     event_views, event_text = long_at(target, EVENT_VIEWS), long_at(target, EVENT_TEXT)
     event_bits, bits_each = long_at(target, EVENT_BITS), long_at(target, BITS_EACH)
     first_of_lane, first_event = long_at(target, FIRST_OF_LANE), long_at(target, FIRST_EVENT)
-    flow_longs, flow_ints = long_at(target, FLOW_LONGS), long_at(target, FLOW_INTS)
-    flow_room = long_at(target, FLOW_ROOM)
-    moment_ints, moment_room = long_at(target, MOMENT_INTS), long_at(target, MOMENT_ROOM)
     is_dense = long_at(target, IS_DENSE)
     at, used = long_at(target, EVENTS_FILLED), long_at(target, EVENT_BYTES_FILLED)
-    moment, moment_used = long_at(target, MOMENTS_FILLED), long_at(target, MOMENT_BYTES_FILLED)
-    flow, flow_id = long_at(target, FLOWS_FILLED), long_at(target, FLOW_IDS_FILLED)
     texts, correlation = long_at(target, ARGS_FILLED), long_at(target, CORRELATIONS_FILLED)
     external, size_at = long_at(target, EXTERNALS_FILLED), long_at(target, SIZES_FILLED)
     device_at, stream_at = long_at(target, DEVICES_FILLED), long_at(target, STREAMS_FILLED)
-    args_bits, args_first = event_bits + ARGS_BITS * bits_each, 0
-    if is_dense != 0:
-        args_bits, args_first = long_at(target, ARGS_BITS_OF_BLOCK), at
+    args_bits, args_from = long_at(target, ARGS_BITS), long_at(target, ARGS_FROM)
     lane_devices, lane_streams = long_at(meaning, LANE_DEVICE), long_at(meaning, LANE_STREAM)
     latest = -INT64_MAX
     gap = 1 - is_dense  # what a null adds to a column
@@ -202,30 +233,12 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
         if role == METADATA_ROLE:
             continue
         name_number, lane_number = int_at(name, row), int_at(lane, row)
-        if role == FLOW_ROLE:
-            put_long(flow_longs, flow_id, long_at(columns, FLOW * room + row))
-            put_long(flow_longs, flow_room + flow, long_at(columns, TIME * room + row))
-            put_int(flow_ints, flow, long_at(name_ids, name_number))
-            put_int(flow_ints, flow_room + flow, long_at(lane_ids, lane_number))
-            put_byte(long_at(target, FLOW_PHASES), flow, phase)
-            bit = 1 if (has & HAS_FLOW) != 0 else 0
-            _put_bit(long_at(target, FLOW_BITS), flow, bit)
-            flow_id += bit | gap
-            flow += 1
+        if role != EVENT_ROLE:
+            table = target + 8 * (OTHERS + OTHER_FIELDS * (role - INSTANT_ROLE))
+            name_id, lane_id = long_at(name_ids, name_number), long_at(lane_ids, lane_number)
+            _put_other(block, row, name_id, lane_id, is_dense, table)
             continue
         text_bit = 1 if (long_at(views, 2 * row) & LENGTH) != 0 else 0
-        if role != EVENT_ROLE:
-            put_long(long_at(target, MOMENT_TIMES), moment, long_at(columns, TIME * room + row))
-            put_int(moment_ints, moment, long_at(name_ids, name_number))
-            put_int(moment_ints, moment_room + moment, long_at(lane_ids, lane_number))
-            put_byte(long_at(target, MOMENT_ROLES), moment, role)
-            moment_used = _put_view(
-                long_at(target, MOMENT_VIEWS), moment, views, row, data,
-                long_at(target, MOMENT_TEXT), moment_used,
-            )  # fmt: skip
-            _put_bit(long_at(target, MOMENT_BITS), moment, text_bit)
-            moment += 1
-            continue
         code = long_at(codes, name_number)
         put_int(event_ints, NAME_IDS * event_room + at, long_at(name_ids, name_number))
         put_int(event_ints, LANE_IDS * event_room + at, long_at(lane_ids, lane_number))
@@ -281,19 +294,15 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
             used = _put_plain(views, row, data, event_text, used)
         else:
             used = _put_view(event_views, at, views, row, data, event_text, used)
-        _put_bit(args_bits, at - args_first, text_bit)
+        _put_bit(args_bits, at - args_from, text_bit)
         texts += text_bit | gap
         at += 1
     put_long(target, EVENTS_FILLED, at)
     put_long(target, EVENT_BYTES_FILLED, used)
-    put_long(target, FLOWS_FILLED, flow)
-    put_long(target, MOMENTS_FILLED, moment)
-    put_long(target, MOMENT_BYTES_FILLED, moment_used)
     put_long(target, ARGS_FILLED, texts)
     put_long(target, CORRELATIONS_FILLED, correlation)
     put_long(target, EXTERNALS_FILLED, external)
     put_long(target, DEVICES_FILLED, device_at)
     put_long(target, STREAMS_FILLED, stream_at)
     put_long(target, SIZES_FILLED, size_at)
-    put_long(target, FLOW_IDS_FILLED, flow_id)
     return latest

@@ -1,34 +1,36 @@
 """The memory that compiled code fills with the columns of plain blocks.
 
 There are two forms. *Spread*, each value is at its row, as columns of Polars need it. *Dense*, the
-values of a column follow each other without gaps for nulls, and text is as in a page of Parquet,
-as the store needs it.
+values of a column follow each other without gaps for nulls, and text is as in a page of Parquet, as
+the store needs it; then there is memory for the text of one block at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
-from stepscope.trace.arrays.arrow_columns import numbers_of, strings_of
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import plain_layout as layout
-from stepscope.trace.formats.chrome.phases import INSTANT_ROLE
+from stepscope.trace.formats.chrome.phases import (
+    COUNTER_ROLE,
+    EVENT_ROLE,
+    FLOW_ROLE,
+    INSTANT_ROLE,
+)
 from stepscope.trace.formats.chrome.plain_fill import LENGTH_BYTES, fill
 from stepscope.trace.formats.chrome.plain_meaning import Meaning
 from stepscope.trace.formats.chrome.rows import INT64_MAX
 from stepscope.trace.formats.chrome.scan_bytes import PADDING
 from stepscope.trace.formats.chrome.scanned import INLINE_BYTES, Scanned, Survey
-from stepscope.trace.schema import INSTANTS
 
 _TEXT_ROOM = (
     8 << 20
 )  # sizes of pooled buffers are multiples of this; what is not used costs nothing
-_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,102 @@ class PlainBlock:
     meaning: Meaning
     survey: Survey
 
+    def most_text(self, role: int) -> int:
+        """How many bytes the arguments of its events with a role can have in a page."""
+        survey = self.survey
+        return survey.text_bytes[role] + survey.rows[role] * (LENGTH_BYTES + INLINE_BYTES)
+
+
+class _Memory:
+    """Arrays from a pool, or new ones.
+
+    Args:
+        buffers: The pool; None for new arrays.
+    """
+
+    def __init__(self, buffers: Buffers | None) -> None:
+        self._buffers = buffers
+
     @property
-    def most_text(self) -> int:
-        """How many bytes the arguments of its events can have in a page."""
-        return self.survey.event_bytes + self.survey.events * (LENGTH_BYTES + INLINE_BYTES)
+    def is_pooled(self) -> bool:
+        """Whether there is a pool."""
+        return self._buffers is not None
+
+    def rows(self, count: int, dtype: Any, columns: int | None = None) -> npt.NDArray[Any]:
+        """Returns an array for columns with so many rows."""
+        # Powers of two, so that buffers can be reused.
+        room = count if self._buffers is None else 1 << count.bit_length()
+        return self._take(room if columns is None else (columns, room), dtype)
+
+    def text(self, blocks: Sequence[PlainBlock], role: int) -> npt.NDArray[np.uint8]:
+        """Returns an array for the arguments of all blocks; if pooled, of each."""
+        if self._buffers is None:
+            return self._take(sum(block.survey.text_bytes[role] for block in blocks) + PADDING)
+        room = max(block.most_text(role) for block in blocks) + PADDING
+        return self._take(
+            1 << room.bit_length() if room < _TEXT_ROOM else -(-room // _TEXT_ROOM) * _TEXT_ROOM
+        )
+
+    def views(self, count: int) -> npt.NDArray[np.int64]:
+        """Returns an array for string views; an empty one if pooled, as dense text has none."""
+        return np.empty((0 if self.is_pooled else count, 2), np.int64)
+
+    def _take(self, shape: int | tuple[int, ...], dtype: Any = np.uint8) -> npt.NDArray[Any]:
+        return np.empty(shape, dtype) if self._buffers is None else self._buffers.take(shape, dtype)
+
+
+class OtherRows:
+    """The columns of instants, of counter samples, or of ends of arrows.
+
+    Attributes:
+        role: Their role (`phases`).
+        count: How many there are.
+        ints: Names and lanes.
+        times: Times.
+        phases: Phases, as character codes.
+        ids: Identifiers.
+        id_bits: Validity bits of the identifiers.
+        views: The arguments as string views; unused if dense.
+        text: What they refer to; if dense, the arguments of the latest block.
+        text_bits: Validity bits of the arguments; if dense, of the latest block.
+    """
+
+    def __init__(self, role: int, blocks: Sequence[PlainBlock], memory: _Memory) -> None:
+        self.role = role
+        self.count = count = sum(block.survey.rows[role] for block in blocks)
+        self.ints = memory.rows(count, np.int32, 2)
+        self.times, self.ids = memory.rows(count, np.int64), memory.rows(count, np.int64)
+        self.phases = memory.rows(count, np.uint8)
+        self.views, self.text = memory.views(count), memory.text(blocks, role)
+        self.id_bits, self.text_bits = _bits(count), _bits(count)
+
+    def describe_in(self, fields: npt.NDArray[np.int64]) -> None:
+        """Writes the addresses of all arrays to the fields of this table."""
+        for field, array in (
+            (layout.NAME_COLUMN, self.ints[0]),
+            (layout.LANE_COLUMN, self.ints[1]),
+            (layout.TIME_COLUMN, self.times),
+            (layout.PHASE_COLUMN, self.phases),
+            (layout.ID_COLUMN, self.ids),
+            (layout.ID_BITS, self.id_bits),
+            (layout.VIEW_COLUMN, self.views),
+            (layout.TEXT, self.text),
+            (layout.TEXT_BITS, self.text_bits),
+        ):
+            fields[field] = array.ctypes.data
+
+    def begin_block(self, fields: npt.NDArray[np.int64], rows: int) -> None:
+        """Has the text of the next block written from the beginning."""
+        self.text_bits = _bits(rows)
+        fields[layout.TEXT_BITS] = self.text_bits.ctypes.data
+        fields[layout.TEXT_FROM] = fields[layout.ROWS_FILLED]
+        fields[layout.TEXT_BYTES_FILLED] = fields[layout.TEXTS_FILLED] = 0
 
 
 class Target:
     """The columns of consecutive plain blocks.
 
-    Created in file order; everything else can be called in any thread.
+    Created in file order; everything else can be called in any thread, but in one at a time.
 
     Args:
         blocks: The blocks.
@@ -57,17 +145,17 @@ class Target:
             which stay in memory.
 
     Attributes:
-        longs: The columns of 64 bits (`plain_layout`).
-        ints: The columns of 32 bits.
-        codes: The category code of each event.
-        bits: Validity bits.
-        views: The arguments as string views; unused if dense.
-        text: What they refer to; if dense, the arguments of the latest block.
-        args_bits: If dense, the validity bits of the arguments of the latest block.
-        flow_longs: Identifiers and times of flows.
-        flow_ints: Names and lanes of flows.
-        flow_phases: The phase of each flow, as a character code.
-        flow_bits: Validity bits of the identifiers of flows.
+        events: Number of complete events.
+        longs: Their columns of 64 bits (`plain_layout`).
+        ints: Their columns of 32 bits.
+        codes: Their category codes.
+        bits: Their validity bits.
+        views: Their arguments as string views; unused if dense.
+        text: What these refer to; if dense, the arguments of the latest block.
+        text_bits: Validity bits of the arguments; if dense, of the latest block.
+        instants: Instants.
+        counters: Counter samples.
+        flows: Ends of arrows.
         latest_ns: The latest end of an event.
         gpu_lanes: GPU lanes, with device and stream (-1: none) of their first event.
     """
@@ -75,73 +163,42 @@ class Target:
     def __init__(
         self, blocks: Sequence[PlainBlock], first_event: int, buffers: Buffers | None
     ) -> None:
-        self._is_dense = buffers is not None
-        self._first_event = first_event
-        surveys = [block.survey for block in blocks]
-        self.events = sum(survey.events for survey in surveys)
-        self.flows = sum(survey.flows for survey in surveys)
-        self._moments = sum(survey.moments for survey in surveys)
-        self._moment_bytes = sum(survey.moment_bytes for survey in surveys)
-        take = np.empty if buffers is None else buffers.take
-        # Powers of two, so that buffers can be reused.
-        room = self.events if buffers is None else 1 << self.events.bit_length()
-        flow_room = self.flows if buffers is None else 1 << self.flows.bit_length()
-        self.longs = take((layout.EVENT_LONG_COLUMNS, room), np.int64)
-        self.ints = take((layout.EVENT_INT_COLUMNS, room), np.int32)
-        self.codes = take((room,), np.uint8)
-        if buffers is None:
-            # Arguments are copied, so as not to keep all text of the blocks for them.
-            self.views = np.empty((room, 2), np.int64)
-            text = sum(survey.event_bytes for survey in surveys) + PADDING
-        else:
-            self.views = np.empty((0, 2), np.int64)
-            most = max(block.most_text for block in blocks) + PADDING
-            text = -(-most // _TEXT_ROOM) * _TEXT_ROOM
-        self.text = take(text, np.uint8)
-        self.flow_longs = take((2, flow_room), np.int64)
-        self.flow_ints = take((2, flow_room), np.int32)
+        memory = _Memory(buffers)
+        self._is_dense = memory.is_pooled
+        self.events = count = sum(block.survey.rows[EVENT_ROLE] for block in blocks)
+        self.longs = memory.rows(count, np.int64, layout.EVENT_LONG_COLUMNS)
+        self.ints = memory.rows(count, np.int32, layout.EVENT_INT_COLUMNS)
+        self.codes = memory.rows(count, np.uint8)
+        # Arguments are copied, so as not to keep all text of the blocks for them.
+        self.views, self.text = memory.views(count), memory.text(blocks, EVENT_ROLE)
+        self.bits = np.zeros((layout.EVENT_BIT_COLUMNS, (count + 7) // 8), np.uint8)
+        self.text_bits = _bits(count)
+        self.instants, self.counters, self.flows = self._others = [
+            OtherRows(role, blocks, memory) for role in (INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE)
+        ]
         self.latest_ns = -INT64_MAX
         self.gpu_lanes: dict[int, tuple[int, int]] = {}
+        self._fields = self._described(first_event)
 
-    def begin(self) -> None:
-        """Prepares the rest of the memory."""
-        moments = self._moments
-        self.bits = np.zeros((layout.EVENT_BIT_COLUMNS, (self.events + 7) // 8), np.uint8)
-        self.flow_phases, self.flow_bits = np.empty(self.flows, np.uint8), _bits(self.flows)
-        self._moment_times = np.empty(moments, np.int64)
-        self._moment_ints = np.empty((2, moments), np.int32)
-        self._moment_roles, self._moment_bits = np.empty(moments, np.uint8), _bits(moments)
-        self._moment_views = np.empty((moments, 2), np.int64)
-        self._moment_text = np.empty(self._moment_bytes + PADDING, np.uint8)
-        self._fields = fields = np.zeros(layout.TARGET_FIELDS, np.int64)
+    def _described(self, first_event: int) -> npt.NDArray[np.int64]:
+        fields = np.zeros(layout.TARGET_FIELDS, np.int64)
         for field, value in (
-            (layout.EVENT_ROOM, self.codes.size),
-            (layout.FLOW_ROOM, self.flow_ints.shape[1]),
-            (layout.MOMENT_ROOM, moments),
-            (layout.BITS_EACH, self.bits.shape[1]),
-            (layout.FIRST_EVENT, self._first_event),
             (layout.IS_DENSE, int(self._is_dense)),
+            (layout.EVENT_ROOM, self.codes.size),
+            (layout.BITS_EACH, self.bits.shape[1]),
+            (layout.FIRST_EVENT, first_event),
+            (layout.EVENT_LONGS, self.longs.ctypes.data),
+            (layout.EVENT_INTS, self.ints.ctypes.data),
+            (layout.EVENT_CODES, self.codes.ctypes.data),
+            (layout.EVENT_VIEWS, self.views.ctypes.data),
+            (layout.EVENT_TEXT, self.text.ctypes.data),
+            (layout.EVENT_BITS, self.bits.ctypes.data),
+            (layout.ARGS_BITS, self.text_bits.ctypes.data),
         ):
             fields[field] = value
-        for field, array in (
-            (layout.EVENT_TEXT, self.text),
-            (layout.EVENT_LONGS, self.longs),
-            (layout.EVENT_INTS, self.ints),
-            (layout.EVENT_CODES, self.codes),
-            (layout.EVENT_VIEWS, self.views),
-            (layout.EVENT_BITS, self.bits),
-            (layout.FLOW_LONGS, self.flow_longs),
-            (layout.FLOW_INTS, self.flow_ints),
-            (layout.FLOW_PHASES, self.flow_phases),
-            (layout.FLOW_BITS, self.flow_bits),
-            (layout.MOMENT_TIMES, self._moment_times),
-            (layout.MOMENT_INTS, self._moment_ints),
-            (layout.MOMENT_ROLES, self._moment_roles),
-            (layout.MOMENT_VIEWS, self._moment_views),
-            (layout.MOMENT_BITS, self._moment_bits),
-            (layout.MOMENT_TEXT, self._moment_text),
-        ):
-            fields[field] = array.ctypes.data
+        for other in self._others:
+            other.describe_in(_fields_of(other, fields))
+        return fields
 
     def fill(self, block: PlainBlock) -> None:
         """Writes the rows of the next block."""
@@ -149,9 +206,12 @@ class Target:
         first_of_lane = np.full((len(lane_id), 2), layout.NO_LANE, np.int64)
         fields[layout.FIRST_OF_LANE] = first_of_lane.ctypes.data
         if self._is_dense:
-            self.args_bits = _bits(block.survey.events)
-            fields[layout.ARGS_BITS_OF_BLOCK] = self.args_bits.ctypes.data
+            self.text_bits = _bits(block.survey.rows[EVENT_ROLE])
+            fields[layout.ARGS_BITS] = self.text_bits.ctypes.data
+            fields[layout.ARGS_FROM] = fields[layout.EVENTS_FILLED]
             fields[layout.EVENT_BYTES_FILLED] = fields[layout.ARGS_FILLED] = 0
+            for other in self._others:
+                other.begin_block(_fields_of(other, fields), block.survey.rows[other.role])
         table = block.meaning.table()
         latest_ns: int = fill(
             block.scanned.block.ctypes.data, table.ctypes.data, fields.ctypes.data
@@ -161,29 +221,14 @@ class Target:
             device, stream = first_of_lane[lane].tolist()
             self.gpu_lanes.setdefault(int(lane_id[lane]), (device, stream))
 
-    def filled(self, field: int) -> int:
-        """How much of something is filled (`plain_layout`)."""
-        return int(self._fields[field])
+    def filled(self, field: int, other: OtherRows | None = None) -> int:
+        """How much of something is filled (`plain_layout`): of events, or of other rows."""
+        return int(self._fields[field] if other is None else _fields_of(other, self._fields)[field])
 
-    def moments(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Returns the tables of instants and of counter samples."""
-        if not self._moments:
-            return _NO_MOMENTS, _NO_MOMENTS
-        views = self._moment_views.view(np.uint32)
-        moments = pl.DataFrame(
-            [
-                numbers_of("name_id", self._moment_ints[0].view(np.uint32)),
-                numbers_of("lane_id", self._moment_ints[1].view(np.uint32)),
-                numbers_of("time_ns", self._moment_times),
-                strings_of("args", self._moment_text, views, self._moment_bits),
-            ]
-        )
-        is_instant = self._moment_roles == INSTANT_ROLE
-        if is_instant.all():
-            return moments, _NO_MOMENTS
-        if not is_instant.any():
-            return _NO_MOMENTS, moments
-        return moments.filter(is_instant), moments.filter(~is_instant)
+
+def _fields_of(other: OtherRows, fields: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    first = layout.OTHERS + layout.OTHER_FIELDS * (other.role - INSTANT_ROLE)
+    return fields[first : first + layout.OTHER_FIELDS]
 
 
 def _bits(count: int) -> npt.NDArray[np.uint8]:
