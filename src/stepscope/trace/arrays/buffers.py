@@ -9,9 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 
-_BESIDE = 24  # rows: with eight bytes each, three lines of the cache
-
-
 class Buffers:
     """Provides arrays, and reuses them once nothing refers to them or to a view of them.
 
@@ -36,12 +33,3 @@ class Buffers:
                 return arrays[index]
         arrays.append(np.empty(key[0], dtype))
         return arrays[-1]
-
-
-def room_for(rows: int) -> int:
-    """Returns how many rows a column of a pooled array gets: one of few numbers, so as to be reused.
-
-    Powers of two alone would put the rows of all columns into the same few places of a processor's
-    cache.
-    """
-    return (1 << rows.bit_length()) + _BESIDE

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.buffers import Buffers, room_for
+from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import plain_layout as layout
 from stepscope.trace.formats.chrome.phases import (
     COUNTER_ROLE,
@@ -64,7 +64,8 @@ class _Memory:
 
     def rows(self, count: int, dtype: Any, columns: int | None = None) -> npt.NDArray[Any]:
         """Returns an array for columns with so many rows."""
-        room = count if self._buffers is None else room_for(count)
+        # Powers of two, so that buffers can be reused.
+        room = count if self._buffers is None else 1 << count.bit_length()
         return self._take(room if columns is None else (columns, room), dtype)
 
     def text(self, blocks: Sequence[PlainBlock], role: int) -> npt.NDArray[np.uint8]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.buffers import Buffers, room_for
+from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.plain_survey import survey_of
@@ -84,7 +84,8 @@ class Scan:
         words: Words,
         scale: int = 1,
     ) -> None:
-        rows = room_for(piece.end // (128 // min(scale, 16)) + 64)  # events of typical size
+        # Room for events of typical size, in powers of two, so that buffers can be reused.
+        rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
         self.piece = piece
         self.data = piece.data
         self.raw = piece.view
