@@ -101,19 +101,22 @@ def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> N
     Raises:
         OSError: The file cannot be written.
     """
-    columns = {name: joined([part.columns[name] for part in parts]) for name in types}
-    rows = EncodedRows(sum(map(len, parts)), columns)
-    _write(pl.Schema(types), [rows], target)
+    _write(pl.Schema(types), [_joined(parts, types)], target)
 
 
-def frame_of(rows: EncodedRows, types: Types) -> pl.DataFrame:
+def frame_of(parts: Sequence[EncodedRows], types: Types) -> pl.DataFrame:
     """Returns encoded rows as a table again.
 
     Args:
-        rows: The rows.
+        parts: The rows, in order; at least one.
         types: Types of the columns.
     """
-    return pl.read_parquet(b"".join(_contents_of(pl.Schema(types), [rows])))
+    return pl.read_parquet(b"".join(_contents_of(pl.Schema(types), [_joined(parts, types)])))
+
+
+def _joined(parts: Sequence[EncodedRows], types: Types) -> EncodedRows:
+    columns = {name: joined([part.columns[name] for part in parts]) for name in types}
+    return EncodedRows(sum(map(len, parts)), columns)
 
 
 def _write(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows], target: Path) -> None:

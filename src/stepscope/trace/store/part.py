@@ -31,22 +31,34 @@ def write_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types, target:
         OSError: The file cannot be written.
         polars.exceptions.ComputeError: The same.
     """
-    frames = [part for part in rows if isinstance(part, pl.DataFrame)]
-    if len(frames) == len(rows):
-        write_table(frames[0] if len(frames) == 1 else pl.concat(frames), target)
+    if all(isinstance(part, pl.DataFrame) for part in rows):
+        write_table(joined_rows(rows, types), target)
         return
-    from stepscope.trace.parquet.writer import frame_of, write_encoded
+    from stepscope.trace.parquet.writer import write_encoded
 
-    if not frames:
-        write_encoded([part for part in rows if not isinstance(part, pl.DataFrame)], types, target)
-        return
-    # Where files are mostly plain, this is rare: decoded, all are written in one way.
-    write_table(
-        pl.concat(
-            part if isinstance(part, pl.DataFrame) else frame_of(part, types) for part in rows
-        ),
-        target,
-    )
+    encoded = [part for part in rows if not isinstance(part, pl.DataFrame)]
+    if len(encoded) == len(rows):
+        write_encoded(encoded, types, target)
+    else:  # where a file is plain here and not there; most are plain everywhere
+        write_table(joined_rows(rows, types), target)
+
+
+def joined_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types) -> pl.DataFrame:
+    """Returns consecutive rows of a table as one frame.
+
+    Args:
+        rows: Frames, or rows that are encoded already; at least one.
+        types: Types of the columns.
+    """
+    frames = []
+    for part in rows:
+        if isinstance(part, pl.DataFrame):
+            frames.append(part)
+        else:
+            from stepscope.trace.parquet.writer import frame_of
+
+            frames.append(frame_of([part], types))
+    return frames[0] if len(frames) == 1 else pl.concat(frames)
 
 
 def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -> None:
