@@ -125,38 +125,37 @@ def _put_bit(bits: Data, at: int, bit: int) -> None:
 
 
 @inlined
-def _put_view(
-    views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
-) -> int:
-    """Copies a view and its text, and returns how much of `text` is used."""
+def _put_text(
+    source: Longs, row: int, data: Data, views: Longs, at: int, text: Data, used: int,
+    is_dense: int,
+) -> int:  # fmt: skip
+    """Copies the text of a view, and returns how much of `text` is used.
+
+    If dense, text that is not empty is written after its length; otherwise, the view is written as
+    well, and text only if it does not fit into it.
+    """
     first, second = long_at(source, 2 * row), long_at(source, 2 * row + 1)
     length = first & LENGTH
+    if is_dense != 0:
+        if length == 0:
+            return used
+        # Eight bytes each: whatever follows is overwritten.
+        put_word(text, used, np.uint64(length))
+        used += LENGTH_BYTES
+    after = used
     if length > INLINE_BYTES:
         copy_bytes(text + used, data + (second >> 32), length)
         second = used << 32
-        used += length
-    put_long(views, 2 * at, first)
-    put_long(views, 2 * at + 1, second)
-    return used
-
-
-@inlined
-def _put_plain(source: Longs, row: int, data: Data, text: Data, used: int) -> int:
-    """Copies the text of a view, if there is any, after its length; returns what `text` uses."""
-    first, second = long_at(source, 2 * row), long_at(source, 2 * row + 1)
-    length = first & LENGTH
-    if length == 0:
-        return used
-    # Eight bytes each, whatever follows is overwritten.
-    put_word(text, used, np.uint64(length))
-    used += LENGTH_BYTES
-    if length > INLINE_BYTES:
-        copy_bytes(text + used, data + (second >> 32), length)
-    else:
+        after += length
+    elif is_dense != 0:
         low, high = np.uint64(first) >> _HALF, np.uint64(second)
         put_word(text, used, low | (high << _HALF))
         put_word(text, used + 8, high >> _HALF)
-    return used + length
+        after += length
+    if is_dense == 0:
+        put_long(views, 2 * at, first)
+        put_long(views, 2 * at + 1, second)
+    return after
 
 
 @translated
@@ -187,10 +186,8 @@ def _put_other(
     put_long(table, IDS_FILLED, identifiers + (bit | gap))
     bit = 1 if (long_at(views, 2 * row) & LENGTH) != 0 else 0
     text, used = long_at(table, TEXT), long_at(table, TEXT_BYTES_FILLED)
-    if is_dense != 0:
-        used = _put_plain(views, row, data, text, used)
-    else:
-        used = _put_view(long_at(table, VIEW_COLUMN), at, views, row, data, text, used)
+    target_views = long_at(table, VIEW_COLUMN)
+    used = _put_text(views, row, data, target_views, at, text, used, is_dense)
     _put_bit(long_at(table, TEXT_BITS), at - long_at(table, TEXT_FROM), bit)
     put_long(table, TEXT_BYTES_FILLED, used)
     put_long(table, TEXTS_FILLED, long_at(table, TEXTS_FILLED) + (bit | gap))
@@ -290,10 +287,7 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
         bit = 1 if (has & HAS_BYTES) != 0 and size >= 0 and is_on_work else 0
         _put_bit(event_bits + SIZE_BITS * bits_each, at, bit)
         size_at += bit | gap
-        if is_dense != 0:
-            used = _put_plain(views, row, data, event_text, used)
-        else:
-            used = _put_view(event_views, at, views, row, data, event_text, used)
+        used = _put_text(views, row, data, event_views, at, event_text, used, is_dense)
         _put_bit(args_bits, at - args_from, text_bit)
         texts += text_bit | gap
         at += 1

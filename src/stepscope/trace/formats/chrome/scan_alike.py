@@ -159,7 +159,7 @@ def may_replace(data: Data, at: int, known: int, found: int) -> bool:
     return found == 1 or byte_at(data, at) != ZERO or before == PERIOD
 
 
-@inlined
+@translated
 def is_in_address(data: Data, at: int) -> bool:
     """Whether the bytes before a position are `0x` and hexadecimal digits, as of an address.
 
@@ -249,7 +249,7 @@ def alike_end(
             return at, start, end
 
 
-@inlined
+@translated
 def _slot_of(data: Data, at: int, end: int, table: Longs) -> Ints:
     """Returns the address of the slot that has the patterns of the event at `at`; 0 for none."""
     slots, head = long_at(table, SLOTS), slot_of_head(data, at)
