@@ -28,9 +28,8 @@ from stepscope.trace.formats.chrome.rows import INT64_MAX
 from stepscope.trace.formats.chrome.scan_bytes import PADDING
 from stepscope.trace.formats.chrome.scanned import INLINE_BYTES, Scanned, Survey
 
-_TEXT_ROOM = (
-    8 << 20
-)  # sizes of pooled buffers are multiples of this; what is not used costs nothing
+# Sizes of large pooled buffers are multiples of this; what is not used costs nothing.
+_TEXT_ROOM = 8 << 20
 
 
 @dataclass(frozen=True)
