@@ -35,7 +35,7 @@ from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.second_thread import SecondThread, second_thread
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
@@ -43,6 +43,7 @@ from stepscope.run.reader import RankRun, Window
 from stepscope.run.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import SecondThread
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:

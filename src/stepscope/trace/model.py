@@ -134,8 +134,8 @@ class Trace:
         with turns_of(self).of("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
-                read = self.events.select(missing).collect()
-                known.update({name: read[name].rechunk() for name in missing})
+                read = self.events.select(missing).collect().rechunk()
+                known.update({name: read[name] for name in missing})
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
