@@ -189,13 +189,15 @@ def _judge(
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
-    try:
-        gpu_work(trace, asked)
-    except UsageError as error:
-        # Another window may have these steps.
-        trouble.not_there = trouble.not_there or str(error)
-        return None
     with second_thread(trace) as beside:
+        # These need nothing derived, and are found while this thread derives.
+        beside.prepare(partial(memory_events, trace), _load_rules)
+        try:
+            gpu_work(trace, asked)
+        except UsageError as error:
+            # Another window may have these steps.
+            trouble.not_there = trouble.not_there or str(error)
+            return None
         return _judge_window(rank, window, trace, alone, request, waits, trouble, beside)
 
 
@@ -268,13 +270,23 @@ def _judge_window(
 
 
 def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
-    """Ask ahead what does not depend on the graph of the steps, and is asked in any case."""
+    """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
+
+    The order is that of need, but for what waits: derived columns take much memory until they are
+    in the store, so the thread that writes them has the second core to itself. Arguments take much
+    until all have looked into them.
+    """
     beside.prepare(
+        trace.wait_until_kept,
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
         lambda: find_recomputed(trace),
         partial(_read_operands, trace),
-        lambda: memory_events(trace),
     )
+
+
+def _load_rules() -> None:
+    for name in RULES:
+        RULES[name]  # its module is imported
 
 
 def _read_operands(trace: Trace) -> None:

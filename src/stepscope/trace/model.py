@@ -210,6 +210,15 @@ class Trace:
         found = self._derivation
         return found.now if isinstance(found, TablesBeingCached) else found
 
+    def wait_until_kept(self) -> None:
+        """Derives, and waits until the derived tables are in the store, if they are cached there.
+
+        From then on they are read from there, and take no memory.
+        """
+        found = self._derivation
+        if isinstance(found, TablesBeingCached):
+            found.cached  # noqa: B018 - waits
+
     @property
     def derived(self) -> pl.LazyFrame:
         """Derived columns, row for row alongside `events`, as in `schema.DERIVED`.
