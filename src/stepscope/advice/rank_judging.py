@@ -41,9 +41,10 @@ from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.reader import RankRun, Window
 from stepscope.run.working import working
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import SecondThread
+from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
@@ -266,6 +267,8 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+    if len(trace.columns("name_id")) >= PAYS_FROM_EVENTS:
+        return_freed_memory()  # the graph took more than the rules do
     return _with_findings(summary, subject, beside)
 
 
