@@ -35,14 +35,16 @@ from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.second_thread import SecondThread, second_thread
+from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.reader import RankRun, Window
 from stepscope.run.working import working
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
@@ -188,13 +190,15 @@ def _judge(
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
-    try:
-        gpu_work(trace, asked)
-    except UsageError as error:
-        # Another window may have these steps.
-        trouble.not_there = trouble.not_there or str(error)
-        return None
     with second_thread(trace) as beside:
+        # These need nothing derived, and are found while this thread derives.
+        beside.prepare(partial(memory_events, trace), _load_rules)
+        try:
+            gpu_work(trace, asked)
+        except UsageError as error:
+            # Another window may have these steps.
+            trouble.not_there = trouble.not_there or str(error)
+            return None
         return _judge_window(rank, window, trace, alone, request, waits, trouble, beside)
 
 
@@ -263,17 +267,29 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+    if len(trace.columns("name_id")) >= PAYS_FROM_EVENTS:
+        return_freed_memory()  # the graph took more than the rules do
     return _with_findings(summary, subject, beside)
 
 
 def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
-    """Ask ahead what does not depend on the graph of the steps, and is asked in any case."""
+    """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
+
+    The order is that of need, but for what waits: derived columns take much memory until they are
+    in the store, so the thread that writes them has the second core to itself. Arguments take much
+    until all have looked into them.
+    """
     beside.prepare(
+        trace.wait_until_kept,
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
         lambda: find_recomputed(trace),
         partial(_read_operands, trace),
-        lambda: memory_events(trace),
     )
+
+
+def _load_rules() -> None:
+    for name in RULES:
+        RULES[name]  # its module is imported
 
 
 def _read_operands(trace: Trace) -> None:

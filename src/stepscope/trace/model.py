@@ -134,8 +134,8 @@ class Trace:
         with turns_of(self).of("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
-                read = self.events.select(missing).collect()
-                known.update({name: read[name].rechunk() for name in missing})
+                read = self.events.select(missing).collect().rechunk()
+                known.update({name: read[name] for name in missing})
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
@@ -209,6 +209,15 @@ class Trace:
     def _derived_tables(self) -> DerivedTables:
         found = self._derivation
         return found.now if isinstance(found, TablesBeingCached) else found
+
+    def wait_until_kept(self) -> None:
+        """Derives, and waits until the derived tables are in the store, if they are cached there.
+
+        From then on they are read from there, and take no memory.
+        """
+        found = self._derivation
+        if isinstance(found, TablesBeingCached):
+            found.cached  # noqa: B018 - waits
 
     @property
     def derived(self) -> pl.LazyFrame:

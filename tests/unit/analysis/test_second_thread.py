@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 
-from stepscope.analysis.selection import second_thread
-from stepscope.analysis.selection.second_thread import SecondThread
 from stepscope.commands.main import cli
-from stepscope.trace import model
+from stepscope.trace import model, second_thread
+from stepscope.trace.second_thread import SecondThread
 
 
 @given(st.lists(st.booleans(), max_size=30), st.booleans())

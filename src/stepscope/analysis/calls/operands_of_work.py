@@ -25,6 +25,7 @@ from stepscope.trace.model import Trace
 
 _OPERANDS = r'"(?:Input |Concrete Inputs")'
 _AFTER_OPERANDS = "0123456789 }\n\r\t"
+_TEXTS_AT_ONCE = 20_000
 
 
 def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
@@ -67,9 +68,8 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
     events = pl.Series("event", asked, pl.Int64)
     said = _about_operands(telling_texts(trace, events, operands=True))
     texts = pl.DataFrame([events, said, pl.Series("has_formula", has_formula[asked])])
-    # Texts differ in their identifiers; what they say of operands repeats, and is parsed once.
     distinct = texts.select("args", "has_formula").unique().drop_nulls()
-    dims, types, values, _ = operand_columns(pl.col("args"), concrete=True)
+    dims, types, values, _ = operand_columns(pl.col("args").cast(pl.String), concrete=True)
     concrete = distinct.filter("has_formula").select("args", "has_formula", values)
     parsed = compact_operands(distinct.select("args", "has_formula", dims, types)).join(
         concrete, on=["args", "has_formula"], how="left"
@@ -83,10 +83,16 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
 def _about_operands(args: pl.Series) -> pl.Series:
     """`args` without the identifiers around what they say of operands; null if they say nothing.
 
-    Of what follows the operands, the number at the end goes (`"Ev Idx": 5368}`).
+    Of what follows the operands, the number at the end goes (`"Ev Idx": 5368}`). Texts differ in
+    their identifiers; what they say of operands repeats, and is held and parsed once each.
     """
     text = pl.col("args")
     start = text.str.find(_OPERANDS)  # in bytes
     said = text.cast(pl.Binary).bin.slice(start).cast(pl.String)
     cut = pl.when(start.is_not_null()).then(said.str.strip_chars_end(_AFTER_OPERANDS))
-    return args.to_frame("args").select(cut.alias("args")).to_series()
+    # A part at a time, as copies of all the texts would take much memory.
+    parts = [
+        args.slice(first, _TEXTS_AT_ONCE).to_frame("args").select(cut.cast(pl.Categorical))
+        for first in range(0, max(1, len(args)), _TEXTS_AT_ONCE)
+    ]
+    return pl.concat(parts, rechunk=True).to_series().alias("args")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
@@ -30,16 +31,34 @@ def keep_freed_memory() -> None:
     it before numpy and polars are imported, which read their settings then. Values that the user
     set for `NUMPY_MADVISE_HUGEPAGE` and `_RJEM_MALLOC_CONF` stay. Has no effect without glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
+    mallopt = _from_glibc("mallopt")
+    if mallopt is None:
         return
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, _NEVER)
     mallopt(_ARENA_MAX, 1)
     os.environ.setdefault(_HUGE_PAGES, "0")
     os.environ.setdefault(_JEMALLOC, f"narenas:{max(1, (os.cpu_count() or 1) // 2)}")
+
+
+def return_freed_memory() -> None:
+    """Returns the memory of freed arrays to the system, once.
+
+    For the moment after work that takes more memory than all that follows. To get memory again
+    takes time, so this does not pay where later arrays are as large. Has no effect without glibc.
+    """
+    malloc_trim = _from_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _from_glibc(name: str) -> Any:
+    """Returns a function of the C library; None if that is another one."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):  # another C library
+        return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,25 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.links import (
-    enclosing_operator,
     forward_flows,
+    is_operator,
     link_forward,
     link_launches,
     link_operators,
 )
-from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest, outer_first
-from stepscope.trace.derive.steps import device_steps, host_steps, step_at, step_names
+from stepscope.trace.derive.nesting import (
+    COMPILED_PAYS_FROM,
+    RowNumbers,
+    clock_resolution_ns,
+    nest_narrow,
+    outer_first,
+)
+from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
+from stepscope.trace.second_thread import SecondThread, thread_beside
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -93,68 +102,84 @@ def derive(
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
     """
-    events = tables.events
-    number = _number_type(len(events))
+    with thread_beside(len(tables.events)) as beside:
+        return _derive(tables, host, read_args, beside)
+
+
+def _derive(
+    tables: Tables,
+    host: pl.DataFrame | None,
+    read_args: Callable[[BoolArray], pl.DataFrame] | None,
+    beside: SecondThread,
+) -> DerivedTables:
+    """Derives in two threads: what does not depend on nesting is found beside it."""
+    linking = beside.begin(partial(link_launches, tables.events))
+    finding_steps = beside.begin(partial(steps_and_places, tables, host))
     nesting = _nest(tables)
-    launches = link_launches(events)
-    around = enclosing_operator(tables, nesting.parent, step_names(tables))
-    operator = link_operators(tables, launches.launch, around)
-    # There are very many events, so columns become narrow as soon as they can, and what links
-    # events is dropped.
-    tables = replace(tables, events=events.drop("correlation", "external_id"))
+    launches = linking()
+    operator = link_operators(tables, launches.launch, nesting.around)
+    steps, host_index = finding_steps()
+    # There are very many events, so columns are narrow, and what links events is dropped.
+    tables = replace(tables, events=tables.events.drop("correlation", "external_id"))
+    del linking, finding_steps
     events = tables.events
-    nested = [
-        _numbers(nesting.parent, "parent", number),
-        pl.Series("depth", nesting.depth),
-        pl.Series("self_ns", nesting.self_ns),
-    ]
-    crossing = nesting.crossing
-    del nesting
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    group, kind = _kind_and_group(tables, args, around, launches.launch)
-    del around
+    linking_backward = beside.begin(partial(link_forward, tables, args))
+    group, kind = _kind_and_group(tables, args, nesting.around, launches.launch)
 
-    host = host_steps(tables) if host is None else host
-    host_index = step_at(host, events["start_ns"].to_numpy()).astype(np.int32)
     work = np.flatnonzero(is_work)
     cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
     linked, cause = work[cause >= 0], cause[cause >= 0]
     launch_step = np.full(len(events), -1, np.int32)
     launch_step[linked] = host_index[cause]
-    devices = device_steps(events, is_work, launch_step, host)
-    step = _step_of(events, host, host_index, launch_step, linked, devices)
+    devices = device_steps(events, is_work, launch_step, steps)
+    step = _step_of(events, steps, host_index, launch_step, linked, devices)
     del host_index, launch_step
     is_unlinked = np.zeros(len(events), np.bool_)
     is_unlinked[work[launches.launch[work] < 0]] = True
-    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, host)
+    problems = _problems(tables, nesting.crossing, launches.ambiguous, is_unlinked, steps)
     narrow = pl.DataFrame(
         [
-            pl.Series("event", np.arange(len(events), dtype=number)),
+            _column("event", np.arange(len(events), dtype=operator.dtype)),
             step,
-            *nested,
-            _numbers(launches.launch, "launch", number),
-            _numbers(operator, "op", number),
-            _numbers(link_forward(tables, args), "forward", number),
+            _numbers("parent", nesting.parent),
+            _column("depth", nesting.depth),
+            _column("self_ns", nesting.self_ns),
+            _numbers("launch", launches.launch),
+            _numbers("op", operator),
+            _numbers("forward", linking_backward()),
             kind.alias("kind"),
             group.alias("group"),
         ]
     )
     wide = narrow.lazy().select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
-    return DerivedTables(wide, host, devices, problems, narrow)
+    return DerivedTables(wide, steps, devices, problems, narrow)
 
 
-def _number_type(events: int) -> type[np.signedinteger[Any]]:
-    """The type of the numbers of events."""
-    return np.int32 if events <= np.iinfo(np.int32).max else np.int64
-
-
-def _numbers(values: Int64Array, name: str, number: type[np.signedinteger[Any]]) -> pl.Series:
+def _numbers(name: str, values: RowNumbers) -> pl.Series:
     """A column of numbers of events, with nulls where they are negative."""
-    return nullable(values.astype(number), values >= 0, name)
+    return _column(name, values, values >= 0)
 
 
-def _asked_about(tables: Tables, operator: Int64Array, is_work: BoolArray) -> BoolArray:
+def _column(name: str, values: npt.NDArray[Any], present: BoolArray | None = None) -> pl.Series:
+    """A column that keeps its array, which must not change; copied where there are few values.
+
+    Args:
+        name: Its name.
+        values: Numbers of 32 or 64 bits.
+        present: Which of them are not null; None: all.
+    """
+    if len(values) < COMPILED_PAYS_FROM:
+        return nullable(values, present, name)
+    from stepscope.trace.arrays.arrow_columns import numbers_of
+
+    if present is None or present.all():
+        return numbers_of(name, values)
+    return numbers_of(name, values, np.packbits(present, bitorder="little"))
+
+
+def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> BoolArray:
     """For each event whether it is an operator whose operands analyses ask about.
 
     Those that launched GPU work, and those whose FLOPs are known by their names.
@@ -169,19 +194,37 @@ def _asked_about(tables: Tables, operator: Int64Array, is_work: BoolArray) -> Bo
     return found
 
 
-def _nest(tables: Tables) -> Nesting:
+@dataclass(frozen=True)
+class _Nested:
+    """How events nest, row for row: as `NarrowNesting`, with the innermost operator around each."""
+
+    parent: RowNumbers
+    depth: npt.NDArray[np.int32]
+    self_ns: Int64Array
+    crossing: BoolArray
+    around: RowNumbers
+
+
+def _nest(tables: Tables) -> _Nested:
     """Nests host events; all other events are roots."""
     events = tables.events
-    rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
+    rows = np.flatnonzero(~mask_of(events, _NOT_NESTED))
     start = events["start_ns"].to_numpy()
-    return nest(
+    is_around = is_operator(tables, step_names(tables))
+    found = nest_narrow(
         events["lane_id"].to_numpy(),
         start,
         events["dur_ns"].to_numpy(),
         rank=outer_first()[events["category"].to_physical().to_numpy()],
         tolerance_ns=clock_resolution_ns(start[rows]),
         rows=rows,
+        chosen=is_around,
     )
+    around = found.around
+    if around is None:
+        wide = found.parent.astype(np.int64, copy=False)
+        around = nearest_above(wide, None, is_around).astype(found.parent.dtype, copy=False)
+    return _Nested(found.parent, found.depth, found.self_ns, found.crossing, around)
 
 
 def _step_of(
@@ -214,11 +257,11 @@ def _step_of(
         mine = device == number
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
-    return nullable(numbers[index], index >= 0, "step")
+    return _column("step", numbers[index], index >= 0)
 
 
 def _kind_and_group(
-    tables: Tables, args: pl.DataFrame, around: Int64Array, launch: Int64Array
+    tables: Tables, args: pl.DataFrame, around: RowNumbers, launch: RowNumbers
 ) -> tuple[pl.Series, pl.Series]:
     """Returns group and kind of each event, by its metadata, then its name, then its operator.
 

@@ -18,12 +18,12 @@ _MOST_MOVES_PER_ROW = 4
 
 
 def order_with_few_copies(
-    rows: Int64Array,
+    rows: npt.NDArray[np.int32],
     lanes: npt.NDArray[np.uint32],
     starts: Int64Array,
     durations: Int64Array,
     rank: npt.NDArray[np.int8],
-) -> tuple[Int64Array, BoolArray] | None:
+) -> tuple[npt.NDArray[np.int32], BoolArray] | None:
     """Returns rows by lane and start, and for each whether it is the first of its lane.
 
     Of one lane and start the longest come first, of these the lowest rank, then the given order.
@@ -45,16 +45,16 @@ def order_with_few_copies(
     keys = np.empty(len(rows), np.int64)
     in_machine_code(keys_by_loop)(rows, lanes, starts, earliest, span, keys)
     order = np.argsort(keys, kind="stable")
-    is_first = np.empty(len(rows), np.bool_)
+    found, is_first = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
     most_moves = _MOST_MOVES_PER_ROW * len(rows)
     columns = (rows, lanes, durations, rank, keys)
-    if not in_machine_code(settle_by_loop)(*columns, most_moves, order, is_first):
+    if not in_machine_code(settle_by_loop)(*columns, most_moves, order, found, is_first):
         return None
-    return order, is_first
+    return found, is_first
 
 
 def keys_by_loop(
-    rows: Int64Array,
+    rows: npt.NDArray[np.int32],
     lanes: npt.NDArray[np.uint32],
     starts: Int64Array,
     earliest: int,
@@ -71,19 +71,20 @@ def keys_by_loop(
 
 
 def settle_by_loop(
-    rows: Int64Array,
+    rows: npt.NDArray[np.int32],
     lanes: npt.NDArray[np.uint32],
     durations: Int64Array,
     rank: npt.NDArray[np.int8],
     keys: Int64Array,
     most_moves: int,
     order: Written[np.int64],
+    found: Written[np.int32],
     is_first: Written[np.bool_],
 ) -> bool:
-    """Puts rows with equal keys in order by insertion, and turns places in `rows` into rows.
+    """Puts rows with equal keys in order by insertion, and fills in the rows in this order.
 
-    `order` holds each place in `rows` once; `keys` and `is_first` are as long. False once it has
-    moved more rows than it may.
+    `order` holds each place in `rows` once; `keys`, `found` and `is_first` are as long. False once
+    it has moved more rows than it may.
     """
     moves = 0
     for at in range(len(order)):
@@ -103,6 +104,6 @@ def settle_by_loop(
         if moves > most_moves:
             return False
     for at in range(len(order)):
-        order[at] = rows[order[at]]
-        is_first[at] = at == 0 or lanes[order[at]] != lanes[order[at - 1]]
+        found[at] = rows[order[at]]
+        is_first[at] = at == 0 or lanes[found[at]] != lanes[found[at - 1]]
     return True

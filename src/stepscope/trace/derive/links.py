@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
-from stepscope.trace.derive.ancestors import nearest_above
+from stepscope.trace.derive.nesting import RowNumbers, no_rows
 from stepscope.trace.derive.told import SEQUENCE_NUMBER
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
@@ -40,14 +40,14 @@ OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 class Launches:
     """The call that launched each event; -1 if unknown."""
 
-    launch: Int64Array
+    launch: RowNumbers
     ambiguous: int
     """Number of events whose correlation matches several calls."""
 
 
 def link_launches(events: pl.DataFrame) -> Launches:
     """Links GPU work and device-side synchronisation to the calls that they came from."""
-    launch = np.full(len(events), -1, np.int64)
+    launch = no_rows(len(events))
     wanted = ["event", "correlation", "external_id", "start_ns"]
     has_correlation = pl.col("correlation") > 0
     on_device = is_one_of((*GPU_WORK, Category.DEVICE_SYNC))
@@ -107,35 +107,33 @@ def _nearest(
     ].alias(f"{len(keys)} {strategy}")
 
 
-def enclosing_operator(
-    tables: Tables, parent: Int64Array, step_names: npt.NDArray[np.bool_]
-) -> Int64Array:
-    """Returns the innermost operator or annotation around each event; -1 for none.
+def is_operator(tables: Tables, step_names: npt.NDArray[np.bool_]) -> BoolArray:
+    """For each event whether it is an operator or an annotation other than of a step.
 
     Args:
         tables: The tables.
-        parent: Parent of each event; -1 for roots.
         step_names: For each name, whether it annotates a step.
     """
     events = tables.events
-    is_operator = mask_of(events, OPERATORS)
-    is_operator &= ~step_names[events["name_id"].to_numpy()]
-    return nearest_above(parent, None, is_operator)
+    found = mask_of(events, OPERATORS)
+    found &= ~step_names[events["name_id"].to_numpy()]
+    return found
 
 
-def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> Int64Array:
+def link_operators(tables: Tables, launch: RowNumbers, around: RowNumbers) -> RowNumbers:
     """Returns the operator of GPU work and of runtime calls; -1 for none.
 
     Args:
         tables: The tables.
         launch: The call that launched each event; -1 for none.
-        around: The result of `enclosing_operator`.
+        around: The innermost operator or annotation around each event, other than of a step; -1
+            for none.
     """
     events = tables.events
     is_call = mask_of(events, HOST_CALLS)
     is_device = mask_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
-    operator = np.full(len(events), -1, np.int64)
-    operator[is_call] = around[is_call]
+    operator = no_rows(len(events))
+    np.copyto(operator, around, where=is_call)
     linked = np.nonzero(is_device & (launch >= 0))[0]
     operator[linked] = around[launch[linked]]
 
@@ -159,20 +157,20 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
     return operator
 
 
-def link_forward(tables: Tables, args: pl.DataFrame) -> Int64Array:
+def link_forward(tables: Tables, args: pl.DataFrame) -> RowNumbers:
     """Returns the forward operator of each backward operator; -1 for other events.
 
     Args:
         tables: The tables.
         args: The rows of `args` with sequence numbers, and any others.
     """
-    forward = np.full(len(tables.events), -1, np.int64)
+    forward = no_rows(len(tables.events))
     _forward_by_flows(tables, forward)
     _forward_by_sequence(tables, args, forward)
     return forward
 
 
-def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: Int64Array) -> None:
+def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: RowNumbers) -> None:
     counted = args.filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True))
     # `event` is the row number, so rows are gathered instead of joined.
     rows = tables.events.select("category", "lane_id", "start_ns")[counted["event"]]
@@ -230,7 +228,7 @@ def forward_flows(names: pl.DataFrame) -> pl.Series:
     return names.filter(pl.col("name") == "fwdbwd")["name_id"]
 
 
-def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
+def _forward_by_flows(tables: Tables, forward: RowNumbers) -> None:
     ends = tables.flows.filter(pl.col("name_id").is_in(forward_flows(tables.names).implode()))
     if ends.is_empty():
         return

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 COMPILED_PAYS_FROM = 200_000
 """Number of rows from which the compiled loop is used. Below, loading it takes longer."""
+
+MOST_NARROW = 2**31 - 1
+"""Rows that can be numbered in 32 bits. More than these, which no recorder writes, are nested with
+numpy alone, however long it takes."""
 
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
@@ -79,7 +83,32 @@ class Nesting:
     """Whether a sibling that started earlier is still open, so that the two cross."""
 
 
-_Columns = tuple[Int64Array, npt.NDArray[np.int32], Int64Array, npt.NDArray[np.bool_]]
+RowNumbers = npt.NDArray[np.signedinteger[Any]]
+"""Numbers of rows; -1 for none. 32 bits where that is enough."""
+
+
+def no_rows(number: int) -> RowNumbers:
+    """Returns -1 for each of so many rows, in a type that holds the number of any of them."""
+    return np.full(number, -1, np.int32 if number <= MOST_NARROW else np.int64)
+
+
+@dataclass(frozen=True)
+class NarrowNesting:
+    """The result of `nest_narrow`: as `Nesting`, with narrow numbers of rows."""
+
+    parent: RowNumbers
+
+    depth: npt.NDArray[np.int32]
+
+    self_ns: Int64Array
+
+    crossing: BoolArray
+
+    around: RowNumbers | None
+    """The nearest chosen row strictly above each row; None if it has not been looked for."""
+
+
+_Columns = tuple[RowNumbers, npt.NDArray[np.int32], Int64Array, BoolArray]
 """The fields of `Nesting`."""
 
 
@@ -125,17 +154,45 @@ def nest(
         tolerance_ns: How much later than its parent a child may end.
         rows: The events to nest, in order; the others are roots without children. Default: all.
     """
+    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns, rows)
+    parent = found.parent.astype(np.int64, copy=False)
+    return Nesting(parent, found.depth, found.self_ns, found.crossing)
+
+
+def nest_narrow(
+    lanes: npt.NDArray[np.generic],
+    starts: Int64Array,
+    durations: Int64Array,
+    rank: npt.NDArray[np.generic] | None = None,
+    tolerance_ns: int = 0,
+    rows: RowNumbers | None = None,
+    chosen: BoolArray | None = None,
+) -> NarrowNesting:
+    """Nests very many events: as `nest`, with numbers of rows in 32 bits.
+
+    Args:
+        lanes: As for `nest`, and so are the next five.
+        starts: Start of each event.
+        durations: Duration of each event.
+        rank: Order of events with the same span.
+        tolerance_ns: How much later than its parent a child may end.
+        rows: The events to nest.
+        chosen: Events to look for above each event. Looked for only where a compiled loop nests,
+            which has them at hand; they are known from the parents, too.
+    """
     order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
-    if len(order) < COMPILED_PAYS_FROM:
+    is_many = len(durations) > MOST_NARROW
+    if len(order) < COMPILED_PAYS_FROM or is_many:
         start = starts[order]
-        nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
+        most_rounds = len(order) if is_many else _MOST_ROUNDS
+        nested = nest_vectorised(
+            new_lane, start, start + durations[order], tolerance_ns, most_rounds
+        )
         if nested is not None:
             return _placed(nested, order, durations)
-    return Nesting(
-        *nest_by_stack(
-            in_machine_code(nest_by_loop), order, new_lane, starts, durations, tolerance_ns
-        )
-    )
+    narrow = order.astype(np.int32, copy=False)
+    loop = in_machine_code(nest_by_loop)
+    return nest_by_stack(loop, narrow, new_lane, starts, durations, tolerance_ns, chosen)
 
 
 def _sorted_rows(
@@ -143,37 +200,39 @@ def _sorted_rows(
     starts: Int64Array,
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None,
-    rows: Int64Array | None,
-) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    rows: RowNumbers | None,
+) -> tuple[RowNumbers, BoolArray]:
     """Returns the rows to nest by lane and start; of one start, outer events first.
 
     Also returns for each of them whether it is the first of its lane.
     """
     is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
+    is_narrow &= len(durations) <= MOST_NARROW
     if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
         numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
-        found = order_with_few_copies(rows, numbers, starts, durations, ranks)
+        some = rows.astype(np.int32, copy=False)
+        found = order_with_few_copies(some, numbers, starts, durations, ranks)
         if found is not None:
             return found
-    some = slice(None) if rows is None else rows
-    lanes_of, durations_of = lanes[some], durations[some]
+    these = slice(None) if rows is None else rows
+    lanes_of, durations_of = lanes[these], durations[these]
     # Outer events first: the longest, and for the same span the outer category.
-    ties = (-durations_of,) if rank is None else (-durations_of, rank[some])
-    order = by_group_and_time(lanes_of, starts[some], *ties)
+    ties = (-durations_of,) if rank is None else (-durations_of, rank[these])
+    order = by_group_and_time(lanes_of, starts[these], *ties)
     lane = lanes_of[order]
     new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
     return order if rows is None else rows[order], new_lane
 
 
-def _placed(nested: _Columns, order: Int64Array, durations: Int64Array) -> Nesting:
+def _placed(nested: _Columns, order: RowNumbers, durations: Int64Array) -> NarrowNesting:
     """Puts columns about sorted rows in the places of these rows."""
     parent_position, nested_depth, nested_self, nested_crossing = nested
-    parent = np.full(len(durations), -1, np.int64)
+    parent = no_rows(len(durations))
     parent[order] = np.where(parent_position >= 0, order[parent_position], -1)
     depth, self_time = np.zeros(len(durations), np.int32), durations.copy()
     crossing = np.zeros(len(durations), np.bool_)
     depth[order], self_time[order], crossing[order] = nested_depth, nested_self, nested_crossing
-    return Nesting(parent, depth, self_time, crossing)
+    return NarrowNesting(parent, depth, self_time, crossing, None)
 
 
 def innermost_at(
@@ -205,7 +264,11 @@ def innermost_at(
 
 
 def nest_vectorised(
-    new_lane: npt.NDArray[np.bool_], start: Int64Array, end: Int64Array, tolerance: int
+    new_lane: BoolArray,
+    start: Int64Array,
+    end: Int64Array,
+    tolerance: int,
+    most_rounds: int = _MOST_ROUNDS,
 ) -> _Columns | None:
     """Nests sorted rows with numpy alone; None if that takes too many rounds.
 
@@ -218,7 +281,7 @@ def nest_vectorised(
     parent = np.where(new_lane, -1, np.arange(-1, number - 1, dtype=np.int64))
     crossing = np.zeros(number, np.bool_)
     open_rows = np.nonzero(parent >= 0)[0]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(most_rounds):
         if not len(open_rows):
             break
         candidate = parent[open_rows]
@@ -251,12 +314,13 @@ def nest_vectorised(
 
 def nest_by_stack(
     loop: Callable[..., None],
-    order: Int64Array,
-    new_lane: npt.NDArray[np.bool_],
+    order: npt.NDArray[np.int32],
+    new_lane: BoolArray,
     starts: Int64Array,
     durations: Int64Array,
     tolerance: int,
-) -> _Columns:
+    chosen: BoolArray | None = None,
+) -> NarrowNesting:
     """Nests rows with a stack, in one pass.
 
     Args:
@@ -266,43 +330,54 @@ def nest_by_stack(
         starts: Start of each row of the table, in ns.
         durations: Duration of each row, in ns.
         tolerance: As in `nest`.
+        chosen: The rows to look for above each row.
     """
     number = len(starts)
     columns = (
-        np.full(number, -1, np.int64),
+        np.full(number, -1, np.int32),
         np.zeros(number, np.int32),
         durations.copy(),
         np.zeros(number, np.bool_),
     )
+    wanted = np.zeros(0, np.bool_) if chosen is None else chosen
+    around = np.full(len(wanted), -1, np.int32)
     # All rows of a lane may lie in one another. What the stack does not reach takes no memory.
     deepest = int(np.diff(np.flatnonzero(np.append(new_lane, True))).max(initial=0))
-    stack, covered_to = np.empty(deepest, np.int64), np.empty(deepest, np.int64)
-    loop(order, new_lane, starts, durations, tolerance, stack, covered_to, *columns)
-    return columns
+    stack, inner = np.empty(deepest, np.int32), np.empty(deepest, np.int32)
+    stacks = (stack, inner, np.empty(deepest, np.int64))
+    loop(order, new_lane, starts, durations, tolerance, wanted, *stacks, *columns, around)
+    return NarrowNesting(*columns, None if chosen is None else around)
 
 
 def nest_by_loop(
-    order: Int64Array,
-    new_lane: npt.NDArray[np.bool_],
+    order: npt.NDArray[np.int32],
+    new_lane: BoolArray,
     starts: Int64Array,
     durations: Int64Array,
     tolerance: int,
-    stack: Written[np.int64],
+    chosen: BoolArray,
+    stack: Written[np.int32],
+    inner: Written[np.int32],
     covered_to: Written[np.int64],
-    parent: Written[np.int64],
+    parent: Written[np.int32],
     depth: Written[np.int32],
     self_time: Written[np.int64],
     crossing: Written[np.bool_],
+    around: Written[np.int32],
 ) -> None:
-    """Fills in the columns of `Nesting` for the rows to nest; see `nest_by_stack`.
+    """Fills in the columns of `NarrowNesting` for the rows to nest; see `nest_by_stack`.
 
     A row that ends too early for the current row is never a better parent for a later row than the
-    current row is, so it leaves the stack for good, and the pass is linear for any input.
+    current row is, so it leaves the stack for good, and the pass is linear for any input. What is
+    left on the stack is the row's parent and all rows above that.
 
     `top` rises by at most 1 with each row and is -1 at the first of a lane, so it stays below the
-    number of rows of the lane, for which there is room in `stack` and `covered_to`: for each row of
-    the stack, how far its children cover it so far. `order` and `stack` hold rows of the table.
+    number of rows of the lane, for which there is room in `stack`, `inner` and `covered_to`: for
+    each row of the stack, the nearest chosen one among itself and those below it on the stack, and
+    how far its children cover it so far. `order` and `stack` hold rows of the table. `chosen` and
+    `around` are empty, or as long as the table.
     """
+    looks = len(chosen) > 0
     top = -1
     for place in range(len(order)):
         if new_lane[place]:
@@ -319,6 +394,7 @@ def nest_by_loop(
             if outer_end > start:
                 crossing[row] = True
             top -= 1
+        nearest = -1
         if top >= 0:
             outer = stack[top]
             parent[row] = outer
@@ -328,6 +404,12 @@ def nest_by_loop(
             if fresh > 0:
                 self_time[outer] -= fresh
             covered_to[top] = max(covered_to[top], last)
+            nearest = inner[top]
         top += 1
         stack[top] = row
         covered_to[top] = start
+        if looks:
+            around[row] = nearest
+            if chosen[row]:
+                nearest = row
+        inner[top] = nearest

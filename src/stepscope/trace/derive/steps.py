@@ -24,13 +24,15 @@ Definitions
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import mask_of
+from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated import unannotated_steps
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
@@ -44,22 +46,40 @@ STEP_PATTERNS = (
 _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
+_ROWS_AT_ONCE = 100_000
 _CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 
 
 def host_steps(tables: Tables) -> pl.DataFrame:
     """Returns the host steps, with the columns of `schema.HOST_STEPS`."""
+    return steps_and_places(tables)[0]
+
+
+def steps_and_places(
+    tables: Tables, host: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, npt.NDArray[np.int32]]:
+    """Returns the host steps, and for each event the index of the one in which it starts, or -1.
+
+    Args:
+        tables: The tables.
+        host: The host steps, if already known.
+    """
+    starts = tables.events["start_ns"].to_numpy()
+    if host is not None:
+        return host, step_at(host, starts)
     marks = _marks(tables)
     steps = unannotated_steps(tables) if marks.is_empty() else _annotated(tables, marks)
+    index = step_at(steps, starts)
     if steps.is_empty():
-        return pl.DataFrame(schema=HOST_STEPS)
-    empty = ~_has_work(tables, steps)
+        return pl.DataFrame(schema=HOST_STEPS), index
+    empty = ~_has_work(tables, steps, index)
     cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
     is_last = np.arange(len(steps)) == len(steps) - 1
-    return steps.with_columns(
+    found = steps.with_columns(
         pl.Series("is_empty", empty),
         pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
     ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
+    return found, index
 
 
 def _annotated(tables: Tables, marks: pl.DataFrame) -> pl.DataFrame:
@@ -133,16 +153,31 @@ def step_names(tables: Tables) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """For each step, whether any work starts in it; annotations of steps are no work."""
-    events = tables.events
-    is_other = ~step_names(tables)[events["name_id"].to_numpy()]
-    is_other[steps["event"].to_numpy()] = False
-    index = step_at(steps, events["start_ns"].to_numpy())
+def _has_work(
+    tables: Tables, steps: pl.DataFrame, index: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """For each step, whether any work starts in it; annotations of steps are no work.
+
+    Args:
+        tables: The tables.
+        steps: The steps.
+        index: The index of the step in which each event starts; -1 for none.
+    """
+    is_step, name_id = step_names(tables), tables.events["name_id"].to_numpy()
+    code = tables.events["category"].to_physical().to_numpy()
+    begun = np.zeros((len(Category), len(steps) + 1), np.int64)
+    for some in _parts(len(code)):
+        # A number for each pair of category and step. What annotates a step counts in none.
+        step = np.where(is_step[name_id[some]], 0, index[some] + 1)
+        pair = code[some].astype(np.int64) * (len(steps) + 1) + step
+        begun += np.bincount(pair, minlength=begun.size).reshape(begun.shape)
+    of_steps = np.unique(steps["event"].to_numpy())
+    marking = of_steps[~is_step[name_id[of_steps]]]
+    np.subtract.at(begun, (code[marking], index[marking] + 1), 1)
 
     def begins(categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
-        begun = index[is_other & mask_of(events, categories)]
-        found: npt.NDArray[np.bool_] = np.bincount(begun + 1, minlength=len(steps) + 1)[1:] > 0
+        codes = [code_of(category) for category in categories]
+        found: npt.NDArray[np.bool_] = begun[codes, 1:].sum(axis=0) > 0
         return found
 
     has_operators, has_python = begins(_WORK_ON_HOST), begins((Category.PYTHON_FUNCTION,))
@@ -151,7 +186,7 @@ def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return has_operators | has_python
 
 
-def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
+def step_at(steps: pl.DataFrame, times: Int64Array) -> npt.NDArray[np.int32]:
     """Returns the index of the step that contains each time; -1 for none.
 
     Steps of length 0 contain nothing.
@@ -160,12 +195,21 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
         steps: The steps of one clock, in chronological order.
         times: In ns, on the same clock.
     """
+    found = np.full(len(times), -1, np.int32)
     if steps.is_empty():
-        return np.full(len(times), -1, np.int64)
-    index = places(steps["start_ns"].to_numpy(), times, "right") - 1
-    ends = steps["end_ns"].to_numpy()
-    inside = (index >= 0) & (times < ends[index])
-    return np.where(inside, index, -1)
+        return found
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    for some in _parts(len(times)):
+        index = places(starts, times[some], "right") - 1
+        inside = (index >= 0) & (times[some] < ends[index])
+        np.copyto(found[some], index, where=inside, casting="same_kind")
+    return found
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """Divides rows into parts whose columns stay in the processor's cache."""
+    for first in range(0, rows, _ROWS_AT_ONCE):
+        yield slice(first, first + _ROWS_AT_ONCE)
 
 
 def device_steps(

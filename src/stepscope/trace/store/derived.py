@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.trace.arrays.kept_arrays import drop_released_arrays
 from stepscope.trace.schema import DERIVED as COLUMNS
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.trace.store.part import write_table
@@ -105,7 +106,7 @@ class TablesBeingCached:
     def __init__(self, files: DerivedFiles, derived: DerivedTables) -> None:
         self._tables = derived
         with_thread = ThreadPoolExecutor(1, thread_name_prefix="stepscope-derived")
-        self._cached: Future[DerivedTables] = with_thread.submit(_from_files, files, derived)
+        self._cached: Future[DerivedTables] = with_thread.submit(self._cache, files)
         with_thread.shutdown(wait=False)
 
     @property
@@ -116,16 +117,16 @@ class TablesBeingCached:
     @property
     def cached(self) -> DerivedTables:
         """The tables, with their files if they could be cached; waits until they are written."""
-        self._tables = self._cached.result()  # frees those in memory
-        return self._tables
+        return self._cached.result()
 
-
-def _from_files(files: DerivedFiles, derived: DerivedTables) -> DerivedTables:
-    kept = files.keep(derived)
-    if not kept.files:
+    def _cache(self, files: DerivedFiles) -> DerivedTables:
+        kept = files.keep(self._tables)
+        if kept.files:
+            columns = pl.scan_parquet(kept.files["derived"], glob=False)
+            kept = replace(kept, columns=columns, narrow=None)
+        self._tables = kept  # frees those in memory
+        drop_released_arrays()
         return kept
-    columns = pl.scan_parquet(kept.files["derived"], glob=False)
-    return replace(kept, columns=columns, narrow=None)
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:

@@ -75,6 +75,32 @@ def test_memory_that_a_thread_freed_serves_others():
     assert max(json.loads(answer.stdout)) < 160 + 120  # one share of 160 MB, and the libraries
 
 
+RETURNED = """
+import json
+from pathlib import Path
+import numpy as np
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory, return_freed_memory
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+keep_freed_memory()
+np.ones(12_500_000), np.ones(100)
+after = np.ones(100)
+before = resident_mb()
+return_freed_memory()
+print(json.dumps(before - resident_mb()))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_can_be_returned():
+    answer = subprocess.run(
+        [sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True
+    )
+    assert json.loads(answer.stdout) > 80  # of 100 MB
+
+
 def test_arrays_of_columns_that_are_gone_can_be_dropped():
     array = np.arange(1000)
     gone = weakref.ref(array)

@@ -28,7 +28,7 @@ def columns(events):
     lanes, starts, durations, rank = (
         np.array([event[place] for event in events], kind) for place, kind in enumerate(kinds)
     )
-    rows = np.nonzero(np.array([event[4] for event in events]))[0]
+    rows = np.nonzero(np.array([event[4] for event in events]))[0].astype(np.int32)
     return rows, lanes, starts, durations, rank
 
 
@@ -38,11 +38,12 @@ def test_order_is_by_lane_start_length_rank_and_place(events):
     expected = sorted(
         rows.tolist(), key=lambda row: (lanes[row], starts[row], -durations[row], rank[row], row)
     )
-    keys, is_first = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
+    keys, found = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    is_first = np.empty(len(rows), np.bool_)
     keys_by_loop(rows, lanes, starts, -5, 11, keys)
     order = np.argsort(keys, kind="stable")
-    assert settle_by_loop(rows, lanes, durations, rank, keys, 400, order, is_first)
-    assert order.tolist() == expected
+    assert settle_by_loop(rows, lanes, durations, rank, keys, 400, order, found, is_first)
+    assert found.tolist() == expected
     lane = lanes[expected].tolist()
     assert is_first.tolist() == [at == 0 or lane[at] != lane[at - 1] for at in range(len(lane))]
 
@@ -68,6 +69,6 @@ def test_the_compiled_loops_agree(monkeypatch):
     ],
 )
 def test_what_takes_too_long_or_too_much_room_is_left_to_others(starts, durations):
-    rows = np.arange(len(starts))
+    rows = np.arange(len(starts), dtype=np.int32)
     lanes, rank = np.ones(len(starts), np.uint32), np.zeros(len(starts), np.int8)
     assert order_with_few_copies(rows, lanes, starts, durations, rank) is None

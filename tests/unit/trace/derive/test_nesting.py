@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tests.support.counted import counted
 
 from stepscope.trace.derive import nesting
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest, nest_by_loop, nest_by_stack
 
+FIELDS = ("parent", "depth", "self_ns", "crossing")
 EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
 
 
@@ -83,13 +85,46 @@ def test_both_methods_follow_the_definition(events, tolerance):
     order = np.array(order_of(events), np.int64)
     new_lane = np.diff(lane[order], prepend=-1) != 0
     looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, tolerance)
-    assert [column.tolist() for column in looped] == list(expected)
+    assert [getattr(looped, field).tolist() for field in FIELDS] == list(expected)
     sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
     in_order = nest_by_stack(
         nest_by_loop, np.arange(len(order)), new_lane, start[order], dur[order], tolerance
     )
-    for one, other in zip(in_order, nesting.nest_vectorised(*sorted_rows), strict=True):
-        assert one.tolist() == other.tolist()
+    for field, other in zip(FIELDS, nesting.nest_vectorised(*sorted_rows), strict=True):
+        assert getattr(in_order, field).tolist() == other.tolist()
+
+
+@given(EVENTS, st.lists(st.booleans(), min_size=14, max_size=14))
+def test_the_nearest_chosen_row_above_is_found_with_the_parents(events, draw):
+    lane, start, dur = columns(events)
+    parent, *_ = by_definition(events, 0)
+    chosen = np.array(draw[: len(events)], np.bool_)
+    expected = []
+    for row in range(len(events)):
+        at = parent[row]
+        while at >= 0 and not chosen[at]:
+            at = parent[at]
+        expected.append(at)
+    order = np.array(order_of(events), np.int64)
+    new_lane = np.diff(lane[order], prepend=-1) != 0
+    looped = nest_by_stack(nest_by_loop, order, new_lane, start, dur, 0, chosen)
+    assert looped.around.tolist() == expected
+    assert looped.parent.tolist() == parent
+
+
+def test_more_rows_than_32_bits_number_are_nested_alike(monkeypatch):
+    random = np.random.default_rng(1)
+    lane = random.integers(0, 2, 600).astype(np.uint32)
+    start, dur = random.integers(0, 900, 600), random.integers(0, 200, 600)
+    rank, rows = np.zeros(600, np.int8), np.arange(0, 600, 2)
+    some = nest(lane, start, dur, rank, rows=rows)
+    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
+    monkeypatch.setattr(nesting, "_MOST_ROUNDS", 1)
+    monkeypatch.setattr(nesting, "MOST_NARROW", 599)
+    monkeypatch.setattr(nesting, "in_machine_code", None)
+    many = nest(lane, start, dur, rank, rows=rows)
+    for field in FIELDS:
+        assert np.array_equal(getattr(some, field), getattr(many, field)), field
 
 
 @given(EVENTS, st.randoms())
@@ -118,7 +153,7 @@ def test_compiled_and_vectorised_agree(monkeypatch, seed):
     plain = nest(lane, start, dur, tolerance_ns=1)
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
     compiled = nest(lane, start, dur, tolerance_ns=1)
-    for field in ("parent", "depth", "self_ns", "crossing"):
+    for field in FIELDS:
         assert np.array_equal(getattr(plain, field), getattr(compiled, field)), field
     assert plain.crossing.any()
     assert plain.depth.max() > 3
@@ -219,8 +254,12 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     few = nest(lane, start, dur, rank, rows=rows)
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
     many = nest(lane, start, dur, rank, rows=rows)
-    for field in ("parent", "depth", "self_ns", "crossing"):
+    for field in FIELDS:
         assert np.array_equal(getattr(few, field), getattr(many, field)), field
+    chosen = random.random(size) < 0.3
+    found = nesting.nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
+    assert found.parent.dtype == np.int32
+    assert np.array_equal(found.around, nearest_above(few.parent, None, chosen))
     together = nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
     monkeypatch.undo()
     assert np.array_equal(

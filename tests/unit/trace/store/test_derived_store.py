@@ -16,6 +16,8 @@ from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
 from stepscope.trace import model
+from stepscope.trace.arrays.kept_arrays import KEEPER, drop_released_arrays
+from stepscope.trace.derive import columns
 from stepscope.trace.derive.columns import DerivedTables, derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -238,6 +240,31 @@ def test_large_tables_are_cached_while_they_are_used(
     assert_as_computed(trace)
     assert_as_computed(load(path))
     assert computed == [1]
+
+
+@pytest.mark.usefixtures("beside")
+def test_tables_that_are_cached_take_no_memory_even_if_nobody_asks_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "COMPILED_PAYS_FROM", 0)  # columns keep their arrays
+    trace = load(path, store=True)
+    may_write = threading.Event()
+    keep = derived_store.DerivedFiles.keep
+
+    def slowly(files: derived_store.DerivedFiles, tables: DerivedTables) -> DerivedTables:
+        assert may_write.wait(60)
+        return keep(files, tables)
+
+    monkeypatch.setattr(derived_store.DerivedFiles, "keep", slowly)
+    drop_released_arrays()
+    before = len(KEEPER)
+    assert_as_computed(trace)
+    drop_released_arrays()
+    assert len(KEEPER) > before
+    may_write.set()
+    trace.wait_until_kept()
+    assert len(KEEPER) == before
+    assert_as_computed(trace)
 
 
 @pytest.mark.usefixtures("beside")
