@@ -2,9 +2,10 @@
 
 Importing torch, its first optimizer step and the end of such a process take about five seconds of
 processor time, whatever a script does between. `warm_python()` is the path of a program that takes
-a command line as Python does, and runs it in a fork of a process that imported torch once.
+a command line as Python does, and runs it in a fork of a process that imported torch once, and
+Polars with it.
 
-The fork is as a new process is: torch and what it brings are hidden until the script imports them,
+The fork is as a new process is: both and what they bring are hidden until the script imports them,
 so hooks on that import work; directory, variables, arguments, open files and signals are the
 caller's; functions that were registered for the end run. What differs is its process id, its parent
 and its session, and that no module is taken down at its end: tests of these use `sys.executable`,
@@ -46,6 +47,8 @@ LATER = (
     "torch.multiprocessing.spawn",
 )
 """What torch imports when it is used, which takes as long again."""
+BESIDE = ("polars",)
+"""What many scripts import for themselves, and torch does not bring with it."""
 VARIABLES = {"OMP_NUM_THREADS": "1"}
 READ_EARLY = (
     "CUDA",
@@ -59,6 +62,7 @@ READ_EARLY = (
     "NCCL",
     "OMP",
     "OPENBLAS",
+    "POLARS",
     "PYTORCH",
     "TORCH",
 )
@@ -145,15 +149,18 @@ def warm_python() -> str:
     else:
         folder = SHARED_IN / f"warm-python-{run}"
         folder.mkdir(mode=0o700, exist_ok=True)
-    if not _is_served(folder):
+    if not is_served(folder):
         # It has ended already, and the folder with it.
         folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
-        _is_served(folder)
+        is_served(folder)
     return str(folder / "python")
 
 
-def _is_served(folder: Path) -> bool:
-    """Start the process of a folder unless it runs; keep it running as long as this one does."""
+def is_served(folder: Path) -> bool:
+    """Start the process of a folder unless it runs, and keep it as long as this one lives.
+
+    False where it has ended.
+    """
     import fcntl  # which Windows has not
 
     users, client = folder / "users", folder / "python"
@@ -286,16 +293,16 @@ def _receive(connection: socket.socket) -> tuple[dict, list[int]] | None:
 
 
 def _import_and_hide() -> list[dict[str, types.ModuleType]]:
-    """Import torch, and forget it: its modules, and those that come with its first use."""
+    """Import torch, and forget it: its modules, those of its first use, and those beside it."""
     steps = []
     before = dict(sys.modules)
-    for names in (FIRST, LATER):
+    for names in (FIRST, LATER, BESIDE):
         for name in names:
             importlib.import_module(name)
         found = {name: one for name, one in sys.modules.items() if name not in before}
         steps.append({name: one for name, one in found.items() if not _is_of_python(name)})
         before = dict(sys.modules)
-    for name in [*steps[0], *steps[1], "tests", "tests.support", __name__]:
+    for name in [*(one for step in steps for one in step), "tests", "tests.support", __name__]:
         sys.modules.pop(name, None)
     gc.collect()
     gc.freeze()
