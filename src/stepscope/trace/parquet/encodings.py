@@ -198,21 +198,19 @@ def as_packed(numbers: npt.NDArray[np.uint8], width: int) -> bytes:
     return varint(groups << 1 | 1) + target[:used].tobytes()
 
 
-def as_present(present: npt.NDArray[np.bool_] | None, count: int) -> bytes:
+def as_levels(present: npt.NDArray[np.uint8] | None, count: int, nulls: int) -> bytes:
     """Returns which values of a column are not null, as definition levels.
 
     Args:
-        present: Whether each value is not null; None if they all are.
+        present: One bit per value, least significant bit first, set unless it is null; read only
+            if some are null and others are not.
         count: Number of values.
+        nulls: Number of nulls.
     """
-    if present is None or present.all():
-        levels = varint(count << 1) + b"\1"
-    elif not present.any():
-        levels = varint(count << 1) + b"\0"
-    else:
-        bits = np.packbits(present, bitorder="little").tobytes()
-        levels = varint(len(bits) << 1 | 1) + bits
-    return len(levels).to_bytes(4, "little") + levels
+    if present is None or nulls in (0, count):
+        return varint(count << 1) + (b"\0" if nulls else b"\1")
+    bits = present.tobytes()
+    return varint(len(bits) << 1 | 1) + bits
 
 
 def varint(number: int) -> bytes:

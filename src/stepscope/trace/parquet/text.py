@@ -155,5 +155,10 @@ class TextPages:
         yield self._page(first, begin, int(used[0]))
 
     def _page(self, first: int, end: int, size: int) -> TextPage:
-        block: bytes = lz4.block.compress(self._text[:size], store_size=False)
-        return TextPage(first, end, size, block)
+        return TextPage(first, end, size, compressed(self._text[:size]) if size else b"")
+
+
+def compressed(text: npt.NDArray[np.uint8]) -> bytes:
+    """Returns texts, each after its length, as Parquet compresses them."""
+    block: bytes = lz4.block.compress(text, store_size=False)
+    return block

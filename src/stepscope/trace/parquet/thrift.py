@@ -32,48 +32,74 @@ class Byte(int):
     """An 8-bit integer."""
 
 
+_KINDS: dict[type, int] = {
+    Long: _INT64,
+    Byte: _BYTE,
+    int: _INT32,
+    bytes: _BINARY,
+    Struct: _STRUCT,
+}
+
 Value = bool | int | bytes | Struct | Sequence["Value"] | None
 
 
 def encoded(value: Struct) -> bytes:
     """Returns a struct as bytes."""
-    parts = []
+    target = bytearray()
+    _put_struct(target, value)
+    return bytes(target)
+
+
+def _put_struct(target: bytearray, value: Struct) -> None:
     last = 0
-    for number, field in sorted(value.fields.items()):
+    for number in sorted(value.fields):
+        field = value.fields[number]
         if field is None:
             continue
         kind = (_TRUE if field else _FALSE) if isinstance(field, bool) else _kind_of(field)
         step = number - last
-        parts.append(bytes([step << 4 | kind]) if step < 16 else bytes([kind]) + _integer(number))
+        if step < 16:
+            target.append(step << 4 | kind)
+        else:
+            target.append(kind)
+            _put_integer(target, number)
         if not isinstance(field, bool):
-            parts.append(_plain(field))
+            _put(target, field, kind)
         last = number
-    return b"".join(parts) + b"\0"
+    target.append(0)
 
 
 def _kind_of(value: Value) -> int:
-    for kind, of_kind in (
-        (_INT64, Long), (_BYTE, Byte), (_INT32, int), (_BINARY, bytes), (_STRUCT, Struct),
-    ):  # fmt: skip
-        if isinstance(value, of_kind):
-            return kind
-    return _LIST
+    return _KINDS.get(type(value), _LIST)
 
 
-def _plain(value: Value) -> bytes:
-    if isinstance(value, Byte):
-        return value.to_bytes(1, "little", signed=True)
+def _put(target: bytearray, value: Value, kind: int) -> None:
+    """Adds a value that is no truth value."""
     if isinstance(value, int):
-        return _integer(value)
-    if isinstance(value, bytes):
-        return varint(len(value)) + value
-    if isinstance(value, Struct):
-        return encoded(value)
-    assert value is not None
-    kind, size = _kind_of(value[0]) if value else _STRUCT, len(value)
-    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + varint(size)
-    return head + b"".join(map(_plain, value))
+        if kind == _BYTE:
+            target += value.to_bytes(1, "little", signed=True)
+        else:
+            _put_integer(target, value)
+    elif isinstance(value, bytes):
+        target += varint(len(value))
+        target += value
+    elif isinstance(value, Struct):
+        _put_struct(target, value)
+    else:
+        assert value is not None
+        kind, size = _kind_of(value[0]) if value else _STRUCT, len(value)
+        if size < 15:
+            target.append(size << 4 | kind)
+        else:
+            target.append(0xF0 | kind)
+            target += varint(size)
+        for each in value:
+            _put(target, each, kind)
 
 
-def _integer(value: int) -> bytes:
-    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+def _put_integer(target: bytearray, value: int) -> None:
+    number = value << 1 if value >= 0 else (-value << 1) - 1
+    while number >= 0x80:
+        target.append(number & 0x7F | 0x80)
+        number >>= 7
+    target.append(number)

@@ -1,4 +1,4 @@
-"""Types that the columns of a table are written as, where it holds them in narrower ones."""
+"""Types of columns: those that they are written as, and those in which Parquet stores them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,27 @@ import polars as pl
 
 Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
 """Types of columns by their names."""
+
+INT32, INT64, BYTE_ARRAY = 1, 2, 6  # physical types
+
+_PHYSICAL: dict[type[pl.DataType], int] = {
+    pl.Int32: INT32,
+    pl.UInt32: INT32,
+    pl.Int64: INT64,
+    pl.UInt64: INT64,
+    pl.Enum: BYTE_ARRAY,
+    pl.String: BYTE_ARRAY,
+}
+
+
+def physical_type(dtype: pl.DataType) -> int:
+    """Returns the type in which Parquet stores a type of Polars."""
+    return _PHYSICAL[dtype.base_type()]
+
+
+def is_suitable(dtype: pl.DataType) -> bool:
+    """Whether columns of a type can be written."""
+    return dtype.base_type() in _PHYSICAL
 
 
 def cast_to(types: Types | None, frame: pl.DataFrame) -> pl.DataFrame:

@@ -10,26 +10,29 @@ from __future__ import annotations
 import functools
 import io
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stepscope.trace.parquet.columns import (
+from stepscope.trace.parquet.columns import Scratch, encoded_column
+from stepscope.trace.parquet.encoded import EncodedColumn, EncodedRows, joined
+from stepscope.trace.parquet.encodings import as_differences, as_packed, most_bytes
+from stepscope.trace.parquet.pages import PLAIN, RLE, dictionary_page
+from stepscope.trace.parquet.text import TextPages
+from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
+from stepscope.trace.parquet.types import (
     BYTE_ARRAY,
-    Scratch,
-    chunk_of,
+    Types,
+    cast_to,
     is_suitable,
     physical_type,
 )
-from stepscope.trace.parquet.encodings import as_differences, as_packed, most_bytes
-from stepscope.trace.parquet.text import TextPages
-from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
-from stepscope.trace.parquet.types import Types, cast_to
 
 _MAGIC = b"PAR1"
 _OPTIONAL = 1
+_UNCOMPRESSED, _LZ4 = 0, 7
 _UTF8, _UINT32, _UINT64 = 0, 13, 14  # "converted types"
 _CONVERTED: dict[type[pl.DataType], int] = {
     pl.UInt32: _UINT32,
@@ -72,26 +75,108 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
     if not all(map(is_suitable, schema.dtypes())):
         return False
     groups = []
-    contents = [_MAGIC]
-    at = len(_MAGIC)
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
     scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
         rows = cast_to(types, frame[start : start + rows_each])
+        columns = {}
+        for column in rows.iter_columns():
+            found = encoded_column(column, scratch)
+            if found is None:
+                return False
+            columns[column.name] = found
+        groups.append(EncodedRows(len(rows), columns))
+    _write(schema, groups, target)
+    return True
+
+
+def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> None:
+    """Writes encoded rows as a Parquet file with one row group.
+
+    Args:
+        parts: The rows, in order; at least one.
+        types: Types of the columns.
+        target: The file, which is replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    _write(pl.Schema(types), [_joined(parts, types)], target)
+
+
+def frame_of(parts: Sequence[EncodedRows], types: Types) -> pl.DataFrame:
+    """Returns encoded rows as a table again.
+
+    Args:
+        parts: The rows, in order; at least one.
+        types: Types of the columns.
+    """
+    return pl.read_parquet(b"".join(_contents_of(pl.Schema(types), [_joined(parts, types)])))
+
+
+def _joined(parts: Sequence[EncodedRows], types: Types) -> EncodedRows:
+    columns = {name: joined([part.columns[name] for part in parts]) for name in types}
+    return EncodedRows(sum(map(len, parts)), columns)
+
+
+def _write(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows], target: Path) -> None:
+    contents = _contents_of(schema, groups)
+    with target.open("wb") as file:
+        file.writelines(contents)
+
+
+def _contents_of(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows]) -> list[bytes]:
+    """Returns the contents of a file of these row groups."""
+    contents = [_MAGIC]
+    at = len(_MAGIC)
+    described = []
+    for rows in groups:
         chunks: list[Value] = []
         began = at
-        for column in rows.iter_columns():
-            chunk = chunk_of(column, at, scratch)
-            if chunk is None:
-                return False
-            contents += chunk.pages
-            chunks.append(Struct({2: Long(at), 3: chunk.description}))
-            at += chunk.size
-        groups.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
-    footer = _footer(schema, len(frame), groups)
-    with target.open("wb") as file:
-        file.writelines([*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC])
-    return True
+        for name, dtype in schema.items():
+            column = rows.columns[name]
+            dictionary = [] if column.words is None else [dictionary_page(column.words)]
+            pages = [*dictionary, *column.pages]
+            description = _described(name, dtype, column, at, sum(map(len, dictionary)))
+            chunks.append(Struct({2: Long(at), 3: description}))
+            contents += pages
+            at += sum(map(len, pages))
+        described.append(Struct({1: chunks, 2: Long(at - began), 3: Long(len(rows))}))
+    footer = _footer(schema, sum(map(len, groups)), described)
+    return [*contents, footer, len(footer).to_bytes(4, "little"), _MAGIC]
+
+
+def _described(
+    name: str, dtype: pl.DataType, column: EncodedColumn, offset: int, dictionary_bytes: int
+) -> Struct:
+    """Describes a column of a row group for the footer.
+
+    Args:
+        name: Its name.
+        dtype: Its type.
+        column: What is in it.
+        offset: Position of its first page in the file.
+        dictionary_bytes: Size of the dictionary before its other pages; 0 for none.
+    """
+    size = dictionary_bytes + sum(map(len, column.pages))
+    statistics: dict[int, Value] = {3: Long(column.nulls)}
+    if column.limits is not None:
+        least, largest = column.limits
+        statistics |= {5: largest.tobytes(), 6: least.tobytes()}
+    return Struct(
+        {
+            1: physical_type(dtype),
+            2: [PLAIN, RLE, column.encoding],
+            3: [name.encode()],
+            4: _UNCOMPRESSED if column.saved is None else _LZ4,
+            5: Long(column.count),
+            6: Long(size + (column.saved or 0)),
+            7: Long(size),
+            9: Long(offset + dictionary_bytes),
+            11: Long(offset) if dictionary_bytes else None,
+            12: Struct(statistics),
+        }
+    )
 
 
 def _footer(columns: Mapping[str, pl.DataType], rows: int, groups: list[Struct]) -> bytes:

@@ -6,11 +6,12 @@ import atexit
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -26,8 +27,13 @@ from stepscope.trace.store.directory import (
 )
 from stepscope.trace.store.files import is_store_of
 from stepscope.trace.store.origin import Origin, cache_directory
-from stepscope.trace.store.part import write_table
+from stepscope.trace.store.part import write_rows
 from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
+
+if TYPE_CHECKING:
+    from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
+
+    _Rows = pl.DataFrame | EncodedRows
 
 _ROWS_PER_PART = {
     "events": 250_000,
@@ -50,7 +56,7 @@ class StoreWriter:
         self.path, self._claim = _claimed_path(origin)
         self._temporary = self._claim.directory
         self._stays = False
-        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in GROWING}
+        self._held: dict[str, list[_Rows]] = {name: [] for name in GROWING}
         self._rows = dict.fromkeys(GROWING, 0)
         self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
         self._total = dict.fromkeys((*GROWING, *SMALL), 0)
@@ -75,31 +81,29 @@ class StoreWriter:
     def add(self, chunk: Chunk) -> None:
         """Appends rows."""
         for name, most in _ROWS_PER_PART.items():
-            frame: pl.DataFrame = getattr(chunk, name)
-            if not len(frame):
+            rows: _Rows = getattr(chunk, name)
+            if not len(rows):
                 continue
-            self._held[name].append(frame)
-            self._rows[name] += len(frame)
+            self._held[name].append(rows)
+            self._rows[name] += len(rows)
             if self._rows[name] >= most:
                 self._flush(name)
 
     def _flush(self, name: str) -> None:
-        frames, self._held[name], self._rows[name] = self._held[name], [], 0
-        self._write(name, frames)
+        rows, self._held[name], self._rows[name] = self._held[name], [], 0
+        self._write(name, rows)
 
-    def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
+    def _write(self, name: str, rows: Sequence[_Rows]) -> None:
         while len(self._pending) >= 2:
             self._written(self._pending.pop(0))
-        directory = self._temporary / name
-        target = directory / f"{self._parts[name]:05}.parquet"
+        target = self._temporary / name / f"{self._parts[name]:05}.parquet"
         self._parts[name] += 1
-        self._total[name] += sum(len(frame) for frame in frames)
-        self._pending.append(self._pool.submit(self._write_part, frames, directory, target))
+        self._total[name] += sum(map(len, rows))
+        self._pending.append(self._pool.submit(self._write_part, rows, name, target))
 
-    def _write_part(self, frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
-        directory.mkdir(exist_ok=True)
-        frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-        write_table(frame, target)
+    def _write_part(self, rows: Sequence[_Rows], table: str, target: Path) -> None:
+        target.parent.mkdir(exist_ok=True)
+        write_rows(rows, TABLES[table], target)
         name = target.relative_to(self._temporary).as_posix()
         self._contents |= contents_of(self._temporary, [name])
 

@@ -2,7 +2,8 @@
 
 Shared by both readers of the list of events. Everything that depends on file order is done here:
 numbering names and lanes (`names_and_lanes.py`), pairing beginnings and ends (`pairing.py`), and
-numbering events. Columns are created in `row_tables.py`, or by compiled code in `plain_events.py`.
+numbering events. Columns are created in `row_tables.py`, or by compiled code: in `plain_events.py`
+for tables in memory, in `plain_pages.py` for the store.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.names_and_lanes import NamesAndLanes, categories_of
+from stepscope.trace.formats.chrome.names_and_lanes import NamesAndLanes
 from stepscope.trace.formats.chrome.pairing import Pairing
 from stepscope.trace.formats.chrome.phases import (
     COUNTER_ROLE,
@@ -33,7 +35,6 @@ from stepscope.trace.formats.chrome.row_tables import (
     count_rows,
     flows_of,
     moments_of,
-    phase_words,
 )
 from stepscope.trace.formats.chrome.rows import HAS_TIME, Ids, LanePair, Rows
 from stepscope.trace.problems import Problems
@@ -41,11 +42,9 @@ from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA
 from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import llvmlite
-    from stepscope.trace.formats.chrome.plain_events import Filling, PlainBlock, PlainEvents
+    from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
     from stepscope.trace.formats.chrome.scanned import Scanned
 
-_NO_TEXT = pl.Series("args", [None], pl.String)
-_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 # Both keep blocks in memory.
 _BLOCKS_AT_ONCE = 4
 _MOST_UNDER_WAY = 1
@@ -59,7 +58,8 @@ class Assembler:
 
     Args:
         pool: The threads for this.
-        stays: Whether the tables stay in memory. If so, they do not use pooled buffers.
+        stays: Whether the tables stay in memory. If not, chunks hold rows encoded for the store
+            where the blocks are plain.
 
     Attributes:
         problems: What was repaired or skipped.
@@ -71,7 +71,7 @@ class Assembler:
         self.metadata: list[tuple[str, str]] = []
         self._pool = pool
         self._waiting: list[PlainBlock] = []
-        self._under_way: deque[Future[tuple[Chunk, PlainEvents]]] = deque()
+        self._under_way: deque[tuple[Future[Chunk], Target]] = deque()
         self._buffers = None if stays else Buffers()
         self._known = NamesAndLanes()
         self._pairing = Pairing(self.problems)
@@ -163,7 +163,7 @@ class Assembler:
 
     def _start(self, scanned: Scanned) -> bool:
         """Starts writing the columns of a block; does nothing and returns False if not plain."""
-        from stepscope.trace.formats.chrome.plain_events import PlainBlock
+        from stepscope.trace.formats.chrome.plain_target import PlainBlock
 
         survey = scanned.survey
         if survey is None:
@@ -171,7 +171,7 @@ class Assembler:
         self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
         if len(self._waiting) == _BLOCKS_AT_ONCE:
             self._fill_waiting()
-        if survey.metadata:
+        if survey.rows[METADATA_ROLE]:
             roles = ROLE_OF_PHASE[scanned.phases[: len(scanned)]]
             for row in np.flatnonzero(roles == METADATA_ROLE).tolist():
                 name, _ = scanned.names.pairs[int(scanned.name[row])]
@@ -183,40 +183,34 @@ class Assembler:
         """Starts writing the columns of the blocks that wait for it."""
         if not self._waiting:
             return
-        from stepscope.trace.formats.chrome.plain_events import Filling
+        from stepscope.trace.formats.chrome.plain_events import frames_of
+        from stepscope.trace.formats.chrome.plain_pages import (
+            MOST_BLOCK_BYTES,
+            pages_of,
+            room_for_pages,
+        )
+        from stepscope.trace.formats.chrome.plain_target import Target
 
-        filling = Filling(self._waiting, self._events, self._buffers)
-        self._events += sum(block.survey.events for block in self._waiting)
-        self._waiting = []
-        self._under_way.append(self._pool.submit(copy_context().run, _filled, filling))
+        blocks, self._waiting = self._waiting, []
+        buffers = self._buffers
+        if buffers is None or any(len(block.scanned.data) > MOST_BLOCK_BYTES for block in blocks):
+            target = Target(blocks, self._events, None)
+            work = partial(frames_of, target, blocks)
+        else:
+            target = Target(blocks, self._events, buffers)
+            work = partial(pages_of, target, blocks, room_for_pages(target, buffers))
+        self._events += target.events
+        future = self._pool.submit(copy_context().run, work)
+        self._under_way.append((future, target))
 
     def _finished(self, most: int) -> list[Chunk]:
         """Waits for the oldest columns under way until at most so many are left."""
         chunks = []
         while len(self._under_way) > most:
-            chunk, found = self._under_way.popleft().result()
-            self._latest_ns = max(self._latest_ns, found.latest_ns)
-            for lane, (device, stream) in found.gpu_lanes.items():
+            future, target = self._under_way.popleft()
+            chunk = future.result()
+            self._latest_ns = max(self._latest_ns, target.latest_ns)
+            for lane, (device, stream) in target.gpu_lanes.items():
                 self._known.note_gpu_lane(lane, device, stream)
             chunks.append(chunk)
         return chunks
-
-
-def _filled(filling: Filling) -> tuple[Chunk, PlainEvents]:
-    """Writes the columns of some blocks. Can be called in any thread."""
-    found = filling.run()
-    args = pl.DataFrame([found.events[0], found.args])
-    events = pl.DataFrame(found.events).insert_column(2, categories_of(found.code))
-    no_text = _NO_TEXT.new_from_index(0, len(found.flow_phases))
-    flows = pl.DataFrame([*found.flows, phase_words(found.flow_phases), no_text])
-    instants = counters = _NO_MOMENTS
-    if len(found.moment_roles):
-        moments = pl.DataFrame(found.moments)
-        is_instant = found.moment_roles == INSTANT_ROLE
-        if is_instant.all():
-            instants = moments
-        elif not is_instant.any():
-            counters = moments
-        else:
-            instants, counters = moments.filter(is_instant), moments.filter(~is_instant)
-    return Chunk(events, args, instants, counters, flows), found

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from stepscope.trace.formats.chrome.phases import EVENT_ROLE, FLOW_ROLE, METADATA_ROLE
+import numpy as np
+
+from stepscope.trace.formats.chrome.phases import EVENT_ROLE, INSTANT_ROLE, METADATA_ROLE
 from stepscope.trace.formats.chrome.plain_layout import (
     ARGS_BITS,
+    ARGS_FILLED,
+    ARGS_FROM,
     BITS_EACH,
     CODE,
     CORRELATION_BITS,
     CORRELATION_IDS,
+    CORRELATIONS_FILLED,
     DEVICE_BITS,
     DEVICES,
+    DEVICES_FILLED,
     DUR,
     EVENT_BITS,
     EVENT_BYTES_FILLED,
@@ -23,39 +29,45 @@ from stepscope.trace.formats.chrome.plain_layout import (
     EVENTS_FILLED,
     EXTERNAL_BITS,
     EXTERNAL_IDS,
+    EXTERNALS_FILLED,
     FIRST_EVENT,
     FIRST_OF_LANE,
-    FLOW_BITS,
-    FLOW_INTS,
-    FLOW_LONGS,
-    FLOW_PHASES,
-    FLOW_ROOM,
-    FLOWS_FILLED,
+    ID_BITS,
+    ID_COLUMN,
+    IDS_FILLED,
+    IS_DENSE,
     IS_GPU,
     IS_WORK,
+    LANE_COLUMN,
     LANE_DEVICE,
     LANE_ID,
     LANE_IDS,
     LANE_STREAM,
     LENGTH,
-    MOMENT_BITS,
-    MOMENT_BYTES_FILLED,
-    MOMENT_INTS,
-    MOMENT_ROLES,
-    MOMENT_ROOM,
-    MOMENT_TEXT,
-    MOMENT_TIMES,
-    MOMENT_VIEWS,
-    MOMENTS_FILLED,
+    NAME_COLUMN,
     NAME_ID,
     NAME_IDS,
+    NO_LANE,
     NUMBER,
+    OTHER_FIELDS,
+    OTHERS,
+    PHASE_COLUMN,
     ROLE_OF,
+    ROWS_FILLED,
     SIZE_BITS,
     SIZES,
+    SIZES_FILLED,
     START,
     STREAM_BITS,
     STREAMS,
+    STREAMS_FILLED,
+    TEXT,
+    TEXT_BITS,
+    TEXT_BYTES_FILLED,
+    TEXT_FROM,
+    TEXTS_FILLED,
+    TIME_COLUMN,
+    VIEW_COLUMN,
 )
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
@@ -98,41 +110,96 @@ from stepscope.trace.machine.instructions import (
     put_byte,
     put_int,
     put_long,
+    put_word,
 )
 
-
-@inlined
-def _set_bit(bits: Data, at: int) -> None:
-    """Marks a row as not null."""
-    put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (1 << (at & 7)))
+LENGTH_BYTES = 4
+"""Bytes of the length before each text of a page."""
+_HALF = np.uint64(32)
 
 
 @inlined
-def _put_bit(bits: Data, at: int, is_set: bool) -> None:
-    """Marks a row as not null if it is not."""
-    bit = 1 if is_set else 0
+def _put_bit(bits: Data, at: int, bit: int) -> None:
+    """Marks a row as not null if the bit is 1."""
     put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (bit << (at & 7)))
 
 
 @inlined
-def _put_view(
-    views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
-) -> int:
-    """Copies a view and its text, and returns how much of `text` is used."""
+def _put_text(
+    source: Longs, row: int, data: Data, views: Longs, at: int, text: Data, used: int,
+    is_dense: int,
+) -> int:  # fmt: skip
+    """Copies the text of a view, and returns how much of `text` is used.
+
+    If dense, text that is not empty is written after its length; otherwise, the view is written as
+    well, and text only if it does not fit into it.
+    """
     first, second = long_at(source, 2 * row), long_at(source, 2 * row + 1)
     length = first & LENGTH
+    if is_dense != 0:
+        if length == 0:
+            return used
+        # Eight bytes each: whatever follows is overwritten.
+        put_word(text, used, np.uint64(length))
+        used += LENGTH_BYTES
+    after = used
     if length > INLINE_BYTES:
         copy_bytes(text + used, data + (second >> 32), length)
         second = used << 32
-        used += length
-    put_long(views, 2 * at, first)
-    put_long(views, 2 * at + 1, second)
-    return used
+        after += length
+    elif is_dense != 0:
+        low, high = np.uint64(first) >> _HALF, np.uint64(second)
+        put_word(text, used, low | (high << _HALF))
+        put_word(text, used + 8, high >> _HALF)
+        after += length
+    if is_dense == 0:
+        put_long(views, 2 * at, first)
+        put_long(views, 2 * at + 1, second)
+    return after
+
+
+@translated
+def _put_other(
+    block: Longs, row: int, name_id: int, lane_id: int, is_dense: int, table: Longs
+) -> None:
+    """Writes the columns of an instant, a counter sample or an end of an arrow.
+
+    Args:
+        block: Address of the block's description (`scanned`).
+        row: Number of its row in the block.
+        name_id: Number of its name in the tables of the file.
+        lane_id: Number of its lane.
+        is_dense: As in the target.
+        table: Address of the fields of its table in the target.
+    """
+    columns, room = long_at(block, COLUMNS), long_at(block, ROOM)
+    views, data = long_at(block, VIEWS), long_at(block, DATA)
+    at, gap = long_at(table, ROWS_FILLED), 1 - is_dense
+    put_int(long_at(table, NAME_COLUMN), at, name_id)
+    put_int(long_at(table, LANE_COLUMN), at, lane_id)
+    put_long(long_at(table, TIME_COLUMN), at, long_at(columns, TIME * room + row))
+    put_byte(long_at(table, PHASE_COLUMN), at, byte_at(long_at(block, PHASES), row))
+    identifiers = long_at(table, IDS_FILLED)
+    put_long(long_at(table, ID_COLUMN), identifiers, long_at(columns, FLOW * room + row))
+    bit = 1 if (byte_at(long_at(block, FLAGS), row) & HAS_FLOW) != 0 else 0
+    _put_bit(long_at(table, ID_BITS), at, bit)
+    put_long(table, IDS_FILLED, identifiers + (bit | gap))
+    bit = 1 if (long_at(views, 2 * row) & LENGTH) != 0 else 0
+    text, used = long_at(table, TEXT), long_at(table, TEXT_BYTES_FILLED)
+    target_views = long_at(table, VIEW_COLUMN)
+    used = _put_text(views, row, data, target_views, at, text, used, is_dense)
+    _put_bit(long_at(table, TEXT_BITS), at - long_at(table, TEXT_FROM), bit)
+    put_long(table, TEXT_BYTES_FILLED, used)
+    put_long(table, TEXTS_FILLED, long_at(table, TEXTS_FILLED) + (bit | gap))
+    put_long(table, ROWS_FILLED, at + 1)
 
 
 @translated
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     """Writes the columns of a plain block, after those of earlier blocks.
+
+    It stays inside its arrays: these have room for as many rows, and as much text, as were counted
+    in the blocks (`plain_survey`).
 
     Returns:
         The latest end of an event.
@@ -148,44 +215,27 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     event_views, event_text = long_at(target, EVENT_VIEWS), long_at(target, EVENT_TEXT)
     event_bits, bits_each = long_at(target, EVENT_BITS), long_at(target, BITS_EACH)
     first_of_lane, first_event = long_at(target, FIRST_OF_LANE), long_at(target, FIRST_EVENT)
-    flow_longs, flow_ints = long_at(target, FLOW_LONGS), long_at(target, FLOW_INTS)
-    flow_room = long_at(target, FLOW_ROOM)
-    moment_ints, moment_room = long_at(target, MOMENT_INTS), long_at(target, MOMENT_ROOM)
+    is_dense = long_at(target, IS_DENSE)
     at, used = long_at(target, EVENTS_FILLED), long_at(target, EVENT_BYTES_FILLED)
-    moment, moment_used = long_at(target, MOMENTS_FILLED), long_at(target, MOMENT_BYTES_FILLED)
-    flow = long_at(target, FLOWS_FILLED)
+    texts, correlation = long_at(target, ARGS_FILLED), long_at(target, CORRELATIONS_FILLED)
+    external, size_at = long_at(target, EXTERNALS_FILLED), long_at(target, SIZES_FILLED)
+    device_at, stream_at = long_at(target, DEVICES_FILLED), long_at(target, STREAMS_FILLED)
+    args_bits, args_from = long_at(target, ARGS_BITS), long_at(target, ARGS_FROM)
     lane_devices, lane_streams = long_at(meaning, LANE_DEVICE), long_at(meaning, LANE_STREAM)
     latest = -INT64_MAX
+    gap = 1 - is_dense  # what a null adds to a column
     for row in range(long_at(block, ROWS)):
         phase, has = byte_at(phases, row), byte_at(flags, row)
         role = byte_at(role_of, phase)
         if role == METADATA_ROLE:
             continue
         name_number, lane_number = int_at(name, row), int_at(lane, row)
-        if role == FLOW_ROLE:
-            put_long(flow_longs, flow, long_at(columns, FLOW * room + row))
-            put_long(flow_longs, flow_room + flow, long_at(columns, TIME * room + row))
-            put_int(flow_ints, flow, long_at(name_ids, name_number))
-            put_int(flow_ints, flow_room + flow, long_at(lane_ids, lane_number))
-            put_byte(long_at(target, FLOW_PHASES), flow, phase)
-            if has & HAS_FLOW:
-                _set_bit(long_at(target, FLOW_BITS), flow)
-            flow += 1
-            continue
-        has_args = (long_at(views, 2 * row) & LENGTH) != 0
         if role != EVENT_ROLE:
-            put_long(long_at(target, MOMENT_TIMES), moment, long_at(columns, TIME * room + row))
-            put_int(moment_ints, moment, long_at(name_ids, name_number))
-            put_int(moment_ints, moment_room + moment, long_at(lane_ids, lane_number))
-            put_byte(long_at(target, MOMENT_ROLES), moment, role)
-            moment_used = _put_view(
-                long_at(target, MOMENT_VIEWS), moment, views, row, data,
-                long_at(target, MOMENT_TEXT), moment_used,
-            )  # fmt: skip
-            if has_args:
-                _set_bit(long_at(target, MOMENT_BITS), moment)
-            moment += 1
+            table = target + 8 * (OTHERS + OTHER_FIELDS * (role - INSTANT_ROLE))
+            name_id, lane_id = long_at(name_ids, name_number), long_at(lane_ids, lane_number)
+            _put_other(block, row, name_id, lane_id, is_dense, table)
             continue
+        text_bit = 1 if (long_at(views, 2 * row) & LENGTH) != 0 else 0
         code = long_at(codes, name_number)
         put_int(event_ints, NAME_IDS * event_room + at, long_at(name_ids, name_number))
         put_int(event_ints, LANE_IDS * event_room + at, long_at(lane_ids, lane_number))
@@ -196,43 +246,57 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
         put_long(event_longs, NUMBER * event_room + at, first_event + at)
         put_long(event_longs, START * event_room + at, start)
         put_long(event_longs, DUR * event_room + at, dur)
+        # Values are written in any case, as branches would cost more: what is null is overwritten.
         value = long_at(columns, CORRELATION * room + row)
-        put_long(event_longs, CORRELATION_IDS * event_room + at, value)
-        _put_bit(event_bits + CORRELATION_BITS * bits_each, at, (has & HAS_CORRELATION) != 0)
+        put_long(event_longs, CORRELATION_IDS * event_room + correlation, value)
+        bit = 1 if (has & HAS_CORRELATION) != 0 else 0
+        _put_bit(event_bits + CORRELATION_BITS * bits_each, at, bit)
+        correlation += bit | gap
         value = long_at(columns, EXTERNAL * room + row)
-        put_long(event_longs, EXTERNAL_IDS * event_room + at, value)
-        _put_bit(event_bits + EXTERNAL_BITS * bits_each, at, (has & HAS_EXTERNAL) != 0)
-        # All are read in any case, as branches would cost more.
+        put_long(event_longs, EXTERNAL_IDS * event_room + external, value)
+        bit = 1 if (has & HAS_EXTERNAL) != 0 else 0
+        _put_bit(event_bits + EXTERNAL_BITS * bits_each, at, bit)
+        external += bit | gap
         is_on_gpu = long_at(is_gpu, code) != 0
         device, lane_device = (
             long_at(columns, DEVICE * room + row),
             long_at(lane_devices, lane_number),
         )
         device = device if (has & HAS_DEVICE) != 0 else lane_device
-        has_device = is_on_gpu and 0 <= device <= LARGEST_DEVICE
-        put_int(event_ints, DEVICES * event_room + at, device if has_device else -1)
-        _put_bit(event_bits + DEVICE_BITS * bits_each, at, has_device)
+        bit = 1 if is_on_gpu and 0 <= device <= LARGEST_DEVICE else 0
+        device = device if bit != 0 else -1
+        put_int(event_ints, DEVICES * event_room + device_at, device)
+        _put_bit(event_bits + DEVICE_BITS * bits_each, at, bit)
+        device_at += bit | gap
         stream, lane_stream = (
             long_at(columns, STREAM * room + row),
             long_at(lane_streams, lane_number),
         )
         stream = stream if (has & HAS_STREAM) != 0 else lane_stream
-        has_stream = is_on_gpu and stream >= 0
-        put_long(event_longs, STREAMS * event_room + at, stream if has_stream else -1)
-        _put_bit(event_bits + STREAM_BITS * bits_each, at, has_stream)
-        if is_on_gpu and long_at(first_of_lane, lane_number) < 0:
-            put_long(first_of_lane, lane_number, at)
+        bit = 1 if is_on_gpu and stream >= 0 else 0
+        stream = stream if bit != 0 else -1
+        put_long(event_longs, STREAMS * event_room + stream_at, stream)
+        _put_bit(event_bits + STREAM_BITS * bits_each, at, bit)
+        stream_at += bit | gap
+        if is_on_gpu and long_at(first_of_lane, 2 * lane_number) == NO_LANE:
+            put_long(first_of_lane, 2 * lane_number, device)
+            put_long(first_of_lane, 2 * lane_number + 1, stream)
         is_on_work = long_at(is_work, code) != 0
         size = long_at(columns, BYTES * room + row)
-        put_long(event_longs, SIZES * event_room + at, size)
-        has_size = (has & HAS_BYTES) != 0 and size >= 0 and is_on_work
-        _put_bit(event_bits + SIZE_BITS * bits_each, at, has_size)
-        used = _put_view(event_views, at, views, row, data, event_text, used)
-        _put_bit(event_bits + ARGS_BITS * bits_each, at, has_args)
+        put_long(event_longs, SIZES * event_room + size_at, size)
+        bit = 1 if (has & HAS_BYTES) != 0 and size >= 0 and is_on_work else 0
+        _put_bit(event_bits + SIZE_BITS * bits_each, at, bit)
+        size_at += bit | gap
+        used = _put_text(views, row, data, event_views, at, event_text, used, is_dense)
+        _put_bit(args_bits, at - args_from, text_bit)
+        texts += text_bit | gap
         at += 1
     put_long(target, EVENTS_FILLED, at)
     put_long(target, EVENT_BYTES_FILLED, used)
-    put_long(target, FLOWS_FILLED, flow)
-    put_long(target, MOMENTS_FILLED, moment)
-    put_long(target, MOMENT_BYTES_FILLED, moment_used)
+    put_long(target, ARGS_FILLED, texts)
+    put_long(target, CORRELATIONS_FILLED, correlation)
+    put_long(target, EXTERNALS_FILLED, external)
+    put_long(target, DEVICES_FILLED, device_at)
+    put_long(target, STREAMS_FILLED, stream_at)
+    put_long(target, SIZES_FILLED, size_at)
     return latest

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.formats.chrome.phases import (
-    COUNTER_ROLE,
     EVENT_ROLE,
     FLOW_ROLE,
     INSTANT_ROLE,
@@ -20,16 +19,12 @@ from stepscope.trace.formats.chrome.phases import (
     ROLE_OF_PHASE,
 )
 from stepscope.trace.formats.chrome.plain_layout import (
-    EVENT_BYTES,
-    EVENTS,
-    FLOWS,
     LANES,
     LENGTH,
-    METADATA,
-    MOMENT_BYTES,
-    MOMENTS,
     NAMES,
+    ROLES,
     SURVEY_FIELDS,
+    TEXT_BYTES,
 )
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_TIME, INT64_MAX
 from stepscope.trace.formats.chrome.scanned import (
@@ -80,43 +75,27 @@ def _survey(
     name, lane = long_at(block, NAME), long_at(block, LANE)
     times = long_at(block, COLUMNS) + 8 * TIME * long_at(block, ROOM)
     durations = long_at(block, COLUMNS) + 8 * DURATION * long_at(block, ROOM)
-    events = event_bytes = moments = moment_bytes = flows = metadata = 0
     distinct_names = distinct_lanes = 0
     for row in range(long_at(block, ROWS)):
         role, has = byte_at(role_of, byte_at(phases, row)), byte_at(flags, row)
+        put_long(counts, role, long_at(counts, role) + 1)
         if role == METADATA_ROLE:
-            metadata += 1
             continue
         if (has & HAS_TIME) == 0:
             return False
-        length = long_at(views, 2 * row) & LENGTH
         if role == EVENT_ROLE:
             start, dur = long_at(times, row), long_at(durations, row)
             if (has & HAS_DURATION) == 0 or dur < 0 or (start > 0 and dur > INT64_MAX - start):
                 return False
             if start == 0 and dur == 0:
                 return False  # might be GPU work that did not run
-            events += 1
-            if length > INLINE_BYTES:
-                event_bytes += length
-        elif role == FLOW_ROLE:
-            if length:
-                return False
-            flows += 1
-        elif role in (INSTANT_ROLE, COUNTER_ROLE):
-            moments += 1
-            if length > INLINE_BYTES:
-                moment_bytes += length
-        else:
+        elif not (INSTANT_ROLE <= role <= FLOW_ROLE):
             return False
+        length = long_at(views, 2 * row) & LENGTH
+        if length > INLINE_BYTES:
+            put_long(counts, TEXT_BYTES + role, long_at(counts, TEXT_BYTES + role) + length)
         distinct_names = _note(seen_names, names, distinct_names, int_at(name, row))
         distinct_lanes = _note(seen_lanes, lanes, distinct_lanes, int_at(lane, row))
-    put_long(counts, EVENTS, events)
-    put_long(counts, EVENT_BYTES, event_bytes)
-    put_long(counts, MOMENTS, moments)
-    put_long(counts, MOMENT_BYTES, moment_bytes)
-    put_long(counts, FLOWS, flows)
-    put_long(counts, METADATA, metadata)
     put_long(counts, NAMES, distinct_names)
     put_long(counts, LANES, distinct_lanes)
     return True
@@ -138,12 +117,8 @@ def survey_of(block: npt.NDArray[np.int64], names: int, lanes: int) -> Survey | 
         return None
     found = counts.tolist()
     return Survey(
-        events=found[EVENTS],
-        event_bytes=found[EVENT_BYTES],
-        moments=found[MOMENTS],
-        moment_bytes=found[MOMENT_BYTES],
-        flows=found[FLOWS],
-        metadata=found[METADATA],
+        rows=found[:ROLES],
+        text_bytes=found[TEXT_BYTES : TEXT_BYTES + ROLES],
         names=used_names[: found[NAMES]],
         lanes=used_lanes[: found[LANES]],
     )

@@ -5,7 +5,8 @@ it was read, so what equals it is valid. Where an event differs, both must have 
 
 * where the pattern has a number that goes to a column, the event has one of the same kind;
 * in the arguments, `may_replace` says which digits can take the place of others. They make another
-  number, or another string. Keys with columns have no digits, so other digits make no such key.
+  number, or another string. Keys with columns have no digits, so other digits make no such key;
+* after `0x`, which only strings have, hexadecimal digits can take the place of others.
 
 Names, lanes, phases and everything else outside the arguments must be equal, byte for byte.
 """
@@ -22,12 +23,15 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     PERIOD,
     ZERO,
     digits_go_on,
+    hexadecimals_go_on,
+    is_hexadecimal,
 )
 from stepscope.trace.formats.chrome.scan_patterns import (
     AFTER_ARGUMENTS,
     ARGUMENTS,
     CODES,
     COLUMN_SHIFT,
+    CROWDED,
     DECIMAL,
     FIRST_STEP,
     KIND,
@@ -74,6 +78,8 @@ HEAD_BYTES = 128
 _WIDTH = 32  # bytes compared at once
 _MOST_DIGITS = 16  # of an integer
 _LONGEST_ESCAPE = 6  # bytes
+_LONGEST_ADDRESS = 16  # hexadecimal digits
+_X = ord("x")
 _MOST_TRIES = 16
 
 _BYTES = ir.VectorType(ir.IntType(8), _WIDTH)
@@ -154,6 +160,18 @@ def may_replace(data: Data, at: int, known: int, found: int) -> bool:
 
 
 @translated
+def is_in_address(data: Data, at: int) -> bool:
+    """Whether the bytes before a position are `0x` and hexadecimal digits, as of an address.
+
+    Then the position is inside a string, as nothing else in JSON has an x.
+    """
+    first = at
+    while at - first < _LONGEST_ADDRESS and is_hexadecimal(byte_at(data, first - 1)):
+        first -= 1
+    return byte_at(data, first - 1) == _X and byte_at(data, first - 2) == ZERO
+
+
+@translated
 def alike_end(
     data: Data, at: int, pattern: Longs, columns: Longs, stride: int
 ) -> tuple[int, int, int]:
@@ -196,9 +214,15 @@ def alike_end(
             at += same
             text += same
             rest -= same
-            known, found = digits_go_on(text, 0), digits_go_on(data, at)
-            if not is_inside or not may_replace(data, at, known, found):
+            if not is_inside:
                 return -1, 0, 0
+            known, found = digits_go_on(text, 0), digits_go_on(data, at)
+            if not may_replace(data, at, known, found):
+                if not is_in_address(data, at):
+                    return -1, 0, 0
+                known, found = hexadecimals_go_on(text, 0), hexadecimals_go_on(data, at)
+                if _WIDTH in (known, found) or known + found == 0:
+                    return -1, 0, 0
             at += found
             text += known
             rest -= known
@@ -225,6 +249,19 @@ def alike_end(
             return at, start, end
 
 
+@translated
+def _slot_of(data: Data, at: int, end: int, table: Longs) -> Ints:
+    """Returns the address of the slot that has the patterns of the event at `at`; 0 for none."""
+    slots, head = long_at(table, SLOTS), slot_of_head(data, at)
+    slot = slots + 4 * WAYS * head
+    if int_at(slot, 0) != CROWDED:
+        return slot
+    if at + 2 * HEAD_BYTES > end:
+        return 0
+    longer = head ^ slot_of_head(data, at + HEAD_BYTES)
+    return slots + 4 * WAYS * (longer + (1 << SLOT_BITS))
+
+
 @inlined
 def _put_first(slot: Ints, way: int, number: int) -> None:
     """Puts a pattern at the beginning of a slot; those before `way` move on."""
@@ -232,6 +269,26 @@ def _put_first(slot: Ints, way: int, number: int) -> None:
         put_int(slot, way, int_at(slot, way - 1))
         way -= 1
     put_int(slot, 0, number)
+
+
+@translated
+def _put_in_slot(data: Data, at: int, end: int, table: Longs, number: int) -> None:
+    """Makes a pattern the first that is compared with events like the one at `at`.
+
+    Args:
+        data: The block.
+        at: Where the event begins; at least `HEAD_BYTES` before the end.
+        end: The end of the block.
+        table: Address of the description of the patterns.
+        number: The number of the pattern.
+    """
+    slot = _slot_of(data, at, end, table)
+    is_short = slot < long_at(table, SLOTS) + 4 * WAYS * (1 << SLOT_BITS)
+    if slot != 0 and is_short and int_at(slot, WAYS - 1) != NONE:
+        put_int(slot, 0, CROWDED)
+        slot = _slot_of(data, at, end, table)
+    if slot != 0:
+        _put_first(slot, WAYS - 1, number)
 
 
 @translated
@@ -282,28 +339,30 @@ def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]
     data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
     while row < most_rows and at + HEAD_BYTES <= end and byte_at(data, at) == OPEN_OBJECT:
-        slot = long_at(table, SLOTS) + 4 * WAYS * slot_of_head(data, at)
+        slot = _slot_of(data, at, end, table)
         after = -1
         start = stop = number = way = pattern = 0
-        while way < WAYS:
+        while way < WAYS and slot != 0:
             number = int_at(slot, way)
-            if number == NONE:
+            if number < 0:
                 break
             pattern = pattern_at(table, number)
             after, start, stop = alike_end(data, at, pattern, columns + 8 * row, most_rows)
             if after >= 0:
                 break
             way += 1
-        if after < 0 and pattern != 0:
+        if after >= 0:
+            if way > 0:
+                _put_first(slot, way, number)
+        elif pattern != 0:
             name = long_at(pattern, NUMBERS) & 0xFFFFFFFF  # most likely the event's, too
             number = find_of_name(block, table, name, at, row)
             if number != NONE:
-                pattern, way = pattern_at(table, number), WAYS - 1
+                _put_in_slot(data, at, end, table, number)
+                pattern = pattern_at(table, number)
                 after, start, stop = alike_end(data, at, pattern, columns + 8 * row, most_rows)
         if after < 0:
             break
-        if way > 0:
-            _put_first(slot, way, number)
         numbers, codes = long_at(pattern, NUMBERS), long_at(pattern, CODES)
         put_row(block, row, numbers & 0xFFFFFFFF, numbers >> 32, codes & 0xFF, codes >> 8, at)
         put_view(views, row, data, start, stop)
@@ -334,5 +393,4 @@ def remember(
     if number == NONE:
         number = learn(data, at, end, numbers, codes, table)
     if number != NONE:
-        slot = long_at(table, SLOTS) + 4 * WAYS * slot_of_head(data, at)
-        _put_first(slot, WAYS - 1, number)
+        _put_in_slot(data, at, long_at(block, END), table, number)

@@ -30,6 +30,7 @@ _WIDTH = 32  # bytes compared at once
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 SPACE = 32
+_LOWER_CASE = 32  # the bit that tells small letters from capital ones
 _SPACES = (SPACE, 9, 10, 13)
 
 _BYTE, _MASK = ir.IntType(8), ir.IntType(_WIDTH)
@@ -76,6 +77,12 @@ def _is_no_digit(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
     return builder.icmp_unsigned(">=", builder.sub(some, all_of(ZERO)), all_of(10))
 
 
+def _is_no_hexadecimal(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
+    letters = builder.sub(builder.or_(some, all_of(_LOWER_CASE)), all_of(ord("a")))
+    is_no_letter = builder.icmp_unsigned(">=", letters, all_of(6))
+    return builder.and_(_is_no_digit(builder, some, all_of), is_no_letter)
+
+
 def _copy_some(builder: Any, arguments: list[Any]) -> None:
     form = ir.VectorType(_BYTE, _WIDTH)
     some = load(builder, arguments[1], form)
@@ -90,6 +97,9 @@ if TYPE_CHECKING:
     def digits_go_on(data: Data, at: int) -> int:
         """Returns how many of the next bytes are digits, 32 at most."""
 
+    def hexadecimals_go_on(data: Data, at: int) -> int:
+        """Returns how many of the next bytes are hexadecimal digits, 32 at most."""
+
     def strings_go_on(data: Data, at: int) -> int:
         """Returns how many of the next bytes belong to a string without an escape, 32 at most."""
 
@@ -99,6 +109,7 @@ if TYPE_CHECKING:
 else:
     strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
     digits_go_on = _run_length(_is_no_digit)
+    hexadecimals_go_on = _run_length(_is_no_hexadecimal)
     copy_some = Instruction((LONG, LONG), NOTHING, _copy_some)
 
 

@@ -36,7 +36,7 @@ LENGTH, KIND_SHIFT, KIND, COLUMN_SHIFT = 0xFFFF, 16, 0xFF, 24
 
 # Description of the patterns for the scanner: addresses and numbers.
 (
-    SLOTS,  # int32: by the hash of an event's beginning, `WAYS` patterns, the latest used first
+    SLOTS,  # int32: by a hash of an event's beginning, `WAYS` patterns, the latest used first
     LATEST,  # int32: by the number of a name, the latest pattern
     PATTERNS,
     STEPS,
@@ -60,9 +60,14 @@ NOTE_FIELDS = 3
 
 NONE = -1
 """In place of a pattern."""
+CROWDED = -2
+"""In place of the first pattern of a slot that had too many: patterns are looked up by a longer
+beginning, in the second half of the slots.
+"""
 
 WAYS = 4
 SLOT_BITS = 12
+ALL_SLOTS = 2 << SLOT_BITS
 _NAME_SLOTS = 1 << 12  # a power of two
 _MOST_PATTERNS, _MOST_STEPS, _ROOM = 1 << 12, 1 << 16, 1 << 21
 _MOST_NOTES = 30
@@ -119,7 +124,7 @@ def _has_long_run(data: Data, at: int, end: int) -> bool:
 @inlined
 def _forget_all(table: Longs) -> None:
     """Removes all patterns."""
-    for slot in range(WAYS << SLOT_BITS):
+    for slot in range(WAYS * ALL_SLOTS):
         put_int(long_at(table, SLOTS), slot, NONE)
     for name in range(_NAME_SLOTS):
         put_int(long_at(table, LATEST), name, NONE)
@@ -192,7 +197,7 @@ class Patterns:
     """
 
     def __init__(self) -> None:
-        self._slots = np.full(WAYS << SLOT_BITS, NONE, np.int32)
+        self._slots = np.full(WAYS * ALL_SLOTS, NONE, np.int32)
         self._latest = np.full(_NAME_SLOTS, NONE, np.int32)
         self._patterns = np.empty((_MOST_PATTERNS, PATTERN_FIELDS), np.int64)
         self._steps = np.empty(_MOST_STEPS, np.int64)

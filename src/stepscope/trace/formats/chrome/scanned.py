@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,22 +40,14 @@ class Survey:
     """What is in a plain block.
 
     Attributes:
-        events: Number of complete events.
-        event_bytes: Bytes of their arguments that do not fit into string views.
-        moments: Number of instants and counter samples.
-        moment_bytes: Bytes of their arguments that do not fit into string views.
-        flows: Number of ends of arrows.
-        metadata: Number of metadata events.
+        rows: By role (`phases`), the number of events.
+        text_bytes: By role, the bytes of their arguments that do not fit into string views.
         names: Names of other events than metadata, in order of first appearance.
         lanes: The same for lanes.
     """
 
-    events: int
-    event_bytes: int
-    moments: int
-    moment_bytes: int
-    flows: int
-    metadata: int
+    rows: Sequence[int]
+    text_bytes: Sequence[int]
     names: npt.NDArray[np.int32]
     lanes: npt.NDArray[np.int32]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tests.support.chrome_traces import (
     LAYOUTS,
     Digits,
     assert_same_tables,
+    kernel,
     operator,
     read_compiled,
+    read_for_the_store,
     read_tolerantly,
     write,
 )
@@ -89,6 +92,8 @@ def both(data: bytes, block: int) -> None:
         (read_tolerantly, 1 << 22),
         (read_compiled, 1 << 22),
         (read_compiled, block),
+        (read_for_the_store, 1 << 22),
+        (read_for_the_store, block),
     ):
         try:
             outcomes.append(read(data, size))
@@ -136,6 +141,26 @@ def test_on_strings_that_look_like_the_space_between_events(block: int, layout: 
     ]
     both(write(listed, layout), block)
     assert len(read_compiled(write(listed, layout), block).events) == 6
+
+
+@quick
+@given(st.lists(shuffled, max_size=6), st.integers(0, 2**32), st.sampled_from([300, 3000, 1 << 22]))
+def test_on_files_that_are_plain_here_and_there(
+    listed: list[dict[str, Any]], seed: int, block: int
+) -> None:
+    chance = random.Random(seed)
+    plain = [
+        operator(args={"a": "x" * chance.randrange(40)} if chance.random() < 0.8 else {}),
+        kernel("7.5", args={"device": chance.randrange(3), "stream": 7, "bytes": 5}),
+        {"ph": "s", "id": 5, "pid": 1, "tid": 2, "ts": 5, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "pid": 1, "tid": 2, "ts": 6, "cat": "ac2g", "name": "ac2g", "args": {"a": 1}},
+        {"ph": "i", "pid": 1, "tid": 2, "ts": 7, "name": "[memory]", "args": {"Bytes": 512}},
+        {"ph": "C", "pid": 1, "tid": 2, "ts": 8, "name": "power", "args": {"watts": 512.5}},
+    ]
+    events = [event for event in plain if chance.random() < 0.8 for _ in range(30)]
+    for event in listed:
+        events.insert(chance.randrange(len(events) + 1), event)
+    both(write(events, "minified"), block)
 
 
 def test_on_metadata_events_before_a_footer() -> None:

@@ -18,6 +18,7 @@ from stepscope.trace.formats.chrome.scan_patterns import (
     _LONGEST_EVENT,
     _MOST_NOTES,
     _MOST_PATTERNS,
+    WAYS,
 )
 from stepscope.trace.formats.chrome.scan_words import Words
 
@@ -84,6 +85,15 @@ def recognised(*arguments: str) -> int:
         ('"stream":7.5', '"stream":8.5'),
         ("", ""),
         ('"a":1', '"a":2'),
+        ('"a":"0x7f0ccc2ba100"', '"a":"0x7f0ccc2bb100"'),
+        ('"a":"0x7f0ccc2ba100"', '"a":"0xdeadBEEF"'),
+        ('"a":"0x7f0ccc2ba100"', '"a":"0x0"'),
+        ('"a":"0x0"', '"a":"0x00ff"'),
+        ('"a":"0xa"', '"a":"0x"'),
+        ('"a":"10xa b"', '"a":"10xcd b"'),
+        ('"a":"0x1, 0xb","b":[1.5]', '"a":"0xc, 0x2","b":[2.5]'),
+        ('"0xa":5', '"0xb":5'),
+        ('"a":"\\u00e90xa"', '"a":"\\u00e90xb"'),
     ],
 )
 def test_is_recognised_with_other_digits(first: str, second: str) -> None:
@@ -121,6 +131,14 @@ def test_is_recognised_with_other_digits(first: str, second: str) -> None:
         ('"a":true', '"a":false'),
         ('"a":5', '"b":5'),
         ('"a":"x"', '"a":"y"'),
+        ('"a":"xa"', '"a":"xb"'),
+        ('"a":"1xa"', '"a":"1xb"'),
+        ('"a":"0xa"', '"a":"0xg"'),
+        ('"a":"0xa"', '"a":"0xa'),
+        ('"a":"0xa"', '"a":"0xb\\"'),
+        ('"a":"0x","b":"a"', '"a":"0x","b":"b"'),
+        ('"a":"0x' + "a" * 31 + '"', '"a":"0x' + "b" * 33 + '"'),
+        ('"a":"0x' + "a" * 20 + '1"', '"a":"0x' + "a" * 20 + 'b"'),
         ('"a":5', '"a": 5'),
         ('"a":5', '"a":5,"a":5'),
         ('"correlation":5', '"correlation":05'),
@@ -199,7 +217,7 @@ _RUNS = re.compile(rb"[0-9]+")
 _OTHER_RUNS = [
     b"0", b"00", b"05", b"1", b"7", b"19", b"190", b"1234567890123456", b"12345678901234567",
     b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"-3", b"-0", b"1.5",
-    b"1e5", b"", b"x", b'"',
+    b"1e5", b"", b"x", b'"', b"0x", b"0xa", b"c", b"F1", b"ab12",
 ]  # fmt: skip
 
 
@@ -249,7 +267,7 @@ def test_on_generated_events(listed: list[dict[str, Any]], layout: str, seed: in
 @given(st.sampled_from(LAYOUTS), st.integers(0, 2**32))
 def test_on_events_of_a_recorder(layout: str, seed: int) -> None:
     chance = random.Random(seed)
-    shapes = {"Input Dims": [[10, 256], []], "Concrete Inputs": ["", "[0, 1]", "1e-05"]}
+    shapes = {"Input Dims": [[10, 256], []], "Concrete Inputs": ["", "[0, 1]", "0x7f0ab"]}
     flow = {"ph": "s", "id": 7, "pid": 1, "tid": 2, "ts": Digits("5.5"), "cat": "ac2g", "name": "a"}
     listed = [operator(args={"External id": 5, "Ev Idx": 7} | shapes), kernel(), flow, operator()]
     text = repeated(parts(listed, layout), chance, 30)
@@ -282,6 +300,30 @@ def test_more_patterns_than_there_is_room_for() -> None:
     listed = [operator(name) for name in names for _ in range(3)]
     text = b"".join(parts(listed, "minified"))
     assert assert_patterns_change_nothing(text + _ROOM_FOR_HEADS.encode()) > 0
+
+
+@pytest.mark.parametrize("kinds", [WAYS, WAYS + 1, 100])
+def test_events_that_differ_only_after_their_heads(kinds: int) -> None:
+    def text(repeats: int) -> bytes:
+        names = [f"{chr(97 + kind % 26)}{chr(97 + kind // 26)}" for kind in range(kinds)] * repeats
+        return events_with(*(f'"kernel":"{name}","Ev Idx":5' for name in names))
+
+    words = Words()
+    scanned(text(5), with_patterns=True, words=words)
+    assert words.patterns.count <= kinds + WAYS  # a few are learned again where they are crowded
+    assert scanned(text(5), with_patterns=True, words=words).recognised == 5 * kinds + 1
+    assert_patterns_change_nothing(text(5))
+
+
+def test_events_that_differ_late_near_the_end_of_a_block() -> None:
+    words = Words()
+    kernels = [f'"kernel":"{chr(97 + kind)}"' for kind in range(20)]
+    scanned(events_with(*kernels, *kernels), with_patterns=True, words=words)
+    again = events_with(*kernels).rstrip(b" ")
+    for rest in range(2 * HEAD_BYTES):
+        padded = again + b" " * rest
+        found = scanned(padded, with_patterns=True, words=words)
+        assert found.says() == scanned(padded, with_patterns=False).says()
 
 
 def test_more_text_than_there_is_room_for() -> None:
