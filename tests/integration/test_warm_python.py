@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+from pathlib import Path
 
 import pytest
+from tests.support import warm_python as support
 from tests.support.guides import environment
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import is_served, warm_python
 
 WHAT_A_SCRIPT_SEES = """
 import atexit, os, sys, threading, time
+HIDDEN = ("torch", "numpy", "polars", "_polars", "tests")
 print(sys.argv, sys.path, sorted(os.environ), os.getcwd(), os.umask(0), __name__, __file__)
-print([name for name in sys.modules if name.startswith(("torch", "numpy", "tests"))])
+print([name for name in sys.modules if name.startswith(HIDDEN)])
 import numpy
 print("torch" in sys.modules, numpy.ones(2).sum())
 import torch
@@ -22,6 +28,9 @@ weight = torch.ones(2, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=1.0)
 weight.sum().backward()
 optimizer.step()
+print([name for name in sys.modules if name.startswith(("polars", "_polars"))])
+import polars
+print(polars.Series([1, 2]).sum(), polars.__file__, "polars.testing" in sys.modules)
 print(weight, isinstance(torch.nn.Linear(1, 1), torch.nn.Module), os.write(int(sys.argv[1]), b"."))
 atexit.register(print, "the end")
 threading.Thread(target=lambda: (time.sleep(0.1), print("a thread"))).start()
@@ -92,3 +101,42 @@ def test_signals_reach_the_script(tmp_path, number):
 def test_what_it_does_not_know_runs_in_a_new_process(tmp_path):
     words = ("-c", "import sys; print(sys.executable, sys.flags.dont_write_bytecode)")
     assert run(warm_python(), ("-B", *words), tmp_path).stdout == f"{sys.executable} 1\n"
+
+
+def test_another_worker_uses_the_one_that_runs(tmp_path):
+    program = Path(warm_python())
+    written = program.stat().st_mtime_ns
+    text = (
+        "import pathlib, sys; from tests.support.warm_python import is_served; "
+        "print(is_served(pathlib.Path(sys.argv[1])))"
+    )
+    assert run(sys.executable, ("-c", text, str(program.parent)), tmp_path).stdout == "True\n"
+    assert program.stat().st_mtime_ns == written
+    # The other's end is not the end of it.
+    assert run(warm_python(), ("-c", "import sys; print(sys.orig_argv[0])"), tmp_path).stdout == (
+        f"{program}\n"
+    )
+
+
+def test_it_ends_with_the_last_of_its_users(monkeypatch):
+    monkeypatch.setattr(support, "_import_and_hide", list)
+    folder = Path(tempfile.mkdtemp())  # a socket's path must be short
+    os.mkfifo(folder / "users")
+    thread = threading.Thread(
+        target=support.serve, args=(str(folder / "socket"), str(folder / "python")), daemon=True
+    )
+    thread.start()
+    first, last = (os.open(folder / "users", os.O_WRONLY) for _ in range(2))
+    os.close(first)
+    thread.join(0.3)
+    assert thread.is_alive()
+    os.close(last)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not folder.exists()
+
+
+def test_one_that_has_ended_is_not_waited_for(tmp_path):
+    assert not is_served(tmp_path / "removed")
+    os.mkfifo(tmp_path / "users")
+    assert not is_served(tmp_path)

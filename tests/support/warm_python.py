@@ -2,9 +2,10 @@
 
 Importing torch, its first optimizer step and the end of such a process take about five seconds of
 processor time, whatever a script does between. `warm_python()` is the path of a program that takes
-a command line as Python does, and runs it in a fork of a process that imported torch once.
+a command line as Python does, and runs it in a fork of a process that imported torch once, and
+Polars with it.
 
-The fork is as a new process is: torch and what it brings are hidden until the script imports them,
+The fork is as a new process is: both and what they bring are hidden until the script imports them,
 so hooks on that import work; directory, variables, arguments, open files and signals are the
 caller's; functions that were registered for the end run. What differs is its process id, its parent
 and its session, and that no module is taken down at its end: tests of these use `sys.executable`,
@@ -46,6 +47,8 @@ LATER = (
     "torch.multiprocessing.spawn",
 )
 """What torch imports when it is used, which takes as long again."""
+BESIDE = ("polars",)
+"""What many scripts import for themselves, and torch does not bring with it."""
 VARIABLES = {"OMP_NUM_THREADS": "1"}
 READ_EARLY = (
     "CUDA",
@@ -59,6 +62,7 @@ READ_EARLY = (
     "NCCL",
     "OMP",
     "OPENBLAS",
+    "POLARS",
     "PYTORCH",
     "TORCH",
 )
@@ -69,6 +73,9 @@ OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECOD
 NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
 """Modules that import no torch."""
 
+SHARED_IN = Path(tempfile.gettempdir())
+KEPT_OPEN: list[int] = []
+"""Ends of pipes that are closed when this process ends, in whatever way."""
 DETACHED = f"import os\nif os.fork():\n    os._exit(0)\nfrom {__name__} import serve\n"
 """Makes the server nobody's child: tests look at the children that they have."""
 
@@ -127,16 +134,63 @@ with socket.socket(socket.AF_UNIX) as server:
 
 @functools.cache
 def warm_python() -> str:
-    """The program's path; `sys.executable` where forks cannot be watched as Linux allows."""
+    """The program's path; `sys.executable` where forks cannot be watched as Linux allows.
+
+    Workers of xdist share one such process: whichever needs it first starts it, and it ends with
+    the last of those that used it.
+    """
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
         return sys.executable
-    folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
+    else:
+        folder = SHARED_IN / f"warm-python-{run}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_served(folder):
+        # It has ended already, and the folder with it.
+        folder = Path(tempfile.mkdtemp(prefix="warm-python-"))
+        is_served(folder)
+    return str(folder / "python")
+
+
+def is_served(folder: Path) -> bool:
+    """Start the process of a folder unless it runs, and keep it as long as this one lives.
+
+    False where it has ended.
+    """
+    import fcntl  # which Windows has not
+
+    users, client = folder / "users", folder / "python"
+    try:
+        held = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not users.exists():
+            os.mkfifo(users)
+            # Whoever opens one end of a pipe waits for somebody at the other.
+            both = os.open(users, os.O_RDWR)
+            _start(folder)
+            KEPT_OPEN.append(os.open(users, os.O_WRONLY))
+            os.close(both)
+        else:
+            KEPT_OPEN.append(os.open(users, os.O_WRONLY | os.O_NONBLOCK))
+        return client.exists()
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+
+
+def _start(folder: Path) -> None:
     address, client = str(folder / "socket"), str(folder / "python")
     server = subprocess.Popen(
         [sys.executable, "-c", DETACHED + f"serve({address!r}, {client!r})"],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env={
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -145,8 +199,6 @@ def warm_python() -> str:
         },
         start_new_session=True,
     )
-
-    atexit.register(server.communicate)
     Path(client).write_text(
         CLIENT.format(
             # Where Python was found by a link, the environment's packages belong to the link.
@@ -163,29 +215,30 @@ def warm_python() -> str:
     Path(client).chmod(0o700)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n", "no process could be made that forks"
+    server.stdout.close()
     server.wait()
-    return client
 
 
 # -- the process that forks ------------------------------------------------------------------------
 
 
 def serve(address: str, client: str) -> None:
-    """Import, and fork whenever a client asks, until standard input ends."""
+    """Import, and fork whenever a client asks, until nobody is left who might."""
     with contextlib.ExitStack() as ending:
         ending.callback(shutil.rmtree, Path(address).parent)
         listening = ending.enter_context(socket.socket(socket.AF_UNIX))
         selector = ending.enter_context(selectors.DefaultSelector())
         listening.bind(address)
         listening.listen(64)
+        users = os.open(Path(address).parent / "users", os.O_RDONLY)
         print("ready", flush=True)
         kept = _import_and_hide()
-        selector.register(0, selectors.EVENT_READ)
+        selector.register(users, selectors.EVENT_READ)
         selector.register(listening, selectors.EVENT_READ)
         children: dict[socket.socket, int] = {}
         while True:
             for key, _ in selector.select():
-                if key.fileobj == 0:
+                if key.fileobj == users:
                     for pid in children.values():
                         os.kill(pid, signal.SIGKILL)
                     return
@@ -240,16 +293,16 @@ def _receive(connection: socket.socket) -> tuple[dict, list[int]] | None:
 
 
 def _import_and_hide() -> list[dict[str, types.ModuleType]]:
-    """Import torch, and forget it: its modules, and those that come with its first use."""
+    """Import torch, and forget it: its modules, those of its first use, and those beside it."""
     steps = []
     before = dict(sys.modules)
-    for names in (FIRST, LATER):
+    for names in (FIRST, LATER, BESIDE):
         for name in names:
             importlib.import_module(name)
         found = {name: one for name, one in sys.modules.items() if name not in before}
         steps.append({name: one for name, one in found.items() if not _is_of_python(name)})
         before = dict(sys.modules)
-    for name in [*steps[0], *steps[1], "tests", "tests.support", __name__]:
+    for name in [*(one for step in steps for one in step), "tests", "tests.support", __name__]:
         sys.modules.pop(name, None)
     gc.collect()
     gc.freeze()
