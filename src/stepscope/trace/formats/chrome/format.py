@@ -12,8 +12,10 @@ from stepscope.trace.tables import Chunk, SmallTables, Tables
 if TYPE_CHECKING:
     from stepscope.trace.formats.chrome.event_list import ReadEvents
 
-COMPILED_ABOVE_BYTES = 20_000_000
-"""Traces larger than this, uncompressed, are read with the compiled scanner."""
+COMPILED_ABOVE_BYTES = 4_000_000
+"""Traces larger than this, uncompressed, are read with the compiled scanner.
+
+Below 3 MB, importing LLVM and loading machine code takes longer than reading in Python."""
 _LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
