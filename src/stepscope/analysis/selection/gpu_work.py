@@ -27,7 +27,7 @@ from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, Event
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.categories import GPU_WORK, mask_of
+from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
 from stepscope.trace.model import Trace
 
 NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
@@ -193,11 +193,11 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     Raises:
         UnreadableInputError: There is work on more than `MOST_DEVICES`.
     """
-    # `event` is the row number, so rows are gathered instead of filtered and joined.
+    # `event` is the row number, so rows of columns in memory are gathered instead of joined.
     rows = np.flatnonzero(mask_of(trace.columns("category"), GPU_WORK))
     known = trace.columns(*_KEPT)[rows]
-    others = trace.events.select(_OTHERS)
-    others_of_work = others.collect()[rows] if len(rows) else others.head(0).collect()
+    is_work = is_one_of(GPU_WORK) if len(rows) else pl.lit(value=False)
+    others_of_work = trace.events.filter(is_work).select(_OTHERS).collect()
     event = pl.Series("event", rows, pl.Int64)
     table = pl.concat([event.to_frame(), known, others_of_work], how="horizontal").select(_COLUMNS)
     devices = table["device"].n_unique()
