@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
@@ -142,6 +143,58 @@ def test_a_launch_bound_step_with_stacks_says_what_stacks_do_to_it(judge):
                 t.op("aten::mm", **MM, before=us(60), after=us(20)).launch(GEMM, us(40))
 
     assert "stacks" in one(judge(job(body, steps=8)), "launch-bound").assumption
+
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+
+
+def _compiled(t: GpuTrace, form: str) -> Any:
+    """A range or an operator that shows compiled code, around what is inside."""
+    if form.startswith("Torch-Compiled"):
+        return t.annotate(form)
+    return t.op(form, before=us(1), after=us(1))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Torch-Compiled Region: 0/0",
+        "CompiledFunction",
+        "CompiledFunctionBackward",
+        "## Call CompiledFxGraph fdoyq3xyj3mpdg6lzeaaqa2eqab7h3dm6mw47hbtnp6xmraes3mp ##",
+    ],
+)
+@pytest.mark.parametrize("with_graphs", [False, True])
+def test_torch_compile_is_not_advised_where_it_is_in_use(judge, form, with_graphs):
+    def body(t: GpuTrace, _step: int) -> None:
+        with _compiled(t, form):
+            for _ in range(150):
+                t.op("aten::add_", before=us(30), after=us(20)).launch(ADD, us(4))
+        if with_graphs:
+            t.graph_launch([(ADD, us(4))] * 3)
+
+    diagnosis = judge(job(body, steps=8))
+    for rule in ("launch-bound", "many-small-kernels"):
+        advice = one(diagnosis, rule).advice
+        logs = "graph_breaks,recompiles" + (",cudagraphs" if with_graphs else "")
+        assert f"torch.compile is in use: TORCH_LOGS={logs} names" in advice
+        assert advice.count("torch.compile") == 1
+    said = one(diagnosis, "launch-bound").advice
+    assert ("more of the step in the CUDA graphs" in said) == with_graphs
+    assert ("mode='reduce-overhead'" in said) != with_graphs
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "is_compiling", "engines_precompiled::kernel"])
+def test_torch_compile_is_advised_where_nothing_is_compiled(judge, name):
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.op(name, before=us(1), after=us(1)):
+            for _ in range(150):
+                t.op("aten::add_", before=us(30), after=us(20)).launch(ADD, us(4))
+
+    diagnosis = judge(job(body, steps=8))
+    assert "torch.compile(mode='reduce-overhead')" in one(diagnosis, "launch-bound").advice
+    assert "Fuse them: torch.compile, " in one(diagnosis, "many-small-kernels").advice
+    assert "in use" not in one(diagnosis, "launch-bound").advice
 
 
 def _late(delay_ns: int, lengths: dict[int, int], **options) -> GpuTrace:

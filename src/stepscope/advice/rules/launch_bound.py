@@ -9,6 +9,7 @@ and lets communication overlap. It never exceeds the host's time in dispatch and
 
 from __future__ import annotations
 
+from stepscope.advice.compiled_code import graphs_to_launch, what_is_left_out
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -63,7 +64,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),
         ),
         advice=(
-            "Give the host less to launch: torch.compile(mode='reduce-overhead') or CUDA graphs, "
-            "fused optimizers and operators, or more work per launch (a larger batch)."
+            f"Give the host less to launch: {graphs_to_launch(window)}, fused optimizers and "
+            f"operators, or more work per launch (a larger batch).{what_is_left_out(window)}"
         ),
     )

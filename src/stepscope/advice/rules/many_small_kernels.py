@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.compiled_code import runs_compiled_code, what_is_left_out
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -60,8 +61,9 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("most often", short(top["name"][0]), "text"),
         ),
         advice=(
-            "Fuse them: torch.compile, fused optimizers and normalisations, foreach functions; or "
-            "capture the step in a CUDA graph; or give each kernel more work with a larger batch."
+            f"Fuse them: {'' if runs_compiled_code(window) else 'torch.compile, '}fused optimizers "
+            "and normalisations, foreach functions; or capture the step in a CUDA graph; or give "
+            f"each kernel more work with a larger batch.{what_is_left_out(window)}"
         ),
     )
 

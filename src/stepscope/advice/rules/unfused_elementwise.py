@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.advice.compiled_code import what_is_left_out
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules.layout_copies import layout_copies_of
@@ -67,7 +68,7 @@ def find(subject: Subject) -> list[Finding]:
         advice=(
             "Fuse the chains: torch.compile the model or the modules named in the "
             "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary "
-            "embeddings, SwiGLU kernels)."
+            f"embeddings, SwiGLU kernels).{what_is_left_out(window)}"
         ),
     )
 

@@ -22,6 +22,11 @@ class GraphPlace(IntEnum):
     INSIDE = 2
 
 
+def launches_graphs(trace: Trace) -> bool:
+    """Whether any call of the trace launches a captured graph."""
+    return bool(_graph_launch_names(trace).any())
+
+
 def graph_places(trace: Trace, work: pl.DataFrame) -> Int64Array:
     """The `GraphPlace` of each row: launched by itself, first of a graph launch, or later in it.
 
@@ -30,7 +35,7 @@ def graph_places(trace: Trace, work: pl.DataFrame) -> Int64Array:
         work: GPU work with `launch` and `start_ns`.
     """
     place = np.zeros(len(work), np.int64)
-    is_graph_launch = names_that(trace, is_call() & pl.col("name").str.contains(_GRAPH_LAUNCH))
+    is_graph_launch = _graph_launch_names(trace)
     if not is_graph_launch.any() or work.is_empty():
         return place
     launch = work["launch"].fill_null(-1).to_numpy()
@@ -52,3 +57,7 @@ def is_first_of_launch(work: pl.DataFrame) -> BoolArray:
     found = work["launch"].is_null().to_numpy().copy()
     found[first.to_numpy()] = True
     return found
+
+
+def _graph_launch_names(trace: Trace) -> BoolArray:
+    return names_that(trace, is_call() & pl.col("name").str.contains(_GRAPH_LAUNCH))

@@ -39,9 +39,22 @@ def write(outcome: DemoOutcome, sink: Sink, _layout: Layout) -> None:
         else f"loss {before.loss:.6f} before, {after.loss:.6f} after"
     )
     screen.print(f"   {loss}", style="dim")
+    if busy := _when_busy(before.had_busy_cpus, after.had_busy_cpus):
+        screen.print(
+            f"   The training thread waited for busy CPUs {busy}: steps differ from one training "
+            "to the next. Try again on a quiet machine."
+        )
     screen.print(
         "\n[bold]3.[/] Look around:\n"
         f"   stepscope report {before.diagnosis.run.path}\n"
         f"   stepscope report {after.diagnosis.run.path}\n"
         "   Your own training: see docs/quickstart.md",
     )
+
+
+def _when_busy(before: bool, after: bool) -> str:
+    if before and after:
+        return "in both trainings"
+    if before:
+        return "before the fix"
+    return "after the fix" if after else ""

@@ -1,0 +1,112 @@
+"""The demo: what it takes as found, and what it says where the CPUs were busy."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.demo.runner import (
+    DemoError,
+    DemoOutcome,
+    TrainingOutcome,
+    compare,
+    input_finding,
+    run_demo,
+)
+from stepscope.report.demo import json as json_form
+from stepscope.report.demo import terminal
+from stepscope.report.outputs import Layout
+
+
+def finding(name: str) -> Finding:
+    return Finding(
+        id=name, title=name, severity=Severity.HIGH, rank=0, saving_ns=40, saving_reason="",
+        assumption="", predicted_step_ns=60, evidence=(), steps=(), advice="",
+    )  # fmt: skip
+
+
+def training(*names: str, step_ns: int = 100) -> TrainingOutcome:
+    diagnosis = SimpleNamespace(
+        findings=tuple(finding(name) for name in names),
+        run=SimpleNamespace(path=Path("a/run")),
+        ranks=(SimpleNamespace(step_ns=step_ns),),
+    )
+    return TrainingOutcome(diagnosis, loss=1.0, device="cpu", wait_us=5)  # type: ignore[arg-type]
+
+
+def outcome(before: TrainingOutcome, after: TrainingOutcome) -> DemoOutcome:
+    planted = input_finding(before)
+    return DemoOutcome(before, after, compare(before, after, planted, workers=2))
+
+
+class Written:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def console(self, **_: object) -> Written:
+        return self
+
+    def print(self, *parts: object, **_: object) -> None:
+        self.text += " ".join(part for part in parts if isinstance(part, str)) + "\n"
+
+
+def test_the_planted_fault_is_taken_from_below_busy_cpus():
+    before = training("busy-cpus", "input-bound")
+    assert input_finding(before).id == "input-bound"
+    assert before.had_busy_cpus
+    assert not training("input-bound").had_busy_cpus
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [((), "none"), (("busy-cpus", "slow-start"), "'busy-cpus', 'slow-start'")]
+)
+def test_a_fault_that_was_not_found_is_an_error_with_what_was_found(names, said):
+    with pytest.raises(DemoError, match=f"'input-bound' and got {said}: the machine may be"):
+        input_finding(training(*names))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ((), (), None),
+        (("busy-cpus",), (), "before the fix"),
+        ((), ("busy-cpus",), "after the fix"),
+        (("busy-cpus",), ("busy-cpus",), "in both trainings"),
+    ],
+)
+def test_it_says_when_the_cpus_were_busy(before, after, said):
+    written, document = Written(), Written()
+    result = outcome(training(*before, "input-bound"), training(*after, step_ns=60))
+    terminal.write(result, written, Layout())
+    json_form.write(result, document, Layout())
+    if said is None:
+        assert "busy CPUs" not in written.text
+    else:
+        assert f"waited for busy CPUs {said}: " in written.text
+    told = json.loads(document.text)
+    assert [told[side]["had_busy_cpus"] for side in ("before", "after")] == [
+        bool(before),
+        bool(after),
+    ]
+    assert told["first_finding"] == (*before, "input-bound")[0]
+    assert told["prediction_error"] == 0
+
+
+def test_nothing_is_begun_without_torch(monkeypatch, tmp_path):
+    begun = []
+    audience = SimpleNamespace(begin=lambda: begun.append(True))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(DemoError, match="needs torch"):
+        run_demo(tmp_path, 24, audience)
+    assert not begun
+    assert not list(tmp_path.iterdir())
