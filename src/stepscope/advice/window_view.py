@@ -16,6 +16,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.nodes import (
     calls_of_threads,
     events_of_threads,
+    numbers_on_threads,
     recomputed_nodes,
     spans_of_threads,
     work_of_nodes,
@@ -26,7 +27,8 @@ from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import BoolArray, Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.nullable import are_among
 from stepscope.trace.model import Trace
 from stepscope.trace.once import once_property, turns_of
 
@@ -161,20 +163,26 @@ class WindowView:
         """Events on the main thread by the row of their name: see `spans_of_threads`."""
         return spans_of_threads(self.trace, self.graph, condition, (self.graph.main_lane,))
 
+    def main_events(self, condition: pl.Expr) -> Int64Array:
+        """Their numbers, in the order of the file."""
+        lanes = (self.graph.main_lane,)
+        return numbers_on_threads(self.trace, self.graph, condition, lanes)
+
     def spans(self, rows: pl.DataFrame) -> Intervals:
         """The moments inside some rows."""
         return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
-    def spans_of_events(self, events: pl.Series) -> Intervals:
+    def spans_of_events(self, events: Int64Array) -> Intervals:
         """The moments inside some events of the trace, by their numbers."""
-        rows = self.trace.columns("start_ns", "dur_ns")[events]
-        starts = rows["start_ns"].to_numpy()
-        return intervals.merge(starts, starts + rows["dur_ns"].to_numpy())
+        columns = self.trace.columns("start_ns", "dur_ns")
+        starts = columns["start_ns"].to_numpy()[events]
+        return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[events])
 
     def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
         """The host's moments in the operators and calls that launched some rows of `work`."""
-        sources = pl.concat([work["op"].drop_nulls(), work["launch"].drop_nulls()])
-        return self.spans_of_events(sources.unique())
+        sources = pl.concat([work["op"], work["launch"]])
+        events = len(self.trace.columns("start_ns"))
+        return self.spans_of_events(np.flatnonzero(are_among(sources, events)))
 
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""

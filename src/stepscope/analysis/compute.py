@@ -25,9 +25,11 @@ import polars as pl
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
 from stepscope.analysis.calls.operands import argument_texts, element_bytes
 from stepscope.analysis.calls.operands_of_work import operands_of_work
+from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.names import events_named, names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.figures import percent
@@ -189,17 +191,12 @@ def _uncounted(trace: Trace) -> tuple[list[str], int]:
     is_unknown = trace.name_rows["category"] == Category.OTHER.value
     if not is_unknown.any():
         return [], 0
-    names = trace.name_rows.filter(is_unknown).select("name_id", "raw_category")
-    events = (
-        trace.events.filter(
-            pl.col("name_id").is_in(names["name_id"].implode()), pl.col("dur_ns") > 0
-        )
-        .select("event", "name_id", "dur_ns")
-        .collect()
-        .join(names, on="name_id")
-    )
+    found = events_named(trace, pl.col("category") == Category.OTHER.value)
+    found = found[trace.columns("dur_ns")["dur_ns"].to_numpy()[found] > 0]
+    rows = trace.columns("name_id", "dur_ns")[found]
+    events = rows.with_columns(trace.name_rows["raw_category"][rows["name_id"]])
     # Only what names a device in its arguments ran on one; spans and marks of the host do not.
-    texts = argument_texts(trace, events["event"].cast(pl.Int64))
+    texts = argument_texts(trace, pl.Series(found))
     on_device = texts.str.contains(r'"(device|device_id|stream)"\s*:').fill_null(value=False)
     events = events.filter(on_device)
     categories = events["raw_category"].drop_nulls().unique().sort().to_list()
@@ -234,15 +231,21 @@ def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFra
 def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     """Bytes that elementwise operators must move, against what the memory could in their time."""
     peaks = peaks_of(trace)
-    streaming = rows.filter(
-        pl.col("group") == "elementwise", pl.col("operator").str.contains(_STREAMING)
+    if not any(peaks.values()):
+        return None
+    streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
+    elementwise = rows.select("op", "device", "dur_ns", "group").filter(
+        pl.col("group") == "elementwise", pl.col("op").is_not_null()
     )
-    if streaming.is_empty() or not any(peaks.values()):
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    of_operator = name_id[elementwise["op"].to_numpy()]
+    streaming = elementwise.filter(pl.Series(streams[of_operator]))
+    if streaming.is_empty():
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
-    calls = streaming.group_by("op", "operator", "device").agg(pl.col("dur_ns").sum()).sort("op")
+    calls = streaming.group_by("op", "device").agg(pl.col("dur_ns").sum()).sort("op")
     texts = operands_of_work(trace, calls["op"]).select("dims", "types")
-    calls = pl.concat([calls, texts], how="horizontal")
+    calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
     # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
     keys = ["dims", "types", "operator"]
     ways = calls.select(keys).unique(maintain_order=True)

@@ -143,7 +143,10 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     of_host = row[is_host]
     first_part = _starts_of_runs(of_host)
     if len(of_host):
-        of_segment = np.add.reduceat(host, first_part, axis=1)
+        of_segment = host[:, first_part]
+        further = np.flatnonzero(of_host[1:] == of_host[:-1]) + 1  # few: one for each step
+        segment = np.searchsorted(first_part, further, side="right") - 1
+        np.add.at(of_segment.T, segment, host[:, further].T)
         main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
     segments = _segment_table(graph, starts, ends, owner, main_cause)
     causes = pl.DataFrame(

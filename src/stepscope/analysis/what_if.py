@@ -26,7 +26,6 @@ from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 
 WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -110,7 +109,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     start = unchanged(graph)
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
-    lanes = distinct_groups(graph.lane[~graph.is_gpu])
+    lanes = sorted(graph.host_lanes)
     names = cause_names(has_gpu=bool(graph.is_gpu.any()))
     pieces = np.nonzero(~graph.is_gpu)[0]
     per_cause = np.zeros((len(names), len(pieces)), np.int64)

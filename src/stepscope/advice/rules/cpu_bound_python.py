@@ -154,9 +154,10 @@ def _in_engine(window: WindowView) -> Intervals:
     engine = window.spans(window.main_spans(is_frame & is_engine))
     if not len(engine):
         return engine
-    others = window.main_spans(is_frame & ~is_engine)
-    inside = others.filter(intervals.contains(engine, others["start_ns"].to_numpy()))
-    return intervals.difference(engine, window.spans(inside))
+    others = window.main_events(is_frame & ~is_engine)
+    starts = window.trace.columns("start_ns")["start_ns"].to_numpy()[others]
+    inside = others[intervals.contains(engine, starts)]
+    return intervals.difference(engine, window.spans_of_events(inside))
 
 
 def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:

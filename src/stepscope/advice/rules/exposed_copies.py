@@ -119,7 +119,8 @@ def _operator(window: WindowView, copies: pl.DataFrame) -> str:
 
 def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
     """Per device the time in which some copies run and nothing else does."""
-    others = window.work.join(copies.select("event"), on="event", how="anti")
+    is_copy = window.nodes(copies)[window.work["node"].to_numpy()]
+    others = window.work.select("device", "start_ns", "end_ns").filter(pl.Series(~is_copy))
     exposed = {}
     for (device,), rows in copies.group_by(["device"], maintain_order=True):
         beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))

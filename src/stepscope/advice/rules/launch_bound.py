@@ -16,7 +16,7 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.arrays.nullable import are_among
 
 ID = "launch-bound"
 _SLOWS = "recording slows dispatch"
@@ -33,14 +33,16 @@ def find(subject: Subject) -> list[Finding]:
         return []
     graph = window.graph
     changes = unchanged(graph)
-    lanes = distinct_groups(graph.lane[~graph.is_gpu])
+    lanes = sorted(graph.host_lanes)
     spent_ns = 0
     for lane in lanes:
         claims = graph.host.claims(lane)
         mine = intervals.union(claims[HostCause.LAUNCH], claims[HostCause.DISPATCH])
         changes = changes.scale_host(mine, 0.0, lanes=(lane,))
         spent_ns += intervals.clip(mine, *window.window).total_ns
-    launches = window.work["launch"].n_unique()
+    launch = window.work["launch"]
+    launches = int(are_among(launch, len(window.trace.columns("name_id"))).sum())
+    launches += int(launch.has_nulls())  # what has no known launch counts once
     slows = "recording with stacks slows dispatch much" if window.has_stacks else _SLOWS
     return replayed_finding(
         subject,

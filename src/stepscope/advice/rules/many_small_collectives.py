@@ -9,6 +9,7 @@ collectives take as long on the GPU as the small ones together, and a twentieth 
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding
@@ -16,6 +17,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.schema import Kind
 
 ID = "many-small-collectives"
@@ -69,14 +71,15 @@ def find(subject: Subject) -> list[Finding]:
 
 def _in_rows(window: WindowView) -> pl.DataFrame:
     """Collectives of `window.work` in rows of short ones, with the number of their `row`."""
-    called = window.trace.columns("start_ns")["start_ns"]
-    launched = window.work.drop_nulls("launch")
-    ordered = (
-        launched.with_columns(called_ns=called.gather(launched["launch"]))
-        .sort("device", "called_ns", "start_ns")
-        .with_row_index("place")
-        .filter(pl.col("kind") == Kind.COMMUNICATION.value)
-    )
+    columns = ["device", "group", "step", "launch", "dur_ns", "start_ns", "kind"]
+    launched = window.work.select(columns).drop_nulls("launch")
+    communicates = (launched["kind"] == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()
+    # The place of each collective among all work, sorted as a table would take far longer.
+    called_ns = window.trace.columns("start_ns")["start_ns"].to_numpy()[launched["launch"]]
+    device = launched["device"].fill_null(-1).to_numpy()
+    order = by_group_and_time(device, called_ns, launched["start_ns"].to_numpy())
+    place = np.flatnonzero(communicates[order])
+    ordered = launched[order[place]].with_columns(place=pl.Series(place))
     follows = (
         (pl.col("place").diff() <= _OTHER_WORK + 1)
         & (pl.col("group") == pl.col("group").shift())

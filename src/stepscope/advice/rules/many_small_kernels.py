@@ -27,10 +27,12 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or not window.has_gpu:
         return []
     limits = subject.thresholds
-    kernels = window.work.filter(pl.col("kind") == "compute")
-    small = kernels.filter(pl.col("dur_ns") < limits.small_kernel_ns)
+    columns = ["node", "dur_ns", "name", "launch", "op", "start_ns"]
+    computes = window.work["kind"] == "compute"
+    is_small = computes & (window.work["dur_ns"] < limits.small_kernel_ns)
+    small = window.work.select(columns).filter(is_small)
     per_step = len(small) / window.steps
-    share = len(small) / max(1, len(kernels))
+    share = len(small) / max(1, int(computes.sum()))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
     changes = (

@@ -63,7 +63,8 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or products is None:
         return []
     limits = subject.thresholds
-    matrix_ns = int(window.work.filter(pl.col("group").is_in(_GROUPS))["dur_ns"].sum())
+    is_matrix = window.work["group"].is_in(_GROUPS)
+    matrix_ns = int(window.work["dur_ns"].filter(is_matrix).sum())
     if window.device_share(matrix_ns) < limits.matmul_share:
         return []
     slow = _slow(window, products.table, limits.matmul_attained)
@@ -135,9 +136,11 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
     of_attention = window.work.filter(pl.Series(attention_of(window).products))["node"]
     without_units = products.filter(pl.col("type") == "half", pl.col("uses") == "no")["node"]
     others = pl.concat([of_attention, without_units])
-    matrix = window.work.filter(
-        pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode())
-    ).select("node", "event", "dur_ns")
+    matrix = (
+        window.work.select("node", "event", "dur_ns", "group")
+        .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
+        .drop("group")
+    )
     counted = report.work.drop_nulls("name").join(slow, on=["name", "dims", "type"], how="inner")
     return matrix.join(counted, on="event", maintain_order="left").rename(
         {"name": "operator", "dims": "shapes"}

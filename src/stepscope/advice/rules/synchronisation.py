@@ -7,7 +7,6 @@ bottleneck; the saving is what the replay finds when these calls return at once.
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding
@@ -19,6 +18,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.trace.arrays.nullable import are_among
 
 ID = "synchronisation"
 
@@ -65,13 +65,13 @@ def _blocking_calls(window: WindowView) -> pl.DataFrame:
     recording no step's.
     """
     graph = window.graph
-    waits = graph.edge_kind == EdgeKind.SYNC
-    waiting = np.unique(graph.call[waits])
+    waiting = graph.call[graph.edge_kind == EdgeKind.SYNC]
     pageable = pageable_copies(window)
     op_of_pageable = pageable["op"].drop_nulls().unique()
-    return window.calls.filter(
-        pl.col("event").is_in(waiting)
-        & ~pl.col("event").is_in(harness_synchronisations(window.trace).implode())
+    # One look at a table takes all others out first: most calls wait for nothing.
+    waits = are_among(pl.Series(waiting[waiting >= 0]), len(window.trace.columns("name_id")))
+    return window.calls.filter(pl.Series(waits[window.calls["event"].to_numpy()])).filter(
+        ~pl.col("event").is_in(harness_synchronisations(window.trace).implode())
         & (pl.col("group") != "allocation")
         & ~pl.col("event").is_in(pageable["launch"].implode())
         # A pageable copy is followed by a synchronisation of its own, in the same operator.

@@ -26,6 +26,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.ordering import by_group
 
 ID = "unfused-elementwise"
 _GROUPS = ("elementwise", "reduction", "random")
@@ -73,23 +74,30 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _chains(window: WindowView, least_ns: int) -> pl.DataFrame:
-    """The kernels in question, with the number of their `chain`."""
+    """The kernels in question (node, dur_ns, launch, op), with the number of their `chain`."""
+    work = window.work
+    said = work.select(
+        ((pl.col("kind") == "compute") & pl.col("group").is_in(_GROUPS))
+        .fill_null(value=False)
+        .alias("may_be"),
+        # Matrix products clear their workspace with fills.
+        (pl.col("kind") != "memset").fill_null(value=False).alias("is_there"),
+    )
     taken = attention_of(window).between | layout_copies_of(window)
-    of_optimizer = work_of_optimizer(window)["node"].implode()
-    work = (
-        window.work.with_columns(
-            fusable=pl.Series(~taken)
-            & (pl.col("kind") == "compute")
-            & pl.col("group").is_in(_GROUPS).fill_null(value=False)
-            & ~pl.col("node").is_in(of_optimizer)
-        )
-        .filter(pl.col("kind") != "memset")  # matrix products clear their workspace with fills
-        .sort("lane_id", "start_ns", "node")
-    )
-    begins = ~pl.col("fusable") | (pl.col("lane_id") != pl.col("lane_id").shift(1))
-    return work.with_columns(chain=begins.fill_null(value=True).cum_sum()).filter(
-        "fusable", pl.col("dur_ns") >= least_ns
-    )
+    fusable = said["may_be"].to_numpy() & ~taken
+    fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
+    # The work stands in the graph's order, by start: only streams have to be told apart.
+    lane = work["lane_id"].to_numpy()
+    rows = np.flatnonzero(said["is_there"].to_numpy())
+    rows = rows[by_group(lane[rows])]
+    lane, fusable = lane[rows], fusable[rows]
+    begins = ~fusable
+    begins[1:] |= lane[1:] != lane[:-1]
+    begins[:1] = True
+    chain = np.cumsum(begins)
+    found = fusable & (work["dur_ns"].to_numpy()[rows] >= least_ns)
+    chains = work["node", "dur_ns", "launch", "op"][rows[found]]
+    return chains.with_columns(chain=pl.Series(chain[found]))
 
 
 def _fused(chains: pl.DataFrame) -> Int64Array:

@@ -22,6 +22,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.nullable import are_among
 
 ID = "unfused-optimizer"
 _ADVICE = (
@@ -118,11 +119,13 @@ def _ranges(window: WindowView) -> pl.DataFrame:
 
 def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
     spans = window.spans(_ranges(window))
-    calls = window.calls.filter(
-        pl.col("event").is_in(window.work["launch"].drop_nulls().unique().implode())
-    )
+    work = window.work
+    if not len(spans):
+        return spans, work.clear()
+    calls = window.calls
     within = intervals.contains(spans, calls["start_ns"].to_numpy())
-    launched = window.work.filter(
-        pl.col("launch").is_in(calls.filter(pl.Series(within, dtype=pl.Boolean))["event"].implode())
-    )
-    return spans, launched
+    # A place of its own, which nothing is, for work without a known launch.
+    unknown = len(window.trace.columns("name_id"))
+    launches = are_among(calls["event"].filter(pl.Series(within)), unknown + 1)
+    launched = launches[work["launch"].fill_null(unknown).to_numpy()]
+    return spans, work.filter(pl.Series(launched))

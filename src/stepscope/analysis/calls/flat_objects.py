@@ -24,6 +24,7 @@ PAYS_FROM = 100_000
 _TEXTS_AT_ONCE = 100_000
 _SEPARATOR = "\0"  # occurs in no JSON text
 _MOST_DIGITS = 18  # always fit into 64 bits
+_MOST_PLACES = 16
 
 
 def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
@@ -39,47 +40,60 @@ def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     """
     if texts.has_nulls():
         return None
-    values = np.zeros((len(texts), len(keys)), np.int64)
-    present = np.zeros((len(texts), len(keys)), np.bool_)
+    values = np.zeros((len(keys), len(texts)), np.int64)
+    present = np.zeros((len(keys), len(texts)), np.bool_)
+    usual = np.full(_MOST_PLACES, -1, np.int64)
     wanted = np.frombuffer("".join(keys).encode("ascii"), np.uint8)
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
     read = in_machine_code(read_by_loop)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts.slice(first, _TEXTS_AT_ONCE)
-        data = np.frombuffer((some.str.join(_SEPARATOR).item() + _SEPARATOR).encode(), np.uint8)
-        rows = slice(first, first + len(some))
-        numbers, are_present = values[rows].reshape(-1), present[rows].reshape(-1)
-        if read(data, wanted, ends, len(some), numbers, are_present) != len(some):
+        joined: bytes = some.str.join(_SEPARATOR).cast(pl.Binary).item()
+        data = np.frombuffer(joined + _SEPARATOR.encode(), np.uint8)
+        until = first + len(some)
+        numbers, are_present = values.reshape(-1), present.reshape(-1)
+        if read(data, wanted, ends, first, until, len(texts), usual, numbers, are_present) != until:
             return None
-    columns = zip(keys, values.T.copy(), present.T.copy(), strict=True)
-    return pl.DataFrame([nullable(number, known, key) for key, number, known in columns])
+    columns = zip(keys, values, present, strict=True)
+    return pl.DataFrame(
+        [nullable(number, None if known.all() else known, key) for key, number, known in columns]
+    )
 
 
 def read_by_loop(
     data: npt.NDArray[np.uint8],
     wanted: npt.NDArray[np.uint8],
     ends: Int64Array,
-    texts: int,
+    row: int,
+    until: int,
+    rows: int,
+    usual: Written[np.int64],
     values: Written[np.int64],
     present: Written[np.bool_],
 ) -> int:
-    """Fills in numbers and returns how many objects were read; -1 at anything unexpected.
+    """Fills in numbers and returns the row after the last; -1 at anything unexpected.
 
     It stays inside the data, since it passes a zero byte only where it expects one, at the end of a
-    text: `at` moves past a byte that is known to be another, or past that one.
+    text: `at` moves past a byte that is known to be another, or past that one. No key holds a zero
+    byte, so what is the same as a key ends before the next one.
 
     Args:
         data: The texts, each followed by a zero byte.
-        wanted: The keys, one after the other.
+        wanted: The keys, one after the other, without zero bytes.
         ends: Where each key ends.
-        texts: The number of texts.
-        values: The numbers, by text and key.
+        row: The row of the first text.
+        until: The row after the last.
+        rows: How many rows there are in all, at least `until`.
+        usual: For each place in an object the number of the key that was last found there, or -1.
+            Texts resemble each other, so that key is looked for first.
+        values: The numbers of all rows, by key and row.
         present: Which of them there are.
     """
-    at, row = 0, 0
+    at = 0
     while at < len(data):
-        if row == texts:
+        if row == until:
             return -1
+        nth = 0
         while data[at] in (32, 9, 10, 13):
             at += 1
         if data[at] != 123:  # {
@@ -96,23 +110,35 @@ def read_by_loop(
                 return -1
             at += 1
             begin = at
-            while data[at] != 34:
-                if data[at] == 92 or data[at] < 32:  # an escape, or the end
-                    return -1
-                at += 1
             column = -1
-            first = 0
-            for number in range(len(ends)):
-                if ends[number] - first == at - begin:
-                    same = True
-                    for place in range(at - begin):
-                        if wanted[first + place] != data[begin + place]:
-                            same = False
+            if nth < len(usual) and usual[nth] >= 0:
+                key = usual[nth]
+                first = ends[key - 1] if key > 0 else 0
+                length = ends[key] - first
+                same = 0
+                while same < length and data[begin + same] == wanted[first + same]:
+                    same += 1
+                if same == length and data[begin + length] == 34:
+                    column = key
+                    at = begin + length
+            if column < 0:
+                while data[at] != 34:
+                    if data[at] == 92 or data[at] < 32:  # an escape, or the end
+                        return -1
+                    at += 1
+                first = 0
+                for number in range(len(ends)):
+                    if ends[number] - first == at - begin:
+                        same = 0
+                        while same < at - begin and wanted[first + same] == data[begin + same]:
+                            same += 1
+                        if same == at - begin:
+                            column = number
                             break
-                    if same:
-                        column = number
-                        break
-                first = ends[number]
+                    first = ends[number]
+                if nth < len(usual):
+                    usual[nth] = column
+            nth += 1
             at += 1
             while data[at] in (32, 9, 10, 13):
                 at += 1
@@ -145,7 +171,7 @@ def read_by_loop(
                 if digits == 0 or (data[begin] == 48 and (digits > 1 or is_negative)):
                     return -1
                 if column >= 0:
-                    place = row * len(ends) + column
+                    place = column * rows + row
                     if present[place]:
                         return -1
                     present[place] = True

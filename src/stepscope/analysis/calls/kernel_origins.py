@@ -60,9 +60,12 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     place = nearest(parent, is_place.to_numpy()[name_id])
     begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
     found = _at(place, begin)
-    forward = trace.derived.select("forward").collect()["forward"].fill_null(-1).to_numpy()
-    of_backward = _at(forward, _at(nearest(parent, forward >= 0), begin))
-    found = np.where(found >= 0, found, _at(place, of_backward))
+    missing = np.flatnonzero((found < 0) & (begin >= 0))
+    if len(missing):
+        forward = trace.derived.select("forward").collect()["forward"]
+        of_backward = nearest(parent, forward.is_not_null().to_numpy())[begin[missing]]
+        known = of_backward >= 0
+        found[missing[known]] = place[forward.gather(of_backward[known]).to_numpy()]
     labels = {name: _label(name) for name in text.filter(is_place).unique().to_list()}
     said = names_of_events(
         trace, pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()

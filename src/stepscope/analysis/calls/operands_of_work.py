@@ -21,6 +21,8 @@ from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
 _OPERANDS = r'"(?:Input |Concrete Inputs")'
@@ -42,13 +44,34 @@ def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False)
     columns = ["dims", "types", "concrete"] if concrete else ["dims", "types"]
     if trace.store is not None:  # in memory, any arguments are at hand
         known = operands_of_all_work(trace)
-        if concrete:
-            known = known.filter("has_formula")
-        asked = events.cast(pl.Int64).to_frame("event")
-        if asked["event"].drop_nulls().is_in(known["event"].implode()).all():
-            found = asked.join(known, on="event", how="left", maintain_order="left")
-            return found.select("event", pl.col(columns).cast(pl.String))
+        asked = events.cast(pl.Int64)
+        row = _rows_of(known, asked, with_formula=concrete)
+        if row is not None:
+            said = [known[name].gather(row).cast(pl.String) for name in columns]
+            return pl.DataFrame([asked.alias("event"), *said])
     return operands(trace, events, concrete=concrete).select("event", *columns)
+
+
+def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl.Series | None:
+    """The row of each event in `known`, null for null; None unless all are there.
+
+    Args:
+        known: What `operands_of_all_work` gives.
+        asked: Numbers of events.
+        with_formula: Whether only those with a formula count as there.
+    """
+    is_asked = asked.is_not_null().to_numpy()
+    if not len(known):
+        return None if is_asked.any() else pl.Series([None] * len(asked), dtype=pl.Int64)
+    events = known["event"].to_numpy()  # in order
+    number = asked.fill_null(0).to_numpy()
+    row = np.minimum(places(events, number), len(events) - 1)
+    is_known = events[row] == number
+    if with_formula:
+        is_known &= known["has_formula"].to_numpy()[row]
+    if not (is_known | ~is_asked).all():
+        return None
+    return nullable(row, is_asked if asked.has_nulls() else None, "row")
 
 
 @remembered

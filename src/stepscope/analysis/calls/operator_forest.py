@@ -24,6 +24,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.once import once_property
 from stepscope.trace.schema import Category
 
+_MOST_COUNTED = np.iinfo(np.int16).max
 _CATEGORIES = (Category.CPU_OP.value, Category.USER_ANNOTATION.value)
 
 
@@ -74,7 +75,10 @@ class OperatorForest:
     @once_property
     def _deepest_first(self) -> list[Int64Array]:
         """Rows that have a parent, by depth, the deepest first."""
-        return levels(self.depth, np.nonzero(self.depth > 0)[0])[::-1]
+        rows = np.flatnonzero(self.depth > 0)
+        is_shallow = int(self.depth.max(initial=0)) < _MOST_COUNTED
+        # numpy sorts 16-bit numbers by counting.
+        return levels(self.depth.astype(np.int16) if is_shallow else self.depth, rows)[::-1]
 
     def with_descendants(self, values: Int64Array) -> Int64Array:
         """For each row the sum of a value over the row and everything below it."""

@@ -75,6 +75,13 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     is_node = names_matching(trace, NODES, Category.CPU_OP)
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
     is_node &= ~is_evaluation
+    has_frames = names_that(
+        trace,
+        (pl.col("category") == Category.PYTHON_FUNCTION.value)
+        & (pl.col("raw_category") == "python_function"),
+    ).any()
+    if has_frames and not (is_frame | is_node).any():
+        return Recomputed(np.zeros(len(forest), np.bool_), BY_FRAMES)
     name_id = trace.columns("name_id").to_series().to_numpy()
     parent = parents_of_events(trace)
     events = forest.rows["event"].to_numpy()
@@ -85,10 +92,7 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     rows = np.zeros(len(forest), np.bool_)
     rows[inside] = again[name_id[deciding[inside]]]
     rows &= ~is_evaluation[forest.name_id]
-    has_frames = (pl.col("category") == Category.PYTHON_FUNCTION.value) & (
-        pl.col("raw_category") == "python_function"
-    )
-    if names_that(trace, has_frames).any():
+    if has_frames:
         return Recomputed(rows, BY_FRAMES)
     # Recomputation hangs right under the node that asked for it: those alone are worth reading.
     in_evaluation = inside & ~rows & ~is_evaluation[forest.name_id]

@@ -169,7 +169,7 @@ def settle_by_loops(
     marks = np.zeros(len(leaves), np.int8)
     in_machine_code(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
     marked = np.nonzero(marks)[0]
-    target = np.searchsorted(first_edge, marked, side="right") - 1
+    target = places(first_edge, marked, "right") - 1
     room = start[target] - leaves[marked]
     typical = np.zeros(len(EdgeKind), np.int64)
     for which in _WITH_TYPICAL_DELAYS:

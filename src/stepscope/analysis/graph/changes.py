@@ -21,6 +21,9 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 if TYPE_CHECKING:
     from stepscope.analysis.graph.step_graph import StepGraph
 
+_NO_LANE = -2
+"""No thread, and not what stands for a file without any."""
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -64,8 +67,8 @@ class Changes:
         _check(factor)
         graph = self.graph
         which = ~graph.is_gpu
-        if lanes is not None:
-            which &= np.isin(graph.lane, lanes)
+        if lanes is not None and not graph.host_lanes <= set(lanes):
+            which &= np.logical_or.reduce([graph.lane == lane for lane in lanes or (_NO_LANE,)])
         rows = np.nonzero(which)[0]
         inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
         less = inside - _scaled(inside, factor)
@@ -84,10 +87,13 @@ class Changes:
 
     def and_also(self, other: Changes) -> Changes:
         """Both changes at once: of each duration and delay the shorter one."""
+        delay = self.delay_ns
+        if other.delay_ns is not delay:
+            delay = np.minimum(delay, other.delay_ns)
         return Changes(
             self.graph,
             np.minimum(self.dur_ns, other.dur_ns),
-            np.minimum(self.delay_ns, other.delay_ns),
+            delay,
             self.is_kept & other.is_kept,
         )
 

@@ -159,7 +159,10 @@ def _add_stream_waits(
         mine = work.call_lane[heads] == lane
         last = places(times, work.call_start_ns[heads]) - 1
         asked |= mine & (last >= 0) & (times[np.maximum(last, 0)] > since)
-    waiting = np.union1d(order[asked[group]], recorded.unexplained)
+    waits = np.zeros(len(work), np.bool_)
+    waits[order[asked[group]]] = True
+    waits[recorded.unexplained] = True
+    waiting = np.flatnonzero(waits)
     for first, last_row in sorted(streams, key=lambda s: s[0] - s[1])[:_MOST_STREAMS]:
         others = waiting[
             ((waiting < first) | (waiting >= last_row))

@@ -15,8 +15,8 @@ from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import BoolArray, Intervals
-from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.model import Trace
 
 
@@ -60,6 +60,15 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     return work
 
 
+def numbers_on_threads(
+    trace: Trace, graph: StepGraph, condition: pl.Expr, lanes: Sequence[int] | None = None
+) -> Int64Array:
+    """The numbers of the events that `spans_of_threads` gives, in their own order."""
+    mine = graph.host_lanes
+    chosen = mine if lanes is None else mine & set(lanes)
+    return events_named(trace, condition, chosen, graph.host_window)
+
+
 def spans_of_threads(
     trace: Trace, graph: StepGraph, condition: pl.Expr, lanes: Sequence[int] | None = None
 ) -> pl.DataFrame:
@@ -74,21 +83,21 @@ def spans_of_threads(
     Returns:
         event, name_id, lane_id, start_ns, end_ns; in order of their starts.
     """
-    mine = set(distinct_groups(graph.lane[~graph.is_gpu]))
-    events = events_named(trace, condition, mine if lanes is None else mine & set(lanes))
+    events = numbers_on_threads(trace, graph, condition, lanes)
     # The graph has read these columns already, and the number of an event is its row.
     columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
     starts = columns["start_ns"].to_numpy()[events]
-    first, last = graph.host_window
-    within = np.flatnonzero((starts >= first) & (starts < last))
-    events = events[within[by_group_and_time(None, starts[within])]]
-    found = columns[events]
+    if (starts[1:] < starts[:-1]).any():
+        order = by_group_and_time(None, starts)
+        events, starts = events[order], starts[order]
     return pl.DataFrame(
-        [
-            pl.Series("event", events, pl.Int64),
-            *found["name_id", "lane_id", "start_ns"],
-            (found["start_ns"] + found["dur_ns"]).alias("end_ns"),
-        ]
+        {
+            "event": events,
+            "name_id": columns["name_id"].to_numpy()[events],
+            "lane_id": columns["lane_id"].to_numpy()[events],
+            "start_ns": starts,
+            "end_ns": starts + columns["dur_ns"].to_numpy()[events],
+        }
     )
 
 

@@ -60,13 +60,14 @@ def replay(changes: Changes) -> Replay:
     source = graph.source
     # Work that overlaps its predecessor on a stream keeps overlapping the same share of it.
     delay = changes.delay_ns
-    early = (delay < 0) & (source >= 0)
-    if early.any():
+    early = graph.early_edges
+    if delay is not graph.delay_ns:
+        early = np.flatnonzero((delay < 0) & (source >= 0))
+    if len(early):
         old, new = measured[source[early]], changes.dur_ns[source[early]]
         delay = delay.copy()
         delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
-    start = _starts(graph, delay, changes)
-    end = start + changes.dur_ns
+    start, end = _times(graph, delay, changes)
     ends = graph.step_rows.ends(end, len(graph.steps), graph.begin_ns)
     total = int(ends[-1]) - graph.begin_ns
     least = _least_total(changes, delay, total)
@@ -104,11 +105,11 @@ def host_alone_ns(changes: Changes, delay: Int64Array | None = None) -> int:
         dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns - _waits_for_backlog(changes)),
         is_kept=changes.is_kept & (graph.edge_kind != EdgeKind.SYNC),
     )
-    start = _starts(graph, changes.delay_ns if delay is None else delay, alone)
     rows = graph.host_rows
     if not len(rows):
         return 0
-    return int((start + alone.dur_ns)[rows].max() - start[rows].min())
+    start, end = _times(graph, changes.delay_ns if delay is None else delay, alone)
+    return int(end[rows].max() - start[rows].min())
 
 
 def _waits_for_backlog(changes: Changes) -> Int64Array:
@@ -123,15 +124,16 @@ def _waits_for_backlog(changes: Changes) -> Int64Array:
     return waits
 
 
-def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array:
+def _times(graph: StepGraph, delay: Int64Array, changes: Changes) -> tuple[Int64Array, Int64Array]:
+    """Start and end of each node."""
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
     if len(graph) >= COMPILED_PAYS_FROM:
         in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
-        return start
+        return start, end
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
     starts: Any = start.tolist()
     ends: Any = end.tolist()
     sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
-    return np.array(starts, np.int64)
+    return np.array(starts, np.int64), np.array(ends, np.int64)

@@ -49,6 +49,7 @@ import numpy.typing as npt
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.once import once_property
 
 ORIGIN = -1
@@ -121,6 +122,17 @@ class StepGraph:
         """Whether each node is GPU work."""
         is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
+
+    @once_property
+    def host_lanes(self) -> frozenset[int]:
+        """The threads that have pieces."""
+        return frozenset(distinct_groups(self.lane[~self.is_gpu]))
+
+    @once_property
+    def early_edges(self) -> Int64Array:
+        """Edges that leave nodes which end after the edge's target begins."""
+        early: Int64Array = np.flatnonzero((self.delay_ns < 0) & (self.source >= 0))
+        return early
 
     @once_property
     def target(self) -> Int64Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.work import StepWork
@@ -11,6 +10,7 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
+from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -72,7 +72,7 @@ def device_start(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int | No
         return int(work.start_ns.min())
     first = trace.device_steps.filter(
         pl.col("step") == chosen["step"][0],
-        pl.col("device").is_in(np.unique(work.device).tolist()),
+        pl.col("device").is_in(distinct_groups(work.device)),
     )
     return int(first["start_ns"].max()) if len(first) else None  # type: ignore[arg-type]
 

@@ -19,7 +19,12 @@ from stepscope.analysis.host.causes import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import is_call, is_operator, is_step
+from stepscope.analysis.selection.names import (
+    events_with_names,
+    is_call,
+    is_operator,
+    is_step,
+)
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
@@ -164,17 +169,18 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     cause_of = cause_of_names(names)
     events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
     name_id = events["name_id"].to_numpy()
-    cause = cause_of[name_id]
-    row = np.nonzero((cause != NO_CAUSE) & on_lanes(trace, events["lane_id"], lanes))[0]
-    # Files hold each thread's events more or less in order: this sort makes use of that.
+    row = events_with_names(trace, cause_of != NO_CAUSE, lanes)
     start = events["start_ns"].to_numpy()[row]
-    order = np.argsort(start, kind="stable")
-    row, start = row[order], start[order]
+    if (start[1:] < start[:-1]).any():
+        # Files hold each thread's events more or less in order: this sort makes use of that.
+        order = np.argsort(start, kind="stable")
+        row, start = row[order], start[order]
+    cause = cause_of[name_id[row]]
     end = start + events["dur_ns"].to_numpy()[row]
     lane = events["lane_id"].to_numpy()[row].astype(np.int64)
     is_work = _is_work(names)[name_id[row]]
     work = recorded_work(trace)
-    own = _with_blocking_copies(trace, work, row, cause[row])
+    own = _with_blocking_copies(trace, work, row, cause)
     own = _without_enclosing(own, lane, start, end, _marks_the_step(work, row, is_work))
     kept = own != NO_CAUSE
     if not kept.all():

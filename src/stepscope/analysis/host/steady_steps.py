@@ -39,8 +39,9 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import are_among
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import HOST_CALLS, mask_of
+from stepscope.trace.categories import HOST_CALLS, is_one_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -197,16 +198,16 @@ def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
     host = trace.steps.filter(~pl.col("is_empty"))
     if len(host) < LEAST_STEPS or host["step"][-1] != trace.steps["step"][-1]:
         return 0
-    events = trace.columns("category", "lane_id", "start_ns", "dur_ns")
-    is_work = mask_of(events, (Category.CPU_OP, *HOST_CALLS))
-    is_work &= events["lane_id"].to_numpy() == host["lane_id"][0]
-    is_work[trace.steps["event"].to_numpy()] = False
+    events = trace.columns("start_ns", "dur_ns")
+    is_work = is_one_of((Category.CPU_OP, *HOST_CALLS))
+    work = events_named(trace, is_work, (host["lane_id"][0],))
+    work = work[~are_among(trace.steps["event"], len(events))[work]]
     starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
-    begun = events["start_ns"].to_numpy()[is_work]
+    begun = events["start_ns"].to_numpy()[work]
     index = places(starts, begun, "right") - 1
     mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
     last = starts.copy()
-    over = begun + events["dur_ns"].to_numpy()[is_work]
+    over = begun + events["dur_ns"].to_numpy()[work]
     np.maximum.at(last, index[mine], over[mine])
     quiet = np.maximum(ends - last, 0)
     beyond = int(quiet[-1] - quiet[:-1].max())

@@ -193,12 +193,12 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     Raises:
         UnreadableInputError: There is work on more than `MOST_DEVICES`.
     """
-    # `event` is the row number, so rows are gathered instead of filtered and joined.
+    # `event` is the row number, so rows of columns in memory are gathered instead of joined.
     rows = np.flatnonzero(mask_of(trace.columns("category"), GPU_WORK))
     known = trace.columns(*_KEPT)[rows]
     # Few events are work: a store keeps those of each part, rather than the columns of all.
-    others = trace.events.filter(is_one_of(GPU_WORK)) if len(rows) else trace.events.head(0)
-    others_of_work = others.select(_OTHERS).collect()
+    is_work = is_one_of(GPU_WORK) if len(rows) else pl.lit(value=False)
+    others_of_work = trace.events.filter(is_work).select(_OTHERS).collect()
     event = pl.Series("event", rows, pl.Int64)
     table = pl.concat([event.to_frame(), known, others_of_work], how="horizontal").select(_COLUMNS)
     devices = table["device"].n_unique()

@@ -21,6 +21,7 @@ COMPILED_PAYS_FROM = 500_000
 """Number of events from which the compiled loop is used. Below, loading it takes longer."""
 _SORTING_TAKES = 8  # times as long as going through as many events
 _FEW_NAMES = 2**16
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 _LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
@@ -42,7 +43,10 @@ def is_step() -> pl.Expr:
 
 
 def events_named(
-    trace: Trace, condition: pl.Expr, lanes: Iterable[int] | None = None
+    trace: Trace,
+    condition: pl.Expr,
+    lanes: Iterable[int] | None = None,
+    within: tuple[int, int] | None = None,
 ) -> Int64Array:
     """The numbers of the events whose names meet a condition, in order.
 
@@ -52,19 +56,101 @@ def events_named(
         trace: The trace.
         condition: Of rows of `names`.
         lanes: Only events on these lanes.
+        within: Only events that begin at the first moment or later, and before the second.
     """
-    is_named = names_that(trace, condition)
+    return events_with_names(trace, names_that(trace, condition), lanes, within)
+
+
+def events_with_names(
+    trace: Trace,
+    is_named: BoolArray,
+    lanes: Iterable[int] | None = None,
+    within: tuple[int, int] | None = None,
+) -> Int64Array:
+    """The same where it is known for each row of `names` whether it is wanted."""
     if not is_named.any():
         return np.zeros(0, np.int64)
     by_name = _events_by_name(trace)
     events = by_name.of(is_named)
     if events is None:
+        if COMPILED_PAYS_FROM <= len(by_name.order) <= np.iinfo(np.int32).max:
+            return _selected(trace, is_named, lanes, within)
         events = np.flatnonzero(is_named[trace.columns("name_id")["name_id"].to_numpy()])
     if lanes is not None:
-        is_there = np.zeros(trace.lanes.height, np.bool_)
-        is_there[list(lanes)] = True
+        is_there = _are_there(trace, lanes)
         events = events[is_there[trace.columns("lane_id")["lane_id"].to_numpy()[events]]]
+    if within is not None:
+        begun = trace.columns("start_ns")["start_ns"].to_numpy()[events]
+        events = events[(begun >= within[0]) & (begun < within[1])]
     return events
+
+
+def _are_there(trace: Trace, lanes: Iterable[int] | None) -> BoolArray:
+    """For each lane whether it is one of some; None: all."""
+    if lanes is None:
+        return np.ones(trace.lanes.height, np.bool_)
+    is_there = np.zeros(trace.lanes.height, np.bool_)
+    is_there[list(lanes)] = True
+    return is_there
+
+
+def _selected(
+    trace: Trace,
+    is_named: BoolArray,
+    lanes: Iterable[int] | None,
+    within: tuple[int, int] | None,
+) -> Int64Array:
+    """`events_named` by one pass over all events, without a table of those on the way."""
+    names = ("name_id", "lane_id", "start_ns")
+    columns = (trace.columns(*names)[name].to_numpy() for name in names)
+    found = np.empty(len(trace.columns("name_id")), np.int32)
+    first, last = (_FIRST, _LAST) if within is None else within
+    count = in_machine_code(select_by_loop)(
+        *map(np.ascontiguousarray, columns),
+        is_named,
+        _are_there(trace, lanes),
+        first,
+        last,
+        within is not None,
+        found,
+    )
+    return found[:count].astype(np.int64)
+
+
+def select_by_loop(
+    name_id: npt.NDArray[np.uint32],
+    lane_id: npt.NDArray[np.uint32],
+    start_ns: Int64Array,
+    is_named: BoolArray,
+    is_there: BoolArray,
+    first: int,
+    last: int,
+    is_limited: bool,
+    found: Written[np.int32],
+) -> int:
+    """Fills in the numbers of the events with one of some names on some lanes; returns how many.
+
+    Args:
+        name_id: The name of each event, a number less than the length of `is_named`.
+        lane_id: Its lane, a number less than the length of `is_there`.
+        start_ns: Its start.
+        is_named: For each name whether it is wanted.
+        is_there: For each lane whether it is wanted.
+        first: When an event begins at the earliest, where that is limited.
+        last: Before when it begins.
+        is_limited: Whether it matters when events begin.
+        found: Room for as many numbers as there are events, of which each is written at most once.
+    """
+    count = 0
+    for event in range(len(name_id)):
+        if (
+            is_named[int(name_id[event])]
+            and is_there[int(lane_id[event])]
+            and (not is_limited or first <= start_ns[event] < last)
+        ):
+            found[count] = event
+            count += 1
+    return count
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +228,13 @@ def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
     ids = rows["name_id"]
     if ids.is_empty():
         return rows.select(told=told)["told"]
-    names = rows["name_id", "name"].lazy().unique("name_id").select("name_id", told=told).collect()
     row = ids.to_numpy()
-    place = np.zeros(int(row.max()) + 1, np.uint32)
-    place[names["name_id"].to_numpy()] = np.arange(len(names))
+    one = np.full(int(row.max()) + 1, -1, np.int64)
+    one[row] = np.arange(len(row))  # any row of each name
+    known = np.flatnonzero(one >= 0)
+    names = rows.select("name")[one[known]].select(told=told)
+    place = np.zeros(len(one), np.uint32)
+    place[known] = np.arange(len(known))
     return names["told"].gather(place[row])
 
 

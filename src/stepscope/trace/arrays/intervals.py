@@ -26,6 +26,8 @@ Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 COMPILED_PAYS_FROM = 50_000
 """Intervals of two sets from which the compiled loop is used. Below, loading it takes longer."""
+COVERING_PAYS_FROM = 50_000
+"""The same of windows, for how much a set covers of each."""
 _WIDEST = 2**62
 """A run and a value are put together in one number below this."""
 
@@ -321,7 +323,83 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
     Windows can be steps or single events. They may overlap and be in any order. O(log n) each.
     """
     first, last = _int64(starts), _int64(ends)
+    if len(first) < COVERING_PAYS_FROM or not len(intervals):
+        return covered_vectorised(intervals, first, last)
+    before = np.zeros(len(intervals) + 1, np.int64)
+    np.cumsum(intervals.lengths, out=before[1:])
+    found = np.empty(len(first), np.int64)
+    in_machine_code(cover_by_loop)(
+        *map(np.ascontiguousarray, (intervals.starts, intervals.ends, before, first, last)), found
+    )
+    return found
+
+
+def covered_vectorised(intervals: Intervals, first: Int64Array, last: Int64Array) -> Int64Array:
+    """`covered` with numpy alone."""
     return covered_before(intervals, np.maximum(first, last)) - covered_before(intervals, first)
+
+
+def cover_by_loop(
+    starts: Int64Array,
+    ends: Int64Array,
+    before: Int64Array,
+    first: Int64Array,
+    last: Int64Array,
+    found: Written[np.int64],
+) -> None:
+    """Fills in `covered`. Windows that follow one another are found from where the last one was.
+
+    `low` and `high` are from 0 to the number of intervals. Intervals are only looked at where a
+    comparison just before, or a search that ended above it, says that they are there.
+
+    Args:
+        starts: The starts of the set.
+        ends: Its ends, as many.
+        before: The length of all intervals before each, and of all: one number more.
+        first: Where each window begins.
+        last: Where it ends, as many.
+        found: As many numbers as windows.
+    """
+    number = len(starts)
+    low = 0
+    for row in range(len(first)):
+        begin, end = first[row], last[row]
+        # The first interval that ends after the window begins.
+        bottom, top, step = low, low, 1
+        if low > 0 and ends[low - 1] > begin:
+            bottom, top = 0, low - 1
+        else:
+            while top < number and ends[top] <= begin:
+                bottom = top + 1
+                top += step
+                step *= 2
+            top = min(top, number)
+        while bottom < top:
+            middle = (bottom + top) >> 1
+            if ends[middle] <= begin:
+                bottom = middle + 1
+            else:
+                top = middle
+        low = bottom
+        # The first that begins no sooner than the window ends.
+        bottom, top, step = low, low, 1
+        while top < number and starts[top] < end:
+            bottom = top + 1
+            top += step
+            step *= 2
+        top = min(top, number)
+        while bottom < top:
+            middle = (bottom + top) >> 1
+            if starts[middle] < end:
+                bottom = middle + 1
+            else:
+                top = middle
+        high = bottom
+        length = 0
+        if high > low and end > begin:
+            length = before[high] - before[low]
+            length -= max(begin - starts[low], 0) + max(ends[high - 1] - end, 0)
+        found[row] = length
 
 
 def clip_by_windows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import polars as pl
 
@@ -20,3 +21,18 @@ def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: s
     if present is None:
         return column
     return column.zip_with(pl.Series(present), pl.Series([None], dtype=column.dtype))
+
+
+def are_among(numbers: pl.Series, length: int) -> npt.NDArray[np.bool_]:
+    """For each number from 0 to `length` - 1, such as that of an event, whether a column has it.
+
+    To look numbers up in this is far quicker than to hash them, even where they are few of many.
+
+    Args:
+        numbers: The column; nulls are none of them.
+        length: How many numbers there are.
+    """
+    found = np.zeros(length, np.bool_)
+    present = numbers.filter(numbers.is_not_null()) if numbers.has_nulls() else numbers
+    found[present.to_numpy()] = True
+    return found

@@ -72,6 +72,19 @@ def test_clip_and_complement(pairs, start, end):
     assert as_set(iv.complement(a, start, end)) == window - moments(pairs)
 
 
+@pytest.mark.parametrize("threshold", [1, 10**9])
+def test_few_and_many_windows_are_covered_alike(monkeypatch, threshold):
+    monkeypatch.setattr(iv, "COVERING_PAYS_FROM", threshold)
+    random = np.random.default_rng(5)
+    starts = random.integers(0, 10**12, 400)
+    a = iv.merge(starts, starts + random.integers(0, 10**10, 400))
+    first = np.concatenate((np.sort(starts), starts[::3], [0, 10**13]))
+    last = first + random.integers(-10, 10**10, len(first))
+    inside = [iv.intersection(a, iv.merge([s], [e])) for s, e in zip(first, last, strict=True)]
+    assert iv.covered(a, first, last).tolist() == [one.total_ns for one in inside]
+    assert iv.covered(iv.empty(), first, last).tolist() == [0] * len(first)
+
+
 @given(PAIRS, PAIRS)
 def test_coverage_of_many_windows(pairs, windows):
     a = merged(pairs)
@@ -81,6 +94,12 @@ def test_coverage_of_many_windows(pairs, windows):
     before = [len({m for m in moments(pairs) if m < s}) for s in starts]
     assert iv.covered_before(a, starts).tolist() == before
     assert iv.contains(a, starts).tolist() == [s in moments(pairs) for s in starts]
+
+    length_before = np.concatenate(([0], np.cumsum(a.lengths)))
+    found = np.full(len(windows), -1, np.int64)
+    bounds = (np.array(times, np.int64) for times in (starts, ends))
+    iv.cover_by_loop(a.starts, a.ends, length_before, *bounds, found)
+    assert found.tolist() == expected
 
     number, part_starts, part_ends = iv.clip_by_windows(a, starts, ends)
     for index, window in enumerate(windows):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.ordering import by_group, by_group_and_time
 
 ROWS = st.lists(
     st.tuples(
@@ -34,3 +34,10 @@ def test_without_groups_and_ties_the_given_order_decides(rows):
     grouped = sorted(range(len(rows)), key=lambda row: (rows[row][0], rows[row][1]))
     group = np.array([row[0] for row in rows], np.uint32)
     assert by_group_and_time(group, time).tolist() == grouped
+
+
+@given(st.lists(st.integers(0, 3) | st.integers(0, 2**32 - 1), max_size=40))
+def test_rows_of_one_group_keep_their_order(groups):
+    expected = sorted(range(len(groups)), key=lambda row: groups[row])
+    for dtype in (np.uint32, np.int64):
+        assert by_group(np.array(groups, dtype)).tolist() == expected
