@@ -218,6 +218,9 @@ def _judge_window(
         _prepare(trace, asked, beside)
         view = WindowView(trace, asked, request.baseline)
         host = partition_host(trace, view.scope.steps)
+        if view.has_gpu:
+            # Neither is needed for the other, nor for timeline and idle time.
+            beside.prepare(lambda: view.path, partial(summarise_compute, view))
         device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
         meeting = alone.meeting
         if meeting.window != window.index:

@@ -8,8 +8,7 @@ the retained memory into ever more mappings, and a fault has to find and clear t
 
 All threads share one such pool. With one each, as is the default, what the threads of the reader
 retained would serve nothing after loading. polars has an allocator of its own, jemalloc, with four
-pools per processor by default; it gets one for two processors. It also keeps what was freed for ten
-seconds: with the settings of polars, the system has to clear nearly twice as many pages.
+pools per processor by default; it gets one for two processors.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
-_KEPT_MS = 10_000
 _HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 _JEMALLOC = "_RJEM_MALLOC_CONF"
 """Options of the allocator in polars, which reads them when it is imported."""
@@ -41,7 +39,7 @@ def keep_freed_memory() -> None:
     mallopt(_ARENA_MAX, 1)
     os.environ.setdefault(_HUGE_PAGES, "0")
     pools = max(1, (os.cpu_count() or 1) // 2)
-    os.environ.setdefault(_JEMALLOC, f"narenas:{pools},dirty_decay_ms:{_KEPT_MS},muzzy_decay_ms:-1")
+    os.environ.setdefault(_JEMALLOC, f"narenas:{pools}")
 
 
 def return_freed_memory() -> None:
