@@ -13,12 +13,24 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Array = TypeVar("Array", bound="np.ndarray[Any, Any]")
 
 as_long = cast("Callable[[Any], int]", np.int64)
 """A number as a signed one of 64 bits: of unsigned and signed ones together numba makes floats."""
 
 _UNKNOWN_TO_NUMBA: list[Callable[..., Any]] = []
 _TELLING = threading.Lock()
+
+
+def read_only(array: Array) -> Array:
+    """The same array, as one that cannot be written to.
+
+    To numba, arrays that can be written to are of another type than others, and it compiles a loop
+    for each. What a loop only reads may have come as either: from a column it is read-only.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def callable_from_loops(function: Function) -> Function:

@@ -17,6 +17,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
+from stepscope.memory.arithmetic import read_only
 from stepscope.memory.replay.arrays import Int64Array, largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import state_at
@@ -197,16 +198,17 @@ class _Run:
         reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
         addresses, sizes = self._initial_blocks()
         served = np.zeros(count, np.bool_)
-        divisions = np.array(self.settings.power2_divisions, np.int64)
+        divisions = read_only(np.array(self.settings.power2_divisions, np.int64))
+        columns = (operations.what, operations.size, operations.place, operations.allocation)
+        asked = [read_only(column) for column in columns]
+        given = read_only(machine.given_sizes), read_only(machine.given_addresses)
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
         at, status = 0, NEEDS_ROOM
         while status == NEEDS_ROOM:
             at, status = compiled_run()(
-                operations.what, operations.size, operations.place, operations.allocation, at,
-                is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
-                divisions, machine.groups, machine.ages, machine.of_allocation,
-                machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
-                sizes, served,
+                *asked, at, is_tried, machine.blocks, machine.free, machine.voids, machine.numbers,
+                config, divisions, machine.groups, machine.ages, machine.of_allocation, *given,
+                reserved, allocated, addresses, sizes, served,
             )  # fmt: skip
             if status == NEEDS_ROOM:
                 machine.grow()

@@ -141,6 +141,8 @@ def rows_from_events(events: list[Event], offsets: list[int], problems: Problems
     flags = np.zeros(len(events), np.uint32)
     of_each: Iterable[tuple[Any, ...]] = zip(*events, strict=True) if events else [()] * 14
     phases, words, categories, pids, tids, *numbers, args = of_each
+    named: Iterable[NamePair] = zip(words, categories, strict=True)
+    places: Iterable[LanePair] = zip(pids, tids, strict=True)
     time_ns, dur_ns, flow_id, correlation, external_id, device, stream, size = numbers
 
     def column(
@@ -154,8 +156,8 @@ def rows_from_events(events: list[Event], offsets: list[int], problems: Problems
 
     return Rows(
         phase=np.array([phase_code(phase) for phase in phases], np.uint8),
-        name=_numbered(zip(words, categories, strict=True), names),
-        lane=_numbered(zip(pids, tids, strict=True), lanes),
+        name=_numbered(named, names),
+        lane=_numbered(places, lanes),
         time_ns=column(time_ns, HAS_TIME, np.int64),
         dur_ns=column(dur_ns, HAS_DURATION, np.int64),
         flow_id=column(flow_id, HAS_FLOW, np.uint64),
