@@ -337,7 +337,8 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
         The same rows in the same order.
     """
     told = _KNOWN.of(names)
-    return names.drop("kind", "group", strict=False).with_columns(
+    others = names[[column for column in names.columns if column not in ("kind", "group")]]
+    return others.with_columns(
         pl.Series("kind", [kind for kind, _ in told], dtype=KIND),
         pl.Series("group", [group for _, group in told], dtype=pl.String),
     )

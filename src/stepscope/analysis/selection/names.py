@@ -212,8 +212,8 @@ def order_by_loop(
 
 def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:
     """For each row of `names` whether it meets a condition; not where the condition is null."""
-    met = trace.name_rows.select(condition.fill_null(value=False).alias("met"))["met"]
-    found: BoolArray = met.to_numpy()
+    met = trace.name_rows.select(condition.alias("met"))["met"]
+    found: BoolArray = (met.fill_null(value=False) if met.null_count() else met).to_numpy()
     return found
 
 

@@ -18,7 +18,7 @@ def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: s
         name: Name of the column.
     """
     column = pl.Series(name, values)
-    if present is None:
+    if present is None or present.all():
         return column
     return column.zip_with(pl.Series(present), pl.Series([None], dtype=column.dtype))
 

@@ -1,8 +1,8 @@
 """Reads Chrome traces, as written by PyTorch's recorder Kineto and other tools, into tables.
 
 Two readers for the list of events produce the same rows. The tolerant one (`event_text.py`), in
-Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about fifteen
-times faster, and falls back to the tolerant one for anything it does not recognise.
+Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about
+fifteen times faster, and falls back to the tolerant one for anything it does not recognise.
 """
 
 from __future__ import annotations
