@@ -1,7 +1,11 @@
 """Arrays as parameters of translated functions.
 
 `npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it writes to
-as well. They have one dimension, contiguous elements, and integers or truth values.
+as well. They have one dimension, contiguous elements, and integers or truth values. A parameter may
+also be a tuple of arrays.
+
+Where elements are a type variable, whoever asks for the machine code says which type it stands for
+(`loops.in_machine_code`), and functions that are called from there have the same.
 
 Importing this module does not import llvmlite.
 """

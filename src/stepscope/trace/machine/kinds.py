@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ class Kind:
 
     def can_be(self, wanted: Kind) -> bool:
         """Whether a value of this type can be passed where another is wanted."""
+        if self.parts and len(self.parts) == len(wanted.parts):
+            return all(map(Kind.can_be, self.parts, wanted.parts))
         if self.elements is None or wanted.elements is None:
             return self == wanted
         is_written = self.elements.are_written or not wanted.elements.are_written
@@ -83,9 +86,27 @@ def array_of(dtype: np.dtype[Any], *, are_written: bool) -> Kind:
     return Kind(name, form, elements=Elements(dtype, kind, are_written))
 
 
-def forms_of(kind: Kind) -> list[Any]:
-    """Returns the forms in which functions take a value: arrays are two numbers."""
-    return [LONG.form, LONG.form] if kind.elements else [kind.form]
+def passed_as(kind: Kind) -> Iterator[Kind]:
+    """Yields what a value is passed as: items of tuples one by one, and arrays as two numbers."""
+    if kind.elements:
+        yield from (LONG, LONG)
+    elif kind.parts:
+        for part in kind.parts:
+            yield from passed_as(part)
+    else:
+        yield kind
+
+
+def holds_arrays(kind: Kind) -> bool:
+    """Whether a value is an array, or a tuple that holds one."""
+    return kind.elements is not None or any(map(holds_arrays, kind.parts))
+
+
+def each(change: Callable[..., Any], *codes: Any) -> Any:
+    """Applies a function to the numbers that values consist of (`Value.code`), side by side."""
+    if isinstance(codes[0], tuple):
+        return tuple(each(change, *items) for items in zip(*codes, strict=True))
+    return change(*codes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,8 @@ class Value:
 
     Attributes:
         kind: Its type.
-        code: The value in LLVM.
+        code: The value in LLVM; of an array a tuple of its address and length, of a tuple one of
+            the items.
     """
 
     kind: Kind
