@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from stepscope.trace.machine.called import callable_from_loops as callable_from_machine_code
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 as_long = cast("Callable[[Any], int]", np.int64)
@@ -24,7 +26,7 @@ _TELLING = threading.Lock()
 def callable_from_loops(function: Function) -> Function:
     """Marks a function that compiled loops call, and that Python can call as it stands."""
     _UNKNOWN_TO_NUMBA.append(function)
-    return function
+    return callable_from_machine_code(function)
 
 
 def compiled(function: Function) -> Function:
