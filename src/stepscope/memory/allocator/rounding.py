@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.allocator.settings import INTERVALS, MIB
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 from stepscope.trace.machine.loops import in_machine_code
 
 LEAST_BYTES = 512

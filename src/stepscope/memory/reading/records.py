@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, Arrays, Handle
 from stepscope.memory.reading.values import MISSING, integer_at
 from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.schema import ACTION, BLOCK_STATE, Action, BlockState
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _ACTION, _ADDR, _DEVICE_FREE = NUMBERS["action"], NUMBERS["addr"], NUMBERS["device_free"]
 _SIZE, _STREAM, _TIME_US = NUMBERS["size"], NUMBERS["stream"], NUMBERS["time_us"]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.records import length_of
 from stepscope.memory.reading.tree import DICT, Arrays, Handle
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
 from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
 NO_STACK = 2**32 - 1

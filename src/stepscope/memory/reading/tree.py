@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import callable_from_loops
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 LIST, TUPLE, DICT = 1, 2, 3
 """Kinds of containers."""

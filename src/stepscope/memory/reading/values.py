@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, JSON, Tree
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, text_of_word
+from stepscope.trace.machine.called import callable_from_loops
 
 MISSING = -(2**63)
 """Stands for a number that is not there, is no whole number, or does not fit 64 bits."""

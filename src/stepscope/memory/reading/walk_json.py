@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import (
     CHUNKS,
     CONTAINERS,
@@ -35,6 +35,7 @@ from stepscope.memory.reading.tree import (
 from stepscope.memory.reading.values import json_string_end
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 # What comes next, kept in the state in place of the memo's length, which JSON has not.
 EXPECTING = 6

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import (
     BAD_TARGET,
     CHUNKS,
@@ -49,6 +49,7 @@ from stepscope.memory.reading.tree import (
 )
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
 _EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29

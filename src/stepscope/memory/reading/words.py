@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
+from stepscope.trace.machine.called import callable_from_loops
 
 UNSET = 0  # a memo entry without a value; no value has this number
 NONE, TRUE, FALSE = 1, 2, 3

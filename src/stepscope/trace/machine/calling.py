@@ -103,7 +103,7 @@ def _pass(passed: list[int], argument: Any, name: str, kind: Kind) -> None:
         passed.append(int(argument))
     else:
         _check(argument, name, kind.elements)
-        passed += argument.ctypes.data, len(argument)
+        passed += argument.ctypes.data, *argument.shape
 
 
 def _check(array: Any, name: str, elements: Elements) -> None:
@@ -112,9 +112,11 @@ def _check(array: Any, name: str, elements: Elements) -> None:
     Raises:
         TypeError: It does not.
     """
-    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype and array.ndim == 1
+    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype
+    is_fit = is_fit and array.ndim == elements.dimensions
     if not is_fit or not (array.flags.c_contiguous and array.flags.aligned):
-        raise TypeError(f"{name} is no contiguous array of {elements.dtype} with one dimension")
+        shape = "one dimension" if elements.dimensions == 1 else "two dimensions"
+        raise TypeError(f"{name} is no contiguous array of {elements.dtype} with {shape}")
     if elements.are_written and not array.flags.writeable:
         raise TypeError(f"{name} is read-only")
 

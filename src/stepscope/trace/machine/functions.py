@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
-from stepscope.trace.machine.arrays import WRITTEN
+from stepscope.trace.machine.arrays import TWO_DIMENSIONAL, WRITTEN
 from stepscope.trace.machine.called import is_callable_from_loops
 from stepscope.trace.machine.kinds import (
     LONG,
@@ -92,9 +92,10 @@ def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
     if origin is tuple:
         return tuple_of(tuple(kind_of(part, element) for part in arguments))
     if origin is Annotated and WRITTEN in arguments:
-        return _array_of(arguments[0], element, are_written=True)
+        dimensions = 2 if TWO_DIMENSIONAL in arguments else 1
+        return _array_of(arguments[0], element, are_written=True, dimensions=dimensions)
     if origin is np.ndarray:
-        return _array_of(hint, element, are_written=False)
+        return _array_of(hint, element, are_written=False, dimensions=1)
     if hint not in _KINDS:
         raise UntranslatableError(f"values of {hint}")
     return _KINDS[hint]
@@ -106,11 +107,13 @@ def _meant(hint: Any) -> Any:
     return hint if value is None else value[typing.get_args(hint)]
 
 
-def _array_of(hint: Any, element: np.dtype[Any] | None, *, are_written: bool) -> Kind:
+def _array_of(
+    hint: Any, element: np.dtype[Any] | None, *, are_written: bool, dimensions: int
+) -> Kind:
     """Returns the type that `npt.NDArray[...]` means."""
     (named,) = typing.get_args(typing.get_args(_meant(hint))[1])
     if isinstance(named, TypeVar):
         if element is None or element not in map(np.dtype[Any], named.__constraints__):
             raise UntranslatableError(f"arrays of {named} as {element}")
         named = element
-    return array_of(np.dtype(named), are_written=are_written)
+    return array_of(np.dtype(named), are_written=are_written, dimensions=dimensions)

@@ -5,7 +5,8 @@ results; assignments, `if`, `while`, `for` over `range`, `break`, `continue`, `r
 bits, comparisons, `and`, `or`, `not`, `x if y else z`, `in` a tuple; `min` and `max` of two;
 `np.uint64(...)`, `int(...)` and `as_long(...)`; constants of their modules; instructions, and each
 other; and arrays that are parameters (see `arrays.py`), alone or in tuples: `array[index]`,
-`array[index] = value`, `len(array)`, and passing them on. What is assigned to `_` is not kept.
+`array[index] = value`, `table[row, column]`, `len(array)`, and passing them on. What is assigned to
+`_` is not kept.
 
 Differences from Python: numbers wrap at 64 bits, `and` and `or` give truth values, signed and
 unsigned numbers do not mix, only unsigned ones can be divided, and a variable has one type.
@@ -47,6 +48,7 @@ from stepscope.trace.machine.kinds import (
     UntranslatableError,
     Value,
     each,
+    passed_as,
     tuple_of,
 )
 
@@ -141,7 +143,7 @@ def _assigned_in(part: ast.AST) -> list[str]:
 def _taken(kind: Kind, codes: Iterator[Any]) -> Any:
     """Returns a parameter's value, out of what it is passed as (`kinds.passed_as`)."""
     if kind.elements:
-        return next(codes), next(codes)
+        return tuple([next(codes) for _ in passed_as(kind)])
     if kind.parts:
         return tuple([_taken(part, codes) for part in kind.parts])
     return next(codes)
@@ -384,19 +386,32 @@ class _Body:
     def _element(self, expression: ast.Subscript) -> tuple[Elements, Any]:
         """Finds an element of an array: what the array consists of, and where the element is."""
         array = self._value(expression.value)
-        index = self._long(expression.slice)
-        if array.kind.elements is None:
+        elements = array.kind.elements
+        if elements is None:
             raise self._refusal(expression, f"an element of {array.kind.name}")
+        index = expression.slice
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        if len(parts) != elements.dimensions:
+            raise self._refusal(expression, f"{len(parts)} indices of {array.kind.name}")
+        address, *lengths = array.code
+        place: Any = None
+        for part, length in zip(parts, lengths, strict=True):
+            code = self._index(expression, part, length)
+            before = None if place is None else self._builder.mul(place, length)
+            place = code if before is None else self._builder.add(before, code)
+        return elements, place_of(self._builder, elements, address, place)
+
+    def _index(self, expression: ast.Subscript, part: ast.expr, length: Any) -> Any:
+        """Returns an index, after a check that ends the function unless it is inside."""
+        index = self._long(part)
         # A negation of a constant is an instruction, not a constant.
-        is_negated = isinstance(expression.slice, ast.UnaryOp)
+        is_negated = isinstance(part, ast.UnaryOp)
         if is_negated or (isinstance(index, ir.Constant) and index.constant < 0):
             raise self._refusal(expression, "a negative index")
-        elements = array.kind.elements
-        address, length = array.code
         # Negative numbers are large ones without a sign.
         is_inside = self._builder.icmp_unsigned("<", index, length)
         self._ending.end_unless(self._builder, is_inside, self._line_of(expression))
-        return elements, place_of(self._builder, elements, address, index)
+        return index
 
     def _write(self, target: ast.AST, elements: Elements, place: Any, value: Value) -> None:
         if not elements.are_written:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace.machine import build
-from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.arrays import Written, WrittenTable
 from stepscope.trace.machine.called import callable_from_loops, is_callable_from_loops
 from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.kinds import UntranslatableError
@@ -162,6 +162,81 @@ def test_code_is_compiled_anew_if_a_constant_of_a_called_function_changes(
     monkeypatch.setattr(sys.modules[__name__], "STEP", 9)
     assert call(np.uint32) == 9
     assert [name.rpartition(".")[2] for name in made] == ["uint32", "int64", "uint32"]
+
+
+@callable_from_loops
+def move(table: WrittenTable[Number], row: int, to: int) -> None:
+    table[row, to] += table[to & 1, row]
+
+
+def mix(table: WrittenTable[Number], row: int, column: int, value: int) -> int:
+    """Elements that are read, set, changed in place, and those of a table that is passed on."""
+    table[row, column] = table[0, 0] + value
+    table[len(table) - 1, 0] = table[row, column] if value & 1 else 7
+    if row < 2 and column < 2:
+        move(table, row, column)
+    return table[row, column] * 10 + len(table)
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.int64])
+@settings(deadline=None)
+@given(
+    rows=st.integers(2, 4),
+    columns=st.integers(2, 4),
+    row=st.one_of(st.integers(-2, 5), st.sampled_from([2**62, -(2**63), 2**63 - 1])),
+    column=st.one_of(st.integers(-2, 5), st.sampled_from([2**61, -(2**63), 2**63 - 1])),
+    value=st.integers(0, 99),
+)
+def test_tables_are_as_in_python_and_checked_by_row_and_by_column(
+    kind, rows, columns, row, column, value
+) -> None:
+    around = np.arange(100, 130, dtype=kind)  # what lies around the table
+    before = around.copy()
+    table = around[7 : 7 + rows * columns].reshape(rows, columns)
+    loop = in_machine_code(mix, np.dtype(kind))
+    if 0 <= row < rows and 0 <= column < columns:
+        expected = before[7 : 7 + rows * columns].reshape(rows, columns)
+        assert loop(table, row, column, value) == mix(expected, row, column, value)
+    else:
+        with pytest.raises(IndexError, match="an index outside an array"):
+            loop(table, row, column, value)
+    assert around.tolist() == before.tolist()
+
+
+def first_row(table: WrittenTable[np.int64]) -> int:
+    return table[0]
+
+
+def too_many(values: npt.NDArray[np.int64]) -> int:
+    return values[0, 0]
+
+
+def last_column(table: WrittenTable[np.int64]) -> int:
+    return table[0, -1]
+
+
+def passes_a_table(table: WrittenTable[np.int64]) -> None:
+    writes((table, table))
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (first_row, "1 indices of a written table of int64"),
+        (too_many, "2 indices of an array of int64"),
+        (last_column, "a negative index"),
+        (passes_a_table, r"a call with \(a written table of int64, a written table of int64\)"),
+    ],
+)
+def test_other_uses_of_tables_are_refused(function, why) -> None:
+    with pytest.raises(UntranslatableError, match=why):
+        translated(function)(np.zeros((2, 2), np.int64))
+
+
+@pytest.mark.parametrize("table", [np.zeros(4, np.int64), np.zeros((2, 4), np.int64)[:, ::2]])
+def test_arrays_that_are_no_tables_are_refused(table) -> None:
+    with pytest.raises(TypeError, match="no contiguous array of int64 with two dimensions"):
+        in_machine_code(mix, np.dtype(np.int64))(table, 0, 0, 0)
 
 
 @translated
