@@ -36,6 +36,7 @@ from stepscope.trace.derive.links import (
 )
 from stepscope.trace.derive.nesting import (
     COMPILED_PAYS_FROM,
+    NarrowNesting,
     RowNumbers,
     clock_resolution_ns,
     nest_narrow,
@@ -115,9 +116,9 @@ def _derive(
     """Derives in two threads: what does not depend on nesting is found beside it."""
     linking = beside.begin(partial(link_launches, tables.events))
     finding_steps = beside.begin(partial(steps_and_places, tables, host))
-    nesting = _nest(tables)
+    nesting, around = _nest(tables)
     launches = linking()
-    operator = link_operators(tables, launches.launch, nesting.around)
+    operator = link_operators(tables, launches.launch, around)
     steps, host_index = finding_steps()
     # There are very many events, so columns are narrow, and what links events is dropped.
     tables = replace(tables, events=tables.events.drop("correlation", "external_id"))
@@ -126,7 +127,7 @@ def _derive(
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
     linking_backward = beside.begin(partial(link_forward, tables, args))
-    group, kind = _kind_and_group(tables, args, nesting.around, launches.launch)
+    group, kind = _kind_and_group(tables, args, around, launches.launch)
 
     work = np.flatnonzero(is_work)
     cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
@@ -194,19 +195,8 @@ def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> Bo
     return found
 
 
-@dataclass(frozen=True)
-class _Nested:
-    """How events nest, row for row: as `NarrowNesting`, with the innermost operator around each."""
-
-    parent: RowNumbers
-    depth: npt.NDArray[np.int32]
-    self_ns: Int64Array
-    crossing: BoolArray
-    around: RowNumbers
-
-
-def _nest(tables: Tables) -> _Nested:
-    """Nests host events; all other events are roots."""
+def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
+    """Nests host events, and finds the innermost operator around each; others are roots."""
     events = tables.events
     rows = np.flatnonzero(~mask_of(events, _NOT_NESTED))
     start = events["start_ns"].to_numpy()
@@ -224,7 +214,7 @@ def _nest(tables: Tables) -> _Nested:
     if around is None:
         wide = found.parent.astype(np.int64, copy=False)
         around = nearest_above(wide, None, is_around).astype(found.parent.dtype, copy=False)
-    return _Nested(found.parent, found.depth, found.self_ns, found.crossing, around)
+    return found, around
 
 
 def _step_of(
