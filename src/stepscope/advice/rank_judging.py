@@ -270,7 +270,7 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
-    if len(trace.columns("name_id")) >= PAYS_FROM_EVENTS:
+    if trace.event_count >= PAYS_FROM_EVENTS:
         return_freed_memory()  # the graph took more than the rules do
     return _with_findings(summary, subject, beside)
 

@@ -139,6 +139,11 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
+    def event_count(self) -> int:
+        """How many rows `events` has: more by one than the number of the last event."""
+        return int(self.events.select(pl.len()).collect().item())
+
+    @once_property
     def name_rows(self) -> pl.DataFrame:
         """`names` in memory: read once, because most analyses ask which names they look for."""
         return self.names.collect()
@@ -186,7 +191,7 @@ class Trace:
                 derived = derive(self._tables_to_derive(), steps, self._read_told)
             if self.derived_files is None:
                 return derived
-            if len(self.columns("name_id")) < BESIDE_FROM_EVENTS:
+            if self.event_count < BESIDE_FROM_EVENTS:
                 return self.derived_files.keep(derived)
             return TablesBeingCached(self.derived_files, derived)
 
