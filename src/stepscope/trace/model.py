@@ -18,6 +18,7 @@ from stepscope.trace.derive.columns import (
     looks_into_flows,
 )
 from stepscope.trace.derive.main_thread import find_main_lane
+from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.told import Told, read_told
 from stepscope.trace.derive.unannotated import describe
@@ -244,6 +245,18 @@ class Trace:
             return tables.columns.select(names).collect()[events]
         rows = tables.narrow.select(names)[events]
         return rows.cast({name: DERIVED[name] for name in names})
+
+    def derived_numbers(self, name: str) -> pl.Series:
+        """Returns a derived column of numbers of events, in 32 bits where that is enough.
+
+        Args:
+            name: "parent", "launch", "op" or "forward".
+        """
+        tables = self._derived_tables
+        if tables.narrow is not None:
+            return tables.narrow[name]
+        number = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
+        return tables.columns.select(pl.col(name).cast(number)).collect().to_series()
 
     @property
     def device_steps(self) -> pl.DataFrame:

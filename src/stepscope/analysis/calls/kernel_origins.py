@@ -18,7 +18,9 @@ from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.derive.ancestors import nearest
+from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -57,12 +59,12 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     )
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    place = nearest(parent, is_place.to_numpy()[name_id])
+    place = nearest(parent, looked_up(is_place.to_numpy(), name_id))
     begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
     found = _at(place, begin)
     missing = np.flatnonzero((found < 0) & (begin >= 0))
     if len(missing):
-        forward = trace.derived.select("forward").collect()["forward"]
+        forward = trace.derived_numbers("forward")
         of_backward = nearest(parent, forward.is_not_null().to_numpy())[begin[missing]]
         known = of_backward >= 0
         found[missing[known]] = place[forward.gather(of_backward[known]).to_numpy()]
@@ -96,7 +98,7 @@ def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
     matching = names_matching(trace, pattern, Category.CPU_OP)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    around = nearest(parent, matching[name_id])
+    around = nearest(parent, looked_up(matching, name_id))
     return _at(around, work["op"].fill_null(-1).to_numpy()) >= 0
 
 
@@ -114,7 +116,7 @@ def shares_of(labels: pl.Series, dur_ns: pl.Series, most: int = 4) -> str:
     return ", ".join(f"{label} {percent(total / whole)}" for label, total in table.iter_rows())
 
 
-def _at(values: Int64Array, rows: Int64Array) -> Int64Array:
+def _at(values: RowNumbers, rows: Int64Array) -> Int64Array:
     """The value of each row; -1 for negative rows."""
     if not len(values):
         return np.full(len(rows), -1, np.int64)
