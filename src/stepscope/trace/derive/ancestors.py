@@ -38,6 +38,19 @@ def nearest(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
     return nearest_vectorised(parent, chosen)
 
 
+def nearest_of(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _Rows[_Number]:
+    """For each of some rows, or -1 for none, what `nearest` says of it; -1 for none.
+
+    Rows that are few, or near to what they look for, are walked up from alone. Where that takes
+    more steps than a quarter of all rows, all rows are looked at instead.
+    """
+    if not COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
+        found = np.append(nearest(parent, chosen), -1)[rows]
+        return found.astype(parent.dtype, copy=False)
+    loop = in_machine_code(nearest_of_by_loop)
+    return nearest_of_with(loop, parent, rows, chosen, len(parent) // 4)
+
+
 def nearest_above(
     parent: _Rows[_Number], rows: Int64Array | None, chosen: BoolArray
 ) -> _Rows[_Number]:
@@ -148,6 +161,54 @@ def nearest_with(
     narrow = parent.astype(np.int32, copy=False)
     loop(narrow, chosen, found, np.zeros(len(parent), np.bool_))
     return found.astype(parent.dtype, copy=False)
+
+
+def nearest_of_with(
+    loop: Callable[..., int],
+    parent: _Rows[_Number],
+    rows: Int64Array,
+    chosen: BoolArray,
+    most_steps: int,
+) -> _Rows[_Number]:
+    """`nearest_of` by `nearest_of_by_loop`, as Python or compiled.
+
+    Args:
+        loop: The loop.
+        parent: The parent of each row.
+        rows: The rows asked about; -1 for none.
+        chosen: Whether each row is chosen.
+        most_steps: How many levels are walked up for all of them together, at most.
+    """
+    found = np.full(len(rows), -1, np.int32)
+    narrow = parent.astype(np.int32, copy=False)
+    done = loop(narrow, np.ascontiguousarray(rows), chosen, most_steps, found)
+    if done < len(rows):
+        found = np.append(nearest(narrow, chosen), np.int32(-1))[rows]
+    return found.astype(parent.dtype, copy=False)
+
+
+def nearest_of_by_loop(
+    parent: npt.NDArray[np.int32],
+    rows: Int64Array,
+    chosen: BoolArray,
+    most_steps: int,
+    found: Written[np.int32],
+) -> int:
+    """Fills in `nearest_of`, and returns how many rows it has answered.
+
+    These are fewer than all if it would walk up more levels than it may. `found` is as long as
+    `rows`, which are rows of `parent` or -1, and has -1 for each.
+    """
+    steps = 0
+    for place in range(len(rows)):
+        at = rows[place]
+        while at >= 0 and not chosen[at]:
+            at = int(parent[at])
+            steps += 1
+            if steps > most_steps:
+                return place
+        found[place] = at
+    return len(rows)
 
 
 def nearest_by_loop(
