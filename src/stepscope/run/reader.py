@@ -129,6 +129,7 @@ class Run:
             they are.
         trials: What trials of fixes brought, if it records a script that `stepscope try` tried
             them on.
+        others: How many older runs are in the folder that was opened.
     """
 
     path: Path
@@ -139,6 +140,7 @@ class Run:
     source: str = ""
     unrelated: int = 0
     trials: TrialsRecord | None = None
+    others: int = 0
 
     @property
     def location(self) -> str:
@@ -191,12 +193,12 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             "name - to read a trace from standard input"
         )
     try:
-        home = _find_run(root)
+        home, others = _find_run(root)
     except OSError as error:
         raise UnreadableInputError(
             f"{root}: cannot be listed: {error.strerror or error}"
         ) from error
-    return _open_home(home) if home is not None else _open_loose(root)
+    return _open_loose(root) if home is None else replace(_open_home(home), others=others)
 
 
 def one_job(run: Run) -> Run:
@@ -211,13 +213,13 @@ def one_job(run: Run) -> Run:
     return replace(run, ranks=(chosen,))
 
 
-def _find_run(root: Path) -> Path | None:
-    """`root` itself, the run that contains it, or the newest run in it."""
+def _find_run(root: Path) -> tuple[Path | None, int]:
+    """`root` itself, the run that contains it, or the newest run in it; and how many others."""
     for candidate in (root, root.parent, root.parent.parent):
         if _is_run(candidate):
-            return candidate
+            return candidate, 0
     runs = [child for child in root.iterdir() if child.is_dir() and _is_run(child)]
-    return max(runs, key=_age_key, default=None)
+    return max(runs, key=_age_key, default=None), max(len(runs) - 1, 0)
 
 
 def _is_run(directory: Path) -> bool:

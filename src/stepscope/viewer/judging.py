@@ -12,6 +12,7 @@ from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.report import units
+from stepscope.report.diagnosis.words import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
 
@@ -24,7 +25,7 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
     Args:
         paths: The run, the file, or several files that are ranks of one run.
         content: The trace that places are looked up in.
-        rank: Its rank; the findings of other ranks have no place in it.
+        rank: Its rank. What only other ranks have has no place in it.
     """
     diagnosis = diagnose(resolve_runs(paths)[0])
     partition = diagnosis.shown.partition
@@ -41,29 +42,35 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
             "total_ns": partition.total_ns,
             "parts": [{"name": p.name, "total_ns": p.total_ns} for p in partition.parts],
         },
-        "findings": [_finding(one, content, rank, diagnosis) for one in diagnosis.findings],
+        "findings": [
+            _finding(group, content, rank, diagnosis)
+            for group in findings_alike(diagnosis.findings, diagnosis.shown.rank)
+        ],
         "notes": list(diagnosis.notes),
     }
 
 
-def _finding(found: Finding, content: Content, rank: int, diagnosis: Diagnosis) -> dict[str, Any]:
-    is_here = found.rank == rank or len(diagnosis.ranks) == 1
+def _finding(
+    group: list[Finding], content: Content, rank: int, diagnosis: Diagnosis
+) -> dict[str, Any]:
+    """A finding, with the ranks that have it and its place in the trace of one of them."""
+    found = group[0]
+    is_only_rank = len(diagnosis.ranks) == 1
+    here = next((one for one in group if is_only_rank or one.rank == rank), None)
     return {
         "id": found.id,
         "title": found.title,
         "severity": found.severity.value,
-        "rank": found.rank,
-        "saving_ns": found.saving_ns,
-        "saving_reason": found.saving_reason,
+        "where": "" if is_only_rank else ranks_with(group),
+        "saving": ("saving " if found.saving_ns is None else "saves ") + saving(found),
+        "advice": found.advice,
         "assumption": found.assumption,
-        "predicted_step_ns": found.predicted_step_ns,
         "evidence": [
             {"label": one.label, "shown": units.value(one.value, one.unit)}
             for one in found.evidence
         ],
-        "advice": found.advice,
         "steps": list(found.steps),
-        "place": _place(found, content) if is_here else None,
+        "place": None if here is None else _place(here, content),
     }
 
 

@@ -142,6 +142,14 @@ def test_the_whole_screen(tmp_path):
     assert shown.rstrip() == EXPECTED.rstrip()
 
 
+def test_a_folder_of_runs_says_that_the_newest_is_shown(tmp_path):
+    path = write_run(tmp_path, {0: slow_input()}, "a")
+    assert "the newest" not in screen(tmp_path, UNLIMITED)
+    write_run(tmp_path, {0: slow_input()}, "b")
+    assert f"the newest of 2 runs in {tmp_path}" in screen(tmp_path, UNLIMITED)
+    assert "the newest" not in screen(path, UNLIMITED)
+
+
 def test_narrow_screens_lose_no_number(tmp_path):
     path = write_run(tmp_path, {0: slow_input()})
     narrow = screen(path, width=50)

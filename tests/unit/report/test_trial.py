@@ -10,7 +10,7 @@ import pytest
 from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
-from stepscope.report.trial.words import memory, rows
+from stepscope.report.trial.words import memory, notes, rows
 from stepscope.run.trials import TrialRecord, read_trials, write_trials
 
 
@@ -70,6 +70,18 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
 
 def test_the_fastest_come_first_and_what_was_not_measured_last():
     assert [row[0] for row in rows(trials_record())] == ["loader-workers", "rare-gc", "threads"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "load", "is_said"),
+    [("unclear", 1.9, True), ("unclear", 0.1, False), ("helps", 1.9, False)],
+)
+def test_a_busy_machine_is_named_where_an_answer_is_unclear(verdict, load, is_said):
+    record = trials_record()
+    trials = tuple(replace(trial, verdict=verdict) for trial in record.trials)
+    said = " ".join(notes(replace(record, trials=trials, together=None, load=load)))
+    assert ("repeat the trials when the machine is idle" in said) is is_said
+    assert ("load 1.9 per CPU" in said) is is_said
 
 
 def test_settings_of_the_allocator_show_what_they_reserve_next_to_the_promise():

@@ -58,6 +58,8 @@ def test_a_directory_of_runs_opens_the_newest(tmp_path):
     newest = make_run(tmp_path, "b", created_ns=9)
     make_run(tmp_path, "c", created_ns=7)
     assert open_run(tmp_path).path == newest
+    assert open_run(tmp_path).others == 2
+    assert open_run(newest).others == 0
 
 
 def test_a_run_without_run_json_opens_and_says_so(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.support.viewer import PATIENCE_S, training, viewing
 from stepscope.commands.main import cli
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_map import RankMap, rank_map
+from stepscope.report import units
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.ranks import MEASURES, MOST_STEPS, JobRanks
 
@@ -64,6 +66,29 @@ def test_blame_is_what_show_stragglers_says(viewer, job):
     # The others follow by what they do themselves.
     own = [row["own_ns"] for row in found["ranks"][1:]]
     assert own == sorted(own, reverse=True)
+
+
+def test_a_finding_of_several_ranks_is_one_card_of_its_largest_saving(viewer, job):
+    found = CliRunner().invoke(cli, ["report", str(job), "--format", "json"])
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)["findings"]
+    ranks: dict[str, set[int]] = {}
+    for one in told:
+        ranks.setdefault(one["id"], set()).add(one["rank"])
+    assert any(len(having) > 1 for having in ranks.values())
+    cards = viewer.get("/api/traces/{}/findings")["findings"]
+    assert [card["id"] for card in cards] == list(ranks)  # in the order of the report
+    for card in cards:
+        assert {int(number) for number in re.findall(r"\d+", card["where"].split("; ")[0])} <= (
+            ranks[card["id"]]
+        )
+        others = re.search(r"on (\d+) others?: (.*)", card["where"])
+        assert len(ranks[card["id"]]) == 1 + (int(others[1]) if others else 0)
+        savings = [units.duration(one["saving_ns"]) for one in told if one["saving_ns"]]
+        assert card["saving"].startswith("saving not estimated") or any(
+            card["saving"].startswith(f"saves {one} per step: ") for one in savings
+        )
+        assert (0 in ranks[card["id"]]) or card["place"] is None  # rank 0 is what is looked at
 
 
 def test_every_cell_is_what_show_ranks_says(viewer, job):

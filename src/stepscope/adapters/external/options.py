@@ -88,6 +88,7 @@ _MEMRAY = (
     ),
 )
 _OF_TOOL = {"py_spy": "--py-spy", "nsys": "--nsys", "memray": "--memray"}
+_MEANT = {"nsys_output": "; the folder of the run is --output-dir, not -o"}
 _NAMES = frozenset(
     {
         "py_spy",
@@ -140,7 +141,9 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
     for name, value in own.items():
         tool = next(tool for tool in _OF_TOOL if name.startswith(tool))
         if value is not None and name != tool and tool not in wanted:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs {_OF_TOOL[tool]}")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} needs {_OF_TOOL[tool]}{_MEANT.get(name, '')}"
+            )
     if not wanted:
         return None
     if wanted == ["py_spy"]:

@@ -33,7 +33,7 @@ _RANK_COLUMNS = {
 
 
 def header(diagnosis: Diagnosis) -> str:
-    """How many ranks, and what they run on."""
+    """How many ranks, what they run on, and whether the folder has older runs."""
     count = len(diagnosis.ranks)
     if diagnosis.run.unrelated:
         return (
@@ -49,6 +49,9 @@ def header(diagnosis: Diagnosis) -> str:
         if "torch" in job.versions:
             parts.append(f"torch {job.versions['torch']}")
         parts.append(job.devices[0] if job.devices else f"{job.cpu_count} CPUs, no GPU in use")
+    run = diagnosis.run
+    if run.others:
+        parts.append(f"the newest of {run.others + 1} runs in {run.path.parent}")
     return "  ·  ".join(parts)
 
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from stepscope.report import units
 from stepscope.run.figures import percent
-from stepscope.run.trials import CHANGED, CLOSE, NOT_APPLIED, TrialRecord, TrialsRecord
+from stepscope.run.trials import (
+    CHANGED,
+    CLOSE,
+    NOT_APPLIED,
+    UNCLEAR,
+    TrialRecord,
+    TrialsRecord,
+)
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
-_STEPS_SHOWN = 3
+_BUSY_LOAD = 0.5
+"""From this load per CPU before the trials on, other programs may be why nothing is clear."""
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:
@@ -138,6 +146,13 @@ def costs(record: TrialsRecord) -> str:
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
+    if (record.load or 0.0) >= _BUSY_LOAD and any(
+        trial.verdict == UNCLEAR for trial in record.all_trials
+    ):
+        found.append(
+            f"warning: other programs kept the CPUs busy before the trials (load {record.load:.1f} "
+            "per CPU), which blurs every step time: repeat the trials when the machine is idle"
+        )
     if record.baseline.reason:
         found.append(f"the rounds ended early: {record.baseline.reason}")
     found += [

@@ -243,6 +243,7 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
         (["--py-spy", "--nsys", "--memray"], "--py-spy and --nsys and --memray"),
         (["--py-spy-rate", "10"], "--py-spy-rate needs --py-spy"),
         (["--nsys-memory"], "--nsys-memory needs --nsys"),
+        (["-o", "prof"], "--nsys-output needs --nsys; the folder of the run is --output-dir"),
         (["--memray-native", "--py-spy"], "--memray-native needs --memray"),
         (["--tracemalloc", "--memray"], "one would count the other's memory"),
         (["--tracemalloc", "--nsys"], "a window has one recorder"),

@@ -218,6 +218,19 @@ def test_steps_may_be_annotated_in_other_words():
     assert derive(build.build()).host_steps["step"].to_list() == [7, 8]
 
 
+def test_marks_may_cross_and_calls_that_cross_are_told():
+    build = TableBuilder()
+    build.step(1, 0, 100)
+    build.host("Optimizer.step#SGD.step", 80, 22, category="user_annotation")
+    build.step(2, 101, 99)
+    assert "events_cross" not in derive(build.build()).problems["problem"].to_list()
+    build.host("aten::mm", 110, 20)
+    crossing = build.host("aten::add", 120, 20)
+    problems = {row["problem"]: row for row in derive(build.build()).problems.to_dicts()}
+    assert problems["events_cross"]["count"] == 1
+    assert problems["events_cross"]["place"] == f"event {crossing}"
+
+
 def test_steps_of_a_second_thread_and_repeated_ones_do_not_count_twice():
     build = TableBuilder()
     for number in (1, 2, 3):

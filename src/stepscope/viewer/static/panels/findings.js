@@ -6,7 +6,7 @@ import { partitionBar } from "../draw/bar.js";
 import { h, replace } from "../dom.js";
 import { partColour } from "../part-colours.js";
 import { colour } from "../theme.js";
-import { duration, share } from "../units.js";
+import { duration } from "../units.js";
 import { facts } from "./details.js";
 
 /**
@@ -27,7 +27,7 @@ export async function showFindings(element, trace, goTo) {
       h("p", { class: "verdict" }, sentence(found)),
       found.step_ns ? h("p", { class: "note" }, `${found.ranks > 1 ? `Rank ${found.shown_rank}'s` : "The"} step takes ${duration(found.step_ns)}.`) : null,
       found.partition ? partition(found.partition) : null,
-      ...found.findings.map((/** @type {any} */ one) => finding(one, found, goTo)),
+      ...found.findings.map((/** @type {any} */ one) => finding(one, goTo)),
       found.findings.length ? null : h("p", { class: "note" }, "No rule found anything worth a change."),
     );
   } catch (error) {
@@ -52,16 +52,19 @@ function partition(found) {
 
 /**
  * @param {any} one
- * @param {{step_ns: number | null, ranks: number}} whole the diagnosis that it is part of
  * @param {(start: number, end: number) => void} goTo
  */
-function finding(one, { step_ns: step, ranks }, goTo) {
-  const where = ranks > 1 && one.rank !== null ? `rank ${one.rank} · ` : "";
-  const saving = one.saving_ns ? `saves ${duration(one.saving_ns)} per step${step ? ` (${share(one.saving_ns / step)})` : ""}` : one.saving_reason;
-  const place = one.place;
+function finding(one, goTo) {
+  const { place } = one;
   return h(
     "details", { class: `finding is-${one.severity}` },
-    h("summary", {}, h("span", { class: "severity" }, `${where}${one.severity}`), h("span", { class: "title" }, one.title), h("span", { class: "saving" }, saving)),
+    h(
+      "summary", {},
+      h("span", { class: "severity" }, one.severity),
+      h("span", { class: "title" }, one.title),
+      h("span", { class: "saving" }, one.saving),
+      one.where ? h("span", { class: "where" }, one.where) : null,
+    ),
     h("p", {}, one.advice),
     facts(one.evidence.map((/** @type {any} */ evidence) => [evidence.label, evidence.shown])),
     one.assumption ? h("p", { class: "note" }, `Assumes ${one.assumption}`) : null,
