@@ -8,8 +8,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-BLOCK_BYTES = 4 * 1024 * 1024
-"""Block size, uncompressed."""
+BLOCK_BYTES = 15 * 256 * 1024
+"""Block size, uncompressed.
+
+Small enough that buffers for a block and what it carries over have less than 4 MiB. For larger
+ones, numpy asks for huge pages, which have to be cleared as a whole, however little of them is
+used, and which the hosts of virtual machines may have to find first."""
 
 _PATIENCE_SECONDS = 1.0
 _PEEK_BYTES = 64 * 1024

@@ -33,6 +33,8 @@ _FIRST_BYTES = 64
 _GZIP_SLICE_BYTES = 16 * 1024
 _ZSTD_SLICE_BYTES = 1024
 _GATHERED_BYTES = 1024 * 1024
+_LARGE_BYTES = 64 * 1024
+"""Pieces of this size are passed on as they are: to join them would be to copy them once more."""
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _DO_NOT_WAIT = getattr(os, "O_NONBLOCK", 0)
 
@@ -188,6 +190,9 @@ def _inflated(
             started = True
             data = inflater.unused_data if inflater.eof else b""
             total += len(plain)
+            if not held and len(plain) >= _LARGE_BYTES:
+                yield plain
+                continue
             gathered.append(plain)
             held += len(plain)
             if held >= _GATHERED_BYTES:

@@ -38,16 +38,16 @@ from stepscope.trace.formats.chrome.row_tables import (
 )
 from stepscope.trace.formats.chrome.rows import HAS_TIME, Ids, LanePair, Rows
 from stepscope.trace.problems import Problems
-from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA
+from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
     from stepscope.trace.formats.chrome.scanned import Scanned
 
-# Both keep blocks in memory.
+# Both keep blocks in memory. With two under way, no thread waits for this one to take the next.
 _BLOCKS_AT_ONCE = 4
-_MOST_UNDER_WAY = 1
+_MOST_UNDER_WAY = 2
 
 
 class Assembler:
@@ -78,6 +78,7 @@ class Assembler:
         self._columns = EventColumns(self._known, self._pairing, self.problems)
         self._events = 0
         self._latest_ns = 0
+        self._names = pl.DataFrame(schema=NAMES)
 
     def add(self, rows: Rows | Scanned) -> list[Chunk]:
         """Adds consecutive events.
@@ -96,6 +97,8 @@ class Assembler:
     def close(self) -> list[Chunk]:
         """Ends the file. Open events end at the latest time seen."""
         self._fill_waiting()
+        # All names are known. To tell them apart takes as long as the columns under way.
+        self._names = self._known.names_table()
         finished = self._finished(0)
         end_ns = max(self._latest_ns, self._pairing.latest_ns)
         events, args = self._numbered(*self._columns.of_unclosed(end_ns))
@@ -105,7 +108,7 @@ class Assembler:
     def small_tables(self) -> SmallTables:
         """Returns the tables that do not grow with the file, complete after `close`."""
         return SmallTables(
-            names=self._known.names_table(),
+            names=self._names,
             lanes=self._known.lanes_table(),
             metadata=pl.DataFrame(self.metadata, schema=METADATA, orient="row"),
             problems=self.problems.frame(),
