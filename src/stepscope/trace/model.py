@@ -162,7 +162,8 @@ class Trace:
         names = self.name_rows
         often_read = self.columns(*_OFTEN_READ)
         links = self.events.select(_LINKS).collect().rechunk()
-        number = pl.int_range(pl.len(), dtype=pl.Int64).alias("event")
+        narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
+        number = pl.int_range(pl.len(), dtype=narrow).alias("event")
         empty = {
             name: pl.DataFrame(schema=TABLES[name])
             for name in ("args", "instants", "counters", "metadata")
