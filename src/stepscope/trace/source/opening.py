@@ -109,10 +109,12 @@ class Source:
             raw = self._raw(max(size // 64, 1), progress)
             pieces = _inflated(raw, self._zstd_inflater, problems, _ZSTD_SLICE_BYTES)
             return Content(pieces, size, watch=watch)
-        raw = self._raw(size, progress)
-        if self.path is not None:  # its size is known
-            return Content(raw, size, partial(self._fill, progress))
-        return Content(raw, size, watch=watch)
+        if self.path is None or self.size_bytes is None:
+            return Content(self._raw(size, progress), size, watch=watch)
+        # Of a large file, little is read before its list of events is: the rest needs no copy.
+        first = size if self.size_bytes <= 4 * size else max(size // 16, 1)
+        fill = partial(self._fill, progress)
+        return Content(self._raw(first, progress), size, fill, total_bytes=self.size_bytes)
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         """Yields the stored bytes in pieces of `size`: pipes and sockets return less at a time."""

@@ -45,9 +45,10 @@ if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
     from stepscope.trace.formats.chrome.scanned import Scanned
 
-# Both keep blocks in memory. With two under way, no thread waits for this one to take the next.
-_BLOCKS_AT_ONCE = 4
-_MOST_UNDER_WAY = 2
+# Blocks whose columns are made at once, and how often that may be under way. Both keep blocks in
+# memory. Small groups for the store leave no thread without work; frames should not be too small.
+_BLOCKS_OF_PAGES, _MOST_PAGES_UNDER_WAY = 2, 3
+_BLOCKS_OF_FRAMES, _MOST_FRAMES_UNDER_WAY = 4, 2
 
 
 class Assembler:
@@ -73,6 +74,8 @@ class Assembler:
         self._waiting: list[PlainBlock] = []
         self._under_way: deque[tuple[Future[Chunk], Target]] = deque()
         self._buffers = None if stays else Buffers()
+        self._blocks_at_once = _BLOCKS_OF_FRAMES if stays else _BLOCKS_OF_PAGES
+        self._most_under_way = _MOST_FRAMES_UNDER_WAY if stays else _MOST_PAGES_UNDER_WAY
         self._known = NamesAndLanes()
         self._pairing = Pairing(self.problems)
         self._columns = EventColumns(self._known, self._pairing, self.problems)
@@ -89,7 +92,7 @@ class Assembler:
         """
         if not isinstance(rows, Rows):
             if self._start(rows):
-                return self._finished(_MOST_UNDER_WAY)
+                return self._finished(self._most_under_way)
             rows = rows.rows()
         self._fill_waiting()
         return [*self._finished(0), self._added(rows)]
@@ -172,7 +175,7 @@ class Assembler:
         if survey is None:
             return False
         self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
-        if len(self._waiting) == _BLOCKS_AT_ONCE:
+        if len(self._waiting) == self._blocks_at_once:
             self._fill_waiting()
         if survey.rows[METADATA_ROLE]:
             roles = ROLE_OF_PHASE[scanned.phases[: len(scanned)]]
