@@ -17,7 +17,6 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.arithmetic import read_only
 from stepscope.memory.replay.arrays import Int64Array, largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import state_at
@@ -198,21 +197,20 @@ class _Run:
         reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
         addresses, sizes = self._initial_blocks()
         served = np.zeros(count, np.bool_)
-        divisions = read_only(np.array(self.settings.power2_divisions, np.int64))
-        columns = (operations.what, operations.size, operations.place, operations.allocation)
-        asked = [read_only(column) for column in columns]
-        given = read_only(machine.given_sizes), read_only(machine.given_addresses)
+        divisions = np.array(self.settings.power2_divisions, np.int64)
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
-        at, status = 0, NEEDS_ROOM
-        while status == NEEDS_ROOM:
-            at, status = compiled_run()(
-                *asked, at, is_tried, machine.blocks, machine.free, machine.voids, machine.numbers,
-                config, divisions, machine.groups, machine.ages, machine.of_allocation, *given,
-                reserved, allocated, addresses, sizes, served,
+        at, status = 0, np.array([NEEDS_ROOM])
+        while status[0] == NEEDS_ROOM:
+            at = compiled_run()(
+                operations.what, operations.size, operations.place, operations.allocation, at,
+                is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
+                divisions, machine.groups, machine.ages, machine.of_allocation,
+                machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
+                sizes, served, status,
             )  # fmt: skip
-            if status == NEEDS_ROOM:
+            if status[0] == NEEDS_ROOM:
                 machine.grow()
-        has_failed = status == OUT_OF_MEMORY
+        has_failed = bool(status[0] == OUT_OF_MEMORY)
         numbers = machine.numbers
         return Simulation(
             device=self.device,

@@ -23,7 +23,7 @@ from stepscope.memory.simulator import simulate as simulating
 from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.simulator.operations import ReleaseCause, releases_of
 from stepscope.memory.simulator.reproduce import reproduce
-from stepscope.memory.simulator.run import compiled_run, run_by_loop
+from stepscope.memory.simulator.run import run_by_loop
 from stepscope.memory.simulator.simulate import simulate
 
 
@@ -162,18 +162,6 @@ def test_the_arrays_grow_as_needed():
     for address in held[::2]:
         allocator.free(address)
     assert_exact(reproduce(replayed(allocator.snapshot()), 0))
-
-
-def test_the_loop_is_compiled_for_arrays_of_one_type():
-    """Whether a column came from a table, and is read-only, or was put together, as one array."""
-    allocator = with_holes(Allocator(700 * MIB))
-    allocator.empty_cache()
-    allocator.malloc(5 * MIB)
-    found = replayed(allocator.snapshot())
-    for initial in ("anew", "recorded"):
-        simulate(found, 0, AllocatorSettings(), initial=initial)
-    assert_exact(reproduce(found, 0))
-    assert len(compiled_run().signatures) == 1
 
 
 def with_holes(allocator):
