@@ -27,7 +27,7 @@ from stepscope.capture.together.ranks import RankIdentity
 from stepscope.monitor.beside import RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched
-from stepscope.run.metrics import read_metrics_record
+from stepscope.run.metrics import read_metrics_record, record_path
 
 TRAINING = """
 import os, sys, time
@@ -188,8 +188,8 @@ def test_forked_workers_do_not_keep_the_sampler_alive(tmp_path):
 def test_a_sampler_that_is_killed_is_noted_and_nothing_else(tmp_path):
     with Profiler(output_dir=tmp_path, wait=5, monitor=True, monitor_interval_s=0.05) as profiler:
         metrics = profiler.rank_path / "metrics.csv"
-        wait_for(lambda: rows_in(metrics) >= 1)
-        os.kill(wait_for(lambda: read_metrics_record(metrics)).process_id, signal.SIGKILL)
+        wait_for(lambda: rows_in(metrics) >= 1 and record_path(metrics).exists())
+        os.kill(read_metrics_record(metrics).process_id, signal.SIGKILL)
         for _ in range(3):
             profiler.step()
     (rank,) = open_run(tmp_path).ranks
