@@ -20,7 +20,7 @@ from stepscope.run.files import write_atomically
 from stepscope.run.user_cache import user_cache
 from stepscope.run.working import COMPILING, stage
 from stepscope.trace.machine.ending import takes_arrays
-from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.functions import Marked, called_by
 from stepscope.trace.machine.translate import translate
 
 _DIGEST_BYTES = 32
@@ -151,8 +151,9 @@ def _reached_from(entry: Marked) -> list[Marked]:
     reached = [entry]
     for function in reached:
         for value in _globals_of(function).values():
-            if isinstance(value, Marked) and value not in reached:
-                reached.append(value)
+            called = called_by(function, value)
+            if called is not None and called not in reached:
+                reached.append(called)
     return reached
 
 
