@@ -264,23 +264,17 @@ def _kind_and_group(
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical().gather(naming["event"])
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
-    # A row for each name, and one for each word that metadata may say. There are few, for very many
-    # events, each of which refers to one of these rows.
-    words = pl.concat([names["group"], by_metadata["group"]]).unique(maintain_order=True)
-    kind_words = pl.Series([*(kind.value for kind in Kind), None], dtype=KIND)
-    groups = pl.concat([names["group"], words]).cast(pl.Enum(words.drop_nulls()))
-    kinds = pl.concat([names["kind"].cast(KIND), kind_words])
+    # A table with a row for each name, and then for each event that says something else than its
+    # name. These are few, for very many events, each of which refers to one row.
     name_id = events["name_id"].to_numpy()
-    group, kind = name_id.copy(), name_id.copy()
     marked = by_metadata["event"].to_numpy()
-    kind[marked] = len(names) + _places_in(kind_words, by_metadata["kind"])
-    has_group = by_metadata["group"].is_not_null().to_numpy()
-    group[marked[has_group]] = len(names) + _places_in(words, by_metadata["group"])[has_group]
-    is_collective = (groups == "collective").fill_null(value=False).to_numpy()
-    is_communication = (kinds == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()
-    is_candidate = is_collective[: len(names)] & is_communication[: len(names)]
-    asking = np.union1d(np.flatnonzero(looked_up(is_candidate, name_id)), marked)
-    unnamed = asking[is_communication[kind[asking]] & is_collective[group[asking]]]
+    by_name = names["group"].gather(name_id[marked])
+    group = pl.concat([names["group"], by_metadata["group"].fill_null(by_name)])
+    kind = pl.concat([names["kind"].cast(KIND), by_metadata["kind"].cast(KIND)])
+    row = name_id.copy()
+    row[marked] = len(names) + np.arange(len(marked))
+    is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
+    unnamed = np.flatnonzero(looked_up(is_unnamed.fill_null(value=False).to_numpy(), row))
     if len(unnamed):
         # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
         telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
@@ -292,14 +286,13 @@ def _kind_and_group(
                 break
             outer[searching] = around[outer[searching]]
         known = outer >= 0
-        group[unnamed[known]] = name_id[outer[known]]
-    return groups.gather(_column("group", group)), kinds.gather(_column("kind", kind))
-
-
-def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:
-    """Returns the place of each value among distinct words, of which null may be one."""
-    place = {word: number for number, word in enumerate(words)}
-    return np.array([place[value] for value in values], np.int32)
+        more = int(np.count_nonzero(known))
+        row[unnamed[known]] = len(group) + np.arange(more)
+        group = pl.concat([group, names["group"].gather(name_id[outer[known]])])
+        kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
+    rows = _column("row", row)
+    words = group.unique(maintain_order=True).drop_nulls()
+    return group.cast(pl.Enum(words)).gather(rows), kind.gather(rows)
 
 
 def _problems(
