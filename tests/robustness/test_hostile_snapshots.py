@@ -337,9 +337,9 @@ def walked(data):
     """The tree of a file by the loop that is not compiled; or what the error says."""
     original = parsing.compiled_walk
 
-    def plain(form):
-        compiled = original(form)
-        return lambda *args: compiled.py_func(
+    def plain(form, handle):
+        compiled = original(form, handle)
+        return lambda *args: compiled.function(
             *(guarded(a) if isinstance(a, np.ndarray) else a for a in args)
         )
 

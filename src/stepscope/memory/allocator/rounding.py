@@ -8,15 +8,14 @@ segment of their own size, in multiples of 2 MiB.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.allocator.settings import INTERVALS, MIB
-from stepscope.memory.arithmetic import as_long, callable_from_loops, compiled
+from stepscope.memory.arithmetic import as_long
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.loops import in_machine_code
 
 LEAST_BYTES = 512
 SMALL_BYTES = MIB
@@ -39,7 +38,13 @@ def _log2(number: int) -> int:
 
 
 @callable_from_loops
-def rounded(requested: int, divisions: Any) -> int:
+def _up_to_multiple(size: int, step: int) -> int:
+    """A size rounded up to a multiple of a power of two."""
+    return (size + step - 1) & ~(step - 1)
+
+
+@callable_from_loops
+def rounded(requested: int, divisions: npt.NDArray[np.int64]) -> int:
     """The size of a block for a request, in bytes."""
     if requested < LEAST_BYTES:
         return as_long(LEAST_BYTES)
@@ -53,8 +58,8 @@ def rounded(requested: int, divisions: Any) -> int:
         step = floor >> _log2(parts)
         if step == 0:
             return floor << as_long(1)
-        return (requested + step - 1) // step * step
-    return (requested + LEAST_BYTES - 1) // LEAST_BYTES * LEAST_BYTES
+        return _up_to_multiple(requested, step)
+    return _up_to_multiple(requested, as_long(LEAST_BYTES))
 
 
 @callable_from_loops
@@ -64,10 +69,12 @@ def segment_bytes(size: int, large_segment: int) -> int:
         return as_long(SMALL_SEGMENT_BYTES)
     if size < LEAST_OWN_SEGMENT_BYTES:
         return large_segment
-    return (size + LARGE_STEP_BYTES - 1) // LARGE_STEP_BYTES * LARGE_STEP_BYTES
+    return _up_to_multiple(size, as_long(LARGE_STEP_BYTES))
 
 
-def round_all(requested: Any, divisions: Any, sizes: Any) -> None:
+def round_all(
+    requested: npt.NDArray[np.int64], divisions: npt.NDArray[np.int64], sizes: Written[np.int64]
+) -> None:
     """Rounds many requests; what no allocator would serve stays as it is."""
     for row in range(len(requested)):
         request = as_long(requested[row])
@@ -80,10 +87,7 @@ def rounded_sizes(
 ) -> npt.NDArray[np.int64]:
     """The sizes of blocks for requests, in bytes."""
     sizes = np.empty(len(requested), np.int64)
-    _compiled()(np.ascontiguousarray(requested), np.array(divisions, np.int64), sizes)
+    in_machine_code(round_all)(
+        np.ascontiguousarray(requested), np.array(divisions, np.int64), sizes
+    )
     return sizes
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    return compiled(round_all)

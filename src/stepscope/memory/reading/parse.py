@@ -7,7 +7,6 @@ size was written by no recorder, and is refused.
 
 from __future__ import annotations
 
-import functools
 import pickletools
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.arithmetic import compiled
 from stepscope.memory.reading import tree as t
 from stepscope.memory.reading.tree import Tree
 from stepscope.memory.reading.words import VALUES_FROM, word_table
+from stepscope.trace.machine.loops import in_machine_code
 
 MOST_TREE_BYTES = 3
 """Bytes of the tree for each byte of the file, above `FREE_BYTES`."""
@@ -78,7 +77,8 @@ class _Walk:
         state, marks = np.zeros(fields, np.int64), np.zeros(2 * t.MOST_NESTING, np.int64)
         if arrays is None:
             arrays = _tree_arrays(np.zeros(fields, np.int64), self._handle(0), self.form)
-        walk = compiled_walk(self.form)
+        stack = arrays[0]
+        walk = compiled_walk(self.form, stack.dtype)
         size = len(self.data)
         while state[t.STATUS] == t.RUNNING:
             before = int(state[t.POSITION])
@@ -174,13 +174,12 @@ def _tree_arrays(
     )
 
 
-@functools.cache
-def compiled_walk(form: int) -> Callable[..., None]:
-    """The loop for a form, compiled."""
+def compiled_walk(form: int, handle: np.dtype[Any]) -> Callable[..., None]:
+    """The loop for a form and a type of values, as machine code."""
     if form == t.JSON:
         from stepscope.memory.reading.walk_json import walk_json
 
-        return compiled(walk_json)
+        return in_machine_code(walk_json, handle)
     from stepscope.memory.reading.walk_pickle import walk_pickle
 
-    return compiled(walk_pickle)
+    return in_machine_code(walk_pickle, handle)

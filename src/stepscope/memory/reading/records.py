@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
-from stepscope.memory.reading.tree import DICT
+from stepscope.memory.arithmetic import as_long
+from stepscope.memory.reading.tree import DICT, Arrays, Handle
 from stepscope.memory.reading.values import MISSING, integer_at
 from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.schema import ACTION, BLOCK_STATE, Action, BlockState
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _ACTION, _ADDR, _DEVICE_FREE = NUMBERS["action"], NUMBERS["addr"], NUMBERS["device_free"]
 _SIZE, _STREAM, _TIME_US = NUMBERS["size"], NUMBERS["stream"], NUMBERS["time_us"]
@@ -31,10 +34,40 @@ _EMPTY, _NOT_GIVEN = NUMBERS[""], NUMBERS["N/A"]
 
 MOST_POOLS = 1024
 _LONGEST_TIME_US = 9_000_000_000_000_000
+_HIGHEST_DEVICE = 2**31 - 1
 
 # What the loops count that they could not keep.
 NOT_A_RECORD, UNKNOWN_WORDS, EXTRA_KEYS, BAD_VALUES, POOLS_LOST = range(5)
 TALLIES = 5
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+_Ints = Written[np.int32]
+_Longs = Written[np.int64]
+_Codes = Written[np.uint8]
+
+EventColumns = tuple[
+    _Ints, _Codes, _Longs, _Longs, _Longs, _Longs, _Ints,
+    Written[Handle], Written[Handle], Written[Handle], Written[Handle], Written[Handle],
+]  # fmt: skip
+"""device, action, address, size, stream, time, pool, and as values of the tree frames, metadata,
+compile context, category and forward frames."""
+
+SegmentColumns = tuple[
+    _Ints, _Longs, _Longs, _Longs, _Longs, _Longs, _Longs, _Codes, _Ints, _Codes, Written[Handle],
+]  # fmt: skip
+"""device, address, size, allocated, active, requested, stream, is large (0, 1, or 2 for unknown),
+pool, is expandable, and the frames as values of the tree."""
+
+BlockColumns = tuple[_Ints, _Longs, _Longs, _Longs, _Codes, Written[Handle]]
+"""segment, address, size, requested, state, and the frames as values of the tree."""
+
+
+def no_pools() -> Int64Array:
+    """The pools that are known before a file is read: how many, nothing, and pair after pair."""
+    pools = np.zeros(2 * (MOST_POOLS + 1), np.int64)
+    pools[0] = 1  # the default pool (0, 0) is always there
+    return pools
 
 
 def _codes(words: dict[str, int]) -> Any:
@@ -60,7 +93,7 @@ _OOM = _ACTIONS.index(Action.OOM.value)
 
 
 @callable_from_loops
-def length_of(container: int, firsts: Any, counts: Any, nexts: Any) -> int:
+def length_of(container: int, firsts: Int32Array, counts: Int32Array, nexts: Int32Array) -> int:
     """How many values a container holds."""
     total = as_long(0)
     chunk = as_long(firsts[container])
@@ -72,14 +105,16 @@ def length_of(container: int, firsts: Any, counts: Any, nexts: Any) -> int:
 
 @callable_from_loops
 def find_value(
-    container: int, word: int, firsts: Any, starts: Any, counts: Any, nexts: Any, items: Any
-) -> int:
+    container: int, word: int, firsts: Int32Array, starts: npt.NDArray[Handle],
+    counts: Int32Array, nexts: Int32Array, items: npt.NDArray[Handle],
+) -> int:  # fmt: skip
     """The value under a key of a dictionary, the last where there are several; `UNSET`: none."""
     found = as_long(UNSET)
     chunk = as_long(firsts[container])
     while chunk >= 0:
         start = as_long(starts[chunk])
-        for place in range(start, start + as_long(counts[chunk]) - 1, 2):
+        for pair in range(as_long(counts[chunk]) >> as_long(1)):
+            place = start + 2 * pair
             if items[place] == word:
                 found = as_long(items[place + 1])
         chunk = as_long(nexts[chunk])
@@ -88,12 +123,13 @@ def find_value(
 
 @callable_from_loops
 def _pool_number(
-    form: int, base: int, data: Any, firsts: Any, starts: Any, counts: Any, items: Any,
-    value: int, pools: Any, tallies: Any,
+    form: int, base: int, data: npt.NDArray[np.uint8], firsts: Int32Array,
+    starts: npt.NDArray[Handle], counts: Int32Array, items: npt.NDArray[Handle], value: int,
+    pools: Written[np.int64], tallies: Written[np.int64],
 ) -> int:  # fmt: skip
     """The number of the pool that a pair stands for; -1 for anything else.
 
-    The first row of `pools` holds how many there are, the others their pairs.
+    `pools` is as `no_pools` says.
     """
     container = value - base
     if container < 0 or firsts[container] < 0 or counts[firsts[container]] != 2:
@@ -105,16 +141,16 @@ def _pool_number(
     if MISSING in (first, second):
         tallies[BAD_VALUES] += 1
         return as_long(-1)
-    known = pools[0, 0]
+    known = as_long(pools[0])
     for number in range(known):
-        if pools[number + 1, 0] == first and pools[number + 1, 1] == second:
+        if pools[2 * number + 2] == first and pools[2 * number + 3] == second:
             return as_long(number)
     if known == MOST_POOLS:
         tallies[POOLS_LOST] += 1
         return as_long(-1)
-    pools[known + 1, 0], pools[known + 1, 1] = first, second
-    pools[0, 0] = known + 1
-    return as_long(known)
+    pools[2 * known + 2], pools[2 * known + 3] = first, second
+    pools[0] = known + 1
+    return known
 
 
 @callable_from_loops
@@ -124,20 +160,20 @@ def _said(value: int) -> int:
 
 
 def read_events(
-    form: int, base: int, tree: Any, history: int, device: int, row: int, columns: Any,
-    pools: Any, action_codes: Any, tallies: Any,
+    form: int, base: int, tree: Arrays[Handle], history: int, device: int, row: int,
+    columns: EventColumns[Handle], pools: Written[np.int64],
+    action_codes: npt.NDArray[np.uint8], tallies: Written[np.int64],
 ) -> int:  # fmt: skip
     """Reads one device's history.
 
     Args:
         form: Of the file.
         base: The value of the first container.
-        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        tree: Arrays of the tree.
         history: The list, as a container.
         device: Its number.
         row: Where the events go in `columns`.
-        columns: device, action, address, size, stream, time, pool, and as values of the tree
-            frames, metadata, compile context, category and forward frames.
+        columns: Receive the events.
         pools: The pools known so far.
         action_codes: `ACTION_CODES`.
         tallies: What could not be kept.
@@ -166,16 +202,17 @@ def read_events(
             part = as_long(firsts[event])
             while part >= 0:
                 begin = as_long(starts[part])
-                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+                for pair in range(as_long(counts[part]) >> as_long(1)):
+                    place = begin + 2 * pair
                     key = as_long(items[place])
                     value = as_long(items[place + 1])
                     if key == _ACTION:
-                        code = np.uint8(255)
+                        code = as_long(255)
                         if value < VALUES_FROM:
-                            code = action_codes[value]
+                            code = as_long(action_codes[value])
                         if code == 255:
                             tallies[UNKNOWN_WORDS] += 1
-                            code = np.uint8(OTHER_ACTION)
+                            code = as_long(OTHER_ACTION)
                         actions[row] = code
                     elif key == _FRAMES:
                         frames[row] = value
@@ -214,7 +251,7 @@ def read_events(
     return row
 
 
-def count_blocks(base: int, tree: Any, segments: int) -> int:
+def count_blocks(base: int, tree: Arrays[Handle], segments: int) -> int:
     """How many blocks the segments of a list have."""
     _, kinds, firsts, starts, counts, nexts, items = tree
     total = as_long(0)
@@ -233,8 +270,9 @@ def count_blocks(base: int, tree: Any, segments: int) -> int:
 
 @callable_from_loops
 def _read_block(
-    form: int, base: int, tree: Any, block: int, row: int, columns: Any, state_codes: Any,
-    tallies: Any,
+    form: int, base: int, tree: Arrays[Handle], block: int, row: int,
+    columns: BlockColumns[Handle], state_codes: npt.NDArray[np.uint8],
+    tallies: Written[np.int64],
 ) -> None:  # fmt: skip
     """Reads one block; its address is `MISSING` where the file leaves it to be added up."""
     data, _, firsts, starts, counts, nexts, items = tree
@@ -245,7 +283,8 @@ def _read_block(
     part = as_long(firsts[block])
     while part >= 0:
         begin = as_long(starts[part])
-        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+        for pair in range(as_long(counts[part]) >> as_long(1)):
+            place = begin + 2 * pair
             key = as_long(items[place])
             value = as_long(items[place + 1])
             if key == _FRAMES:
@@ -284,31 +323,31 @@ def _read_block(
 
 
 def read_segments(
-    form: int, base: int, tree: Any, segments: int, columns: Any, block_columns: Any,
-    pools: Any, state_codes: Any, tallies: Any,
-) -> tuple[int, int]:  # fmt: skip
+    form: int, base: int, tree: Arrays[Handle], segments: int,
+    columns: SegmentColumns[Handle], block_columns: BlockColumns[Handle],
+    pools: Written[np.int64], state_codes: npt.NDArray[np.uint8], tallies: Written[np.int64],
+    ends: Written[np.int64],
+) -> None:  # fmt: skip
     """Reads the list of segments with their blocks.
 
     Args:
         form: Of the file.
         base: The value of the first container.
-        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        tree: Arrays of the tree.
         segments: The list, as a container.
-        columns: device, address, size, allocated, active, requested, stream, is large (0, 1, or 2
-            for unknown), pool, is expandable, and the frames as values of the tree.
-        block_columns: segment, address, size, requested, state, and the frames likewise.
+        columns: Receive the segments.
+        block_columns: Receive the blocks.
         pools: The pools known so far.
         state_codes: `STATE_CODES`.
         tallies: What could not be kept.
-
-    Returns:
-        How many segments and how many blocks were read.
+        ends: Receives how many segments and how many blocks were read.
     """
     data, kinds, firsts, starts, counts, nexts, items = tree
     (
         devices, addresses, sizes, allocated, active, requested, streams, large, segment_pools,
         expandable, frames,
     ) = columns  # fmt: skip
+    block_segments, block_addresses, block_sizes, _, _, _ = block_columns
     row, block_row = as_long(0), as_long(0)
     chunk = as_long(firsts[segments])
     while chunk >= 0:
@@ -329,7 +368,8 @@ def read_segments(
             part = as_long(firsts[segment])
             while part >= 0:
                 begin = as_long(starts[part])
-                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+                for pair in range(as_long(counts[part]) >> as_long(1)):
+                    place = begin + 2 * pair
                     key = as_long(items[place])
                     value = as_long(items[place + 1])
                     if key == _FRAMES:
@@ -353,7 +393,7 @@ def read_segments(
                             # torch's own CPU view of a profile writes None for an address.
                             tallies[BAD_VALUES] += 0 if value == NONE else 1
                         elif key == _DEVICE:
-                            devices[row] = min(number, as_long(2**31 - 1))
+                            devices[row] = min(number, as_long(_HIGHEST_DEVICE))
                         elif key == _ADDRESS:
                             addresses[row] = number
                         elif key == _TOTAL_SIZE:
@@ -379,18 +419,18 @@ def read_segments(
                         if block < 0 or kinds[block] != DICT:
                             tallies[NOT_A_RECORD] += 1
                             continue
-                        block_columns[0][block_row] = row
+                        block_segments[block_row] = row
                         _read_block(
                             form, base, tree, block, block_row, block_columns, state_codes, tallies
                         )
-                        if block_columns[1][block_row] == MISSING:
-                            block_columns[1][block_row] = address
+                        if block_addresses[block_row] == MISSING:
+                            block_addresses[block_row] = address
                         else:
-                            address = block_columns[1][block_row]
+                            address = block_addresses[block_row]
                         if address != MISSING:
-                            address += block_columns[2][block_row]
+                            address += block_sizes[block_row]
                         block_row += 1
                     part = as_long(nexts[part])
             row += 1
         chunk = as_long(nexts[chunk])
-    return row, block_row
+    ends[0], ends[1] = row, block_row

@@ -7,13 +7,16 @@ shared (in JSON nothing is) are found by hash and compared item by item.
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.records import length_of
-from stepscope.memory.reading.tree import DICT
+from stepscope.memory.reading.tree import DICT, Arrays, Handle
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
 from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
 NO_STACK = 2**32 - 1
@@ -24,6 +27,8 @@ FRAME_COUNT, STACK_COUNT, ODD_FRAMES, WORK, MOST_WORK = range(5)
 STATE_FIELDS = 5
 _HASHED_BYTES = 512  # of a text; the rest is compared where it matters
 _MASK = 2**31 - 1
+_HASH_MASK = 2**62 - 1
+_TEXT_HASH_MASK = 2**40 - 1
 
 
 @callable_from_loops
@@ -32,22 +37,24 @@ def _mixed(hashed: int, value: int) -> int:
     both = hashed ^ value
     low, high = both & as_long(_MASK), (both >> as_long(31)) & as_long(_MASK)
     mixed = (low * as_long(0x4C957F2D)) ^ (high * as_long(0x2545F491))
-    return (mixed ^ (mixed >> as_long(29))) & as_long(2**62 - 1)
+    return (mixed ^ (mixed >> as_long(29))) & as_long(_HASH_MASK)
 
 
 @callable_from_loops
-def _text_hash(data: Any, form: int, value: int) -> int:
+def _text_hash(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
     start, length = text_span(data, form, value)
     if start < 0:
         return value if value < VALUES_FROM else as_long(-1)
     hashed = length
     for place in range(start, start + min(length, as_long(_HASHED_BYTES))):
-        hashed = (hashed * as_long(1099511) + as_long(data[place])) & as_long(2**40 - 1)
+        hashed = (hashed * as_long(1099511) + as_long(data[place])) & as_long(_TEXT_HASH_MASK)
     return hashed
 
 
 @callable_from_loops
-def _same_text(data: Any, form: int, one: int, other: int, state: Any) -> bool:
+def _same_text(
+    data: npt.NDArray[np.uint8], form: int, one: int, other: int, state: Written[np.int64]
+) -> bool:
     if one == other:
         return True
     start, length = text_span(data, form, one)
@@ -55,14 +62,14 @@ def _same_text(data: Any, form: int, one: int, other: int, state: Any) -> bool:
     if start < 0 or other_start < 0 or length != other_length:
         return False
     state[WORK] += length
-    for place in range(length):  # noqa: SIM110 - numba compiles no generators
+    for place in range(length):  # noqa: SIM110 - generators cannot be translated
         if data[start + place] != data[other_start + place]:
             return False
     return True
 
 
 @callable_from_loops
-def _frame_parts(form: int, tree: Any, frame: int) -> tuple[int, int, int, bool]:
+def _frame_parts(form: int, tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]:
     """Name, file and line of a frame, and whether it says more."""
     data, _, firsts, starts, counts, nexts, items = tree
     name = filename = as_long(UNSET)
@@ -71,7 +78,8 @@ def _frame_parts(form: int, tree: Any, frame: int) -> tuple[int, int, int, bool]
     part = as_long(firsts[frame])
     while part >= 0:
         begin = as_long(starts[part])
-        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+        for pair in range(as_long(counts[part]) >> as_long(1)):
+            place = begin + 2 * pair
             key = items[place]
             if key == _NAME:
                 name = as_long(items[place + 1])
@@ -87,10 +95,11 @@ def _frame_parts(form: int, tree: Any, frame: int) -> tuple[int, int, int, bool]
 
 @callable_from_loops
 def _frame_number(
-    form: int, tree: Any, frame: int, frames: Any, frame_slots: Any, state: Any
-) -> int:
+    form: int, tree: Arrays[Handle], frame: int, frames: Written[np.int32],
+    frame_slots: Written[np.int32], state: Written[np.int64],
+) -> int:  # fmt: skip
     """The number of a frame that was not met before: that of an equal one, or the next."""
-    data = tree[0]
+    data, _, _, _, _, _, _ = tree
     name, filename, line, says_more = _frame_parts(form, tree, frame)
     mask = as_long(len(frame_slots) - 1)
     count = as_long(state[FRAME_COUNT])
@@ -118,7 +127,10 @@ def _frame_number(
 
 
 @callable_from_loops
-def _same_stack(tree: Any, base: int, one: int, other: int, numbers: Any, state: Any) -> bool:
+def _same_stack(
+    tree: Arrays[Handle], base: int, one: int, other: int, numbers: npt.NDArray[np.int32],
+    state: Written[np.int64],
+) -> bool:  # fmt: skip
     """Whether two lists of frames are equal, frame by frame."""
     _, _, firsts, starts, counts, nexts, items = tree
     part, other_part = as_long(firsts[one]), as_long(firsts[other])
@@ -141,15 +153,17 @@ def _same_stack(tree: Any, base: int, one: int, other: int, numbers: Any, state:
 
 
 def intern_stacks(
-    form: int, base: int, tree: Any, values: Any, found: Any, numbers: Any, frames: Any,
-    frame_slots: Any, stacks: Any, stack_slots: Any, state: Any,
+    form: int, base: int, tree: Arrays[Handle], values: npt.NDArray[Handle],
+    found: Written[np.uint32], numbers: Written[np.int32], frames: Written[np.int32],
+    frame_slots: Written[np.int32], stacks: Written[np.int32], stack_slots: Written[np.int32],
+    state: Written[np.int64],
 ) -> None:  # fmt: skip
     """Numbers the stacks of a column.
 
     Args:
         form: Of the file.
         base: The value of the first container.
-        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        tree: Arrays of the tree.
         values: The lists of frames, as values of the tree.
         found: Receives the number of each stack, or `NO_STACK`.
         numbers: Of each container that was met, as a list of frames or as a frame, its number; -1.
@@ -208,13 +222,14 @@ def intern_stacks(
 
 
 def read_frames(
-    form: int, tree: Any, frames: Any, names: Any, filenames: Any, lines: Any, more: Any
-) -> None:
+    form: int, tree: Arrays[Handle], frames: npt.NDArray[np.int32], names: Written[Handle],
+    filenames: Written[Handle], lines: Written[np.int64], more: Written[np.bool_],
+) -> None:  # fmt: skip
     """Name and file, as values of the tree, and line of each frame.
 
     Args:
         form: Of the file.
-        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        tree: Arrays of the tree.
         frames: The frames, as containers.
         names: Receives the names.
         filenames: Receives the files.
@@ -226,7 +241,7 @@ def read_frames(
         names[row], filenames[row], lines[row], more[row] = name, filename, line, says_more
 
 
-def count_frames(tree: Any, stacks: Any) -> int:
+def count_frames(tree: Arrays[Handle], stacks: npt.NDArray[np.int32]) -> int:
     """How many entries all stacks have together."""
     _, _, firsts, _, counts, nexts, _ = tree
     total = as_long(0)
@@ -236,8 +251,9 @@ def count_frames(tree: Any, stacks: Any) -> int:
 
 
 def list_frames(
-    base: int, tree: Any, stacks: Any, numbers: Any, of_stack: Any, of_frame: Any
-) -> int:
+    base: int, tree: Arrays[Handle], stacks: npt.NDArray[np.int32],
+    numbers: npt.NDArray[np.int32], of_stack: Written[np.uint32], of_frame: Written[np.uint32],
+) -> int:  # fmt: skip
     """Writes the frames of all stacks, one row each; returns how many rows there are.
 
     What is no frame is left out.

@@ -7,7 +7,6 @@ segments. What a file does not say becomes null.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.arithmetic import compiled
 from stepscope.memory.reading import records, stacks
 from stepscope.memory.reading.problems import Problems
 from stepscope.memory.reading.tree import DICT, Tree
@@ -37,6 +35,7 @@ from stepscope.memory.schema import (
     Action,
     Types,
 )
+from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_DEVICES = 4096
 _MOST_ANNOTATIONS = 1_000_000
@@ -90,8 +89,7 @@ class _Reader:
             tree.data, tree.kinds, tree.firsts, tree.starts, tree.counts, tree.nexts, tree.items,
         )  # fmt: skip
         self.tallies = np.zeros(records.TALLIES, np.int64)
-        self.pool_pairs = np.zeros((records.MOST_POOLS + 1, 2), np.int64)
-        self.pool_pairs[0, 0] = 1  # the default pool (0, 0) is always there
+        self.known_pools = records.no_pools()
         self.texts = _Texts(tree)
 
     def read(self) -> Tables:
@@ -121,6 +119,10 @@ class _Reader:
             problems=self.problems.frame(),
             settings=settings,
         )
+
+    def _compiled(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+        """A loop as machine code for the tree's type of values."""
+        return in_machine_code(loop, self.tree.items.dtype)
 
     def _advance(self) -> None:
         """Says that a third of the work is done."""
@@ -216,7 +218,8 @@ class _Reader:
         count = 0 if segments is None else self._length(segments)
         block_count = 0
         if segments is not None:
-            block_count = int(_compiled("count_blocks")(tree.base, self.arrays, segments))
+            count_blocks = self._compiled(records.count_blocks)
+            block_count = count_blocks(tree.base, self.arrays, segments)
         if count + block_count > len(tree.kinds):
             raise self._hostile("its list of segments repeats the same blocks over and over")
         handle = tree.items.dtype
@@ -225,10 +228,12 @@ class _Reader:
         )
         blocks = _Columns(block_count, "i4", "i8", "i8", "i8", "u1", frames=handle)
         if segments is not None:
-            count, block_count = _compiled("read_segments")(
+            ends = np.zeros(2, np.int64)
+            self._compiled(records.read_segments)(
                 tree.form, tree.base, self.arrays, segments, columns.arrays, blocks.arrays,
-                self.pool_pairs, records.STATE_CODES, self.tallies,
+                self.known_pools, records.STATE_CODES, self.tallies, ends,
             )  # fmt: skip
+            count, block_count = (int(end) for end in ends)
         return columns.cut(count), blocks.cut(block_count)
 
     def _events(self, histories: list[int | None]) -> _Columns:
@@ -245,9 +250,9 @@ class _Reader:
         row = 0
         for device, history in enumerate(histories):
             if history is not None:
-                row = _compiled("read_events")(
+                row = self._compiled(records.read_events)(
                     tree.form, tree.base, self.arrays, history, device, row, columns.arrays,
-                    self.pool_pairs, records.ACTION_CODES, self.tallies,
+                    self.known_pools, records.ACTION_CODES, self.tallies,
                 )  # fmt: skip
         return columns.cut(row)
 
@@ -278,7 +283,7 @@ class _Reader:
         found = []
         for column in columns:
             of_row = np.empty(len(column.frames), np.uint32)
-            _compiled("intern_stacks")(
+            self._compiled(stacks.intern_stacks)(
                 tree.form, tree.base, self.arrays, column.frames, of_row, numbers,
                 frames, frame_slots, found_stacks, stack_slots, state,
             )  # fmt: skip
@@ -287,9 +292,11 @@ class _Reader:
             found.append(of_row)
         self.problems.add("odd_frame", int(state[stacks.ODD_FRAMES]))
         kept = found_stacks[: state[stacks.STACK_COUNT]]
-        rows = int(_compiled("count_frames")(self.arrays, kept))
+        rows = self._compiled(stacks.count_frames)(self.arrays, kept)
         of_stack, of_frame = np.empty(rows, np.uint32), np.empty(rows, np.uint32)
-        rows = _compiled("list_frames")(tree.base, self.arrays, kept, numbers, of_stack, of_frame)
+        rows = self._compiled(stacks.list_frames)(
+            tree.base, self.arrays, kept, numbers, of_stack, of_frame
+        )
         table = _stacks_table(of_stack[:rows], of_frame[:rows], len(kept))
         return found, frames[: state[stacks.FRAME_COUNT]].copy(), table
 
@@ -298,7 +305,9 @@ class _Reader:
         handle = tree.items.dtype
         names, filenames = np.empty(len(frames), handle), np.empty(len(frames), handle)
         lines, says_more = np.empty(len(frames), np.int64), np.empty(len(frames), np.bool_)
-        _compiled("read_frames")(tree.form, self.arrays, frames, names, filenames, lines, says_more)
+        self._compiled(stacks.read_frames)(
+            tree.form, self.arrays, frames, names, filenames, lines, says_more
+        )
         more: list[str | None] = [None] * len(frames)
         for row in np.flatnonzero(says_more)[:_MOST_RICH_VALUES]:
             more[row] = self._more_of(int(frames[row]))
@@ -365,7 +374,7 @@ class _Reader:
         )
 
     def _pools(self) -> pl.DataFrame:
-        pairs = self.pool_pairs[1 : 1 + self.pool_pairs[0, 0]]
+        pairs = self.known_pools.reshape(-1, 2)[1 : 1 + self.known_pools[0]]
         table: dict[str, Array] = {
             "pool": np.arange(len(pairs), dtype=np.int32),
             "first": pairs[:, 0].copy(),
@@ -556,17 +565,3 @@ def _slots(count: int) -> npt.NDArray[np.int32]:
 
 def _json(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
-
-
-@functools.cache
-def _compiled(name: str) -> Callable[..., Any]:
-    loops: dict[str, Callable[..., Any]] = {
-        "read_events": records.read_events,
-        "count_blocks": records.count_blocks,
-        "read_segments": records.read_segments,
-        "intern_stacks": stacks.intern_stacks,
-        "read_frames": stacks.read_frames,
-        "count_frames": stacks.count_frames,
-        "list_frames": stacks.list_frames,
-    }
-    return compiled(loops[name])

@@ -14,12 +14,13 @@ checked before they are made.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import callable_from_loops
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 LIST, TUPLE, DICT = 1, 2, 3
 """Kinds of containers."""
@@ -43,6 +44,20 @@ STATE_FIELDS = 13
 PICKLE, JSON = 0, 1
 """Forms of a file."""
 
+Handle = TypeVar("Handle", np.uint32, np.int64)
+"""How values are kept: in 32 bits as far as the file is small enough."""
+
+Arrays = tuple[
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int32],
+    npt.NDArray[Handle],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.int32],
+    npt.NDArray[Handle],
+]
+"""What loops read of a tree: data, kinds, firsts, starts, counts, nexts and items."""
+
 
 @callable_from_loops
 def append_items(
@@ -51,13 +66,13 @@ def append_items(
     count: int,
     chunk: int,
     place: int,
-    stack: Any,
-    firsts: Any,
-    lasts: Any,
-    starts: Any,
-    counts: Any,
-    nexts: Any,
-    items: Any,
+    stack: npt.NDArray[Handle],
+    firsts: Written[np.int32],
+    lasts: Written[np.int32],
+    starts: Written[Handle],
+    counts: Written[np.int32],
+    nexts: Written[np.int32],
+    items: Written[Handle],
 ) -> None:
     """Moves values from the stack into a container, as a new chunk.
 

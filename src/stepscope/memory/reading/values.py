@@ -6,9 +6,13 @@ import json
 import struct
 from typing import Any
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, JSON, Tree
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, text_of_word
+from stepscope.trace.machine.called import callable_from_loops
 
 MISSING = -(2**63)
 """Stands for a number that is not there, is no whole number, or does not fit 64 bits."""
@@ -23,7 +27,7 @@ _LONGEST_TEXT = 16_384
 
 
 @callable_from_loops
-def _signed(data: Any, at: int, count: int) -> int:
+def _signed(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     """A two's complement number; `MISSING` where it does not fit 64 bits."""
     if count == 0:
         return as_long(0)
@@ -32,13 +36,13 @@ def _signed(data: Any, at: int, count: int) -> int:
     value = as_long(data[at + count - 1])
     if value >= 128:
         value -= as_long(256)
-    for place in range(count - 2, -1, -1):
-        value = (value << as_long(8)) | as_long(data[at + place])
+    for before in range(1, count):
+        value = (value << as_long(8)) | as_long(data[at + count - 1 - before])
     return value
 
 
 @callable_from_loops
-def _decimal(data: Any, at: int) -> int:
+def _decimal(data: npt.NDArray[np.uint8], at: int) -> int:
     """A whole number in digits; `MISSING` where it is none, or does not fit 64 bits."""
     size = len(data)
     is_negative = data[at] == _MINUS
@@ -58,7 +62,7 @@ def _decimal(data: Any, at: int) -> int:
 
 
 @callable_from_loops
-def integer_at(data: Any, form: int, value: int) -> int:
+def integer_at(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
     """The whole number that a value of a tree is; `MISSING` for any other value."""
     at = value - as_long(VALUES_FROM)
     if at < 0 or at >= len(data):
@@ -81,7 +85,7 @@ def integer_at(data: Any, form: int, value: int) -> int:
 
 
 @callable_from_loops
-def json_string_end(data: Any, at: int) -> int:
+def json_string_end(data: npt.NDArray[np.uint8], at: int) -> int:
     """Where the string ends whose opening quote is at a position: its closing quote, or the end."""
     size = len(data)
     at += 1
@@ -91,7 +95,7 @@ def json_string_end(data: Any, at: int) -> int:
 
 
 @callable_from_loops
-def text_span(data: Any, form: int, value: int) -> tuple[int, int]:
+def text_span(data: npt.NDArray[np.uint8], form: int, value: int) -> tuple[int, int]:
     """Where the text of a value lies in the file: its beginning and length in bytes.
 
     The beginning is -1 for what is no text, and for words.

@@ -6,9 +6,10 @@ looks at no position outside the file.
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import (
     CHUNKS,
     CONTAINERS,
@@ -28,10 +29,13 @@ from stepscope.memory.reading.tree import (
     STATUS,
     SYNTAX,
     TRUNCATED,
+    Handle,
     append_items,
 )
 from stepscope.memory.reading.values import json_string_end
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, word_at
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 # What comes next, kept in the state in place of the memo's length, which JSON has not.
 EXPECTING = 6
@@ -47,20 +51,20 @@ def _is_letter(character: int) -> bool:
 
 
 def walk_json(
-    data: Any,
-    slots: Any,
-    letters: Any,
-    lengths: Any,
-    state: Any,
-    marks: Any,
-    stack: Any,
-    kinds: Any,
-    firsts: Any,
-    lasts: Any,
-    starts: Any,
-    counts: Any,
-    nexts: Any,
-    items: Any,
+    data: npt.NDArray[np.uint8],
+    slots: npt.NDArray[np.uint8],
+    letters: npt.NDArray[np.uint8],
+    lengths: npt.NDArray[np.uint8],
+    state: Written[np.int64],
+    marks: Written[np.int64],
+    stack: Written[Handle],
+    kinds: Written[np.uint8],
+    firsts: Written[np.int32],
+    lasts: Written[np.int32],
+    starts: Written[Handle],
+    counts: Written[np.int32],
+    nexts: Written[np.int32],
+    items: Written[Handle],
     until: int,
     is_building: bool,
 ) -> None:
@@ -108,7 +112,7 @@ def walk_json(
             if is_building:
                 value = as_long(VALUES_FROM) + here
                 word = word_at(data, here + 1, end - here - 1, slots, letters, lengths)
-                stack[depth] = word or value
+                stack[depth] = word if word else value  # noqa: FURB110 - `or` gives a truth value
             position = end + 1
             depth += 1
             expecting = as_long(_AFTER_VALUE if is_value else _COLON)

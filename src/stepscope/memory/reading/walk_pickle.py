@@ -6,15 +6,16 @@ twice: first it counts, and checks that every length lies within the file and th
 runs out; then, with arrays of exactly the counted sizes, it writes the tree (`tree.py`). Nothing
 recurses, and nothing is allocated here.
 
-The loop is compiled by numba. It is plain Python all the same, and the tests run it as such with
-arrays that complain about every index out of range.
+The loop runs as machine code, which checks every index. It is plain Python all the same, and the
+tests run it as such with arrays that complain about every index out of range.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import (
     BAD_TARGET,
     CHUNKS,
@@ -43,9 +44,12 @@ from stepscope.memory.reading.tree import (
     TUPLE,
     UNDERFLOW,
     UNKNOWN_MEMO,
+    Handle,
     append_items,
 )
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.called import callable_from_loops
 
 _PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
 _EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29
@@ -58,7 +62,7 @@ _BINPUT, _LONG_BINPUT, _MEMOIZE, _BINGET, _LONG_BINGET = 0x71, 0x72, 0x94, 0x68,
 
 
 @callable_from_loops
-def little_endian(data: Any, at: int, count: int) -> int:
+def little_endian(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     """An unsigned number of up to 7 bytes."""
     value = as_long(0)
     for place in range(count):
@@ -67,21 +71,21 @@ def little_endian(data: Any, at: int, count: int) -> int:
 
 
 def walk_pickle(
-    data: Any,
-    slots: Any,
-    letters: Any,
-    lengths: Any,
-    state: Any,
-    marks: Any,
-    stack: Any,
-    memo: Any,
-    kinds: Any,
-    firsts: Any,
-    lasts: Any,
-    starts: Any,
-    counts: Any,
-    nexts: Any,
-    items: Any,
+    data: npt.NDArray[np.uint8],
+    slots: npt.NDArray[np.uint8],
+    letters: npt.NDArray[np.uint8],
+    lengths: npt.NDArray[np.uint8],
+    state: Written[np.int64],
+    marks: Written[np.int64],
+    stack: Written[Handle],
+    memo: Written[Handle],
+    kinds: Written[np.uint8],
+    firsts: Written[np.int32],
+    lasts: Written[np.int32],
+    starts: Written[Handle],
+    counts: Written[np.int32],
+    nexts: Written[np.int32],
+    items: Written[Handle],
     until: int,
     is_building: bool,
 ) -> None:
@@ -223,7 +227,7 @@ def walk_pickle(
                 status = UNDERFLOW
                 break
             is_dict = op in (_SETITEMS, _SETITEM)
-            if is_dict and taken % 2:
+            if is_dict and taken & 1:
                 status = ODD_PAIRS
                 break
             depth -= taken

@@ -6,12 +6,11 @@ key compares numbers, not text.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
+from stepscope.trace.machine.called import callable_from_loops
 
 UNSET = 0  # a memo entry without a value; no value has this number
 NONE, TRUE, FALSE = 1, 2, 3
@@ -52,13 +51,14 @@ def text_of_word(number: int) -> str | None:
     return WORDS[place] if 0 <= place < len(WORDS) else None
 
 
-# A table of hashes in which the walkers look words up: `slots` holds numbers (0: free), a row of
-# `letters` the text of a word, padded with zeros.
+# A table of hashes in which the walkers look words up: `slots` holds numbers (0: free), `letters`
+# the texts of the words one after the other, each padded with zeros to the longest.
 _SLOTS = 1024
+Bytes = npt.NDArray[np.uint8]
 
 
 @callable_from_loops
-def _slot_of(data: Any, at: int, length: int) -> int:
+def _slot_of(data: Bytes, at: int, length: int) -> int:
     value = as_long(length)
     for place in range(at, at + length):
         value = (value * as_long(33) + as_long(data[place])) & as_long(0xFFFFFFFF)
@@ -66,7 +66,7 @@ def _slot_of(data: Any, at: int, length: int) -> int:
 
 
 @callable_from_loops
-def word_at(data: Any, at: int, length: int, slots: Any, letters: Any, lengths: Any) -> int:
+def word_at(data: Bytes, at: int, length: int, slots: Bytes, letters: Bytes, lengths: Bytes) -> int:
     """The number of the word that bytes of a file spell; 0 for any other text."""
     if length > LONGEST:
         return as_long(0)
@@ -74,23 +74,23 @@ def word_at(data: Any, at: int, length: int, slots: Any, letters: Any, lengths: 
     while slots[slot]:
         word = as_long(slots[slot]) - _FIRST_WORD
         if as_long(lengths[word]) == length:
-            place = 0
-            while place < length and letters[word, place] == data[at + place]:
+            first, place = word * LONGEST, as_long(0)
+            while place < length and letters[first + place] == data[at + place]:
                 place += 1
             if place == length:
                 return word + _FIRST_WORD
-        slot = (slot + 1) % _SLOTS
+        slot = (slot + 1) & (_SLOTS - 1)
     return as_long(0)
 
 
-def word_table() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def word_table() -> tuple[Bytes, Bytes, Bytes]:
     """What `word_at` looks in: numbers by slot, letters by word, lengths by word."""
     slots = np.zeros(_SLOTS, np.uint8)
-    letters = np.zeros((len(WORDS), LONGEST), np.uint8)
+    letters = np.zeros(len(WORDS) * LONGEST, np.uint8)
     lengths = np.zeros(len(WORDS), np.uint8)
     for place, word in enumerate(WORDS):
         text = np.frombuffer(word.encode(), np.uint8)
-        letters[place, : len(text)] = text
+        letters[place * LONGEST :][: len(text)] = text
         lengths[place] = len(text)
         slot = _slot_of(text, 0, len(text))
         while slots[slot]:

@@ -8,15 +8,14 @@ alternate is a contradiction, and is noted.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, compiled
+from stepscope.memory.arithmetic import as_long
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -82,35 +81,38 @@ def pair(
     known = np.empty(count, np.bool_)
     # A row can contradict in two ways at once, and an address in one more at its end.
     kinds, rows = np.empty(3 * count + 1, np.uint8), np.empty(3 * count + 1, np.int64)
-    used, contradictions = _compiled()(
-        order, device, address, what, size, number, is_going, *found, known, kinds, rows
+    told, counts = (device, address, what, size, number, is_going), np.zeros(2, np.int64)
+    in_machine_code(pair_by_loop)(
+        order, *map(np.ascontiguousarray, told), *found, known, kinds, rows, counts
     )
+    used, contradictions = (int(each) for each in counts)
     key, begin, asked, end, final = (array[:used] for array in found)
     kinds, rows = kinds[:contradictions], rows[:contradictions]
     return Paired(key, begin, asked, end, final, known[:used], kinds, rows)
 
 
 def pair_by_loop(
-    order: Any,
-    device: Any,
-    address: Any,
-    what: Any,
-    size: Any,
-    number: Any,
-    is_going: Any,
-    keys: Any,
-    begins: Any,
-    asked: Any,
-    ends: Any,
-    finals: Any,
-    known: Any,
-    kinds: Any,
-    rows: Any,
-) -> tuple[int, int]:
+    order: Int64Array,
+    device: npt.NDArray[np.int32],
+    address: Int64Array,
+    what: npt.NDArray[np.uint8],
+    size: Int64Array,
+    number: Int64Array,
+    is_going: npt.NDArray[np.bool_],
+    keys: Written[np.int64],
+    begins: Written[np.int64],
+    asked: Written[np.int64],
+    ends: Written[np.int64],
+    finals: Written[np.int64],
+    known: Written[np.bool_],
+    kinds: Written[np.uint8],
+    rows: Written[np.int64],
+    counts: Written[np.int64],
+) -> None:
     """The loop of `pair`: goes through the rows in `order`, and fills the arrays after `is_going`.
 
-    Returns:
-        How many things and how many contradictions there are.
+    `counts` receives how many things and how many contradictions there are. No row begins more than
+    one thing; how many contradictions there can be, `pair` says.
     """
     used, contradictions = as_long(0), as_long(0)
     current = as_long(NONE)  # what is at the address now
@@ -159,9 +161,4 @@ def pair_by_loop(
     if current != NONE:
         kinds[contradictions], rows[contradictions] = GONE_AT_SNAPSHOT, keys[current]
         contradictions += 1
-    return used, contradictions
-
-
-@functools.cache
-def _compiled() -> Callable[..., tuple[int, int]]:
-    return compiled(pair_by_loop)
+    counts[0], counts[1] = used, contradictions

@@ -3,16 +3,17 @@
 A group is what one search looks through: the blocks of one pool, one stream and one size class; its
 number is even for the large class and odd for the small. Free blocks are kept in order of group,
 size and address, as torch keeps them in sorted sets; unmapped parts of expandable segments in order
-of group and address. All loops are compiled, and run as plain Python in the tests.
+of group and address. All loops run as machine code, and as plain Python in the tests.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
+from stepscope.trace.machine.arrays import Written, WrittenTable
+from stepscope.trace.machine.called import callable_from_loops
 
 FREE, USED, PENDING, UNMAPPED, NO_BLOCK = 0, 1, 2, 3, 4
 """States of a block; a pending one was given back, but waits for another stream."""
@@ -33,15 +34,25 @@ there had been when the block became free."""
 ) = range(10)  # fmt: skip
 NUMBERS = 10
 
+Int64Array = npt.NDArray[np.int64]
+Blocks = WrittenTable[np.int64]
+"""A row for each field, a column for each block."""
+Numbers = Written[np.int64]
+"""The numbers that change."""
+Order = Written[np.int64]
+"""Blocks, in order."""
 
-def new_arrays(slots: int) -> tuple[Any, Any, Any]:
+
+def new_arrays(slots: int) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Blocks, the order of free ones, and the order of unmapped ones, for so many blocks."""
     blocks = np.zeros((FIELDS, slots), np.int64)
     blocks[STATE] = NO_BLOCK
     return blocks, np.zeros(slots, np.int64), np.zeros(slots, np.int64)
 
 
-def grown_arrays(blocks: Any, free: Any, voids: Any) -> tuple[Any, Any, Any]:
+def grown_arrays(
+    blocks: Int64Array, free: Int64Array, voids: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
     """The same with room for twice as many."""
     old = blocks.shape[1]
     more = new_arrays(2 * old)
@@ -53,7 +64,7 @@ def grown_arrays(blocks: Any, free: Any, voids: Any) -> tuple[Any, Any, Any]:
 
 @callable_from_loops
 def new_block(
-    blocks: Any, numbers: Any, address: int, size: int, state: int, group: int, segment: int
+    blocks: Blocks, numbers: Numbers, address: int, size: int, state: int, group: int, segment: int
 ) -> int:
     """A block without neighbours."""
     block = as_long(numbers[SPARE])
@@ -70,7 +81,7 @@ def new_block(
 
 
 @callable_from_loops
-def drop_block(blocks: Any, numbers: Any, block: int) -> None:
+def drop_block(blocks: Blocks, numbers: Numbers, block: int) -> None:
     """Gives a slot back; the block is in no order, and no neighbour knows it."""
     blocks[STATE, block] = NO_BLOCK
     blocks[AFTER, block] = numbers[SPARE]
@@ -78,7 +89,7 @@ def drop_block(blocks: Any, numbers: Any, block: int) -> None:
 
 
 @callable_from_loops
-def link(blocks: Any, before: int, after: int) -> None:
+def link(blocks: Blocks, before: int, after: int) -> None:
     """Makes two blocks neighbours; either may be `NONE`."""
     if before != NONE:
         blocks[AFTER, before] = after
@@ -88,7 +99,7 @@ def link(blocks: Any, before: int, after: int) -> None:
 
 @callable_from_loops
 def first_at_least(
-    blocks: Any, order: Any, count: int, group: int, size: int, address: int, by_size: bool
+    blocks: Blocks, order: Order, count: int, group: int, size: int, address: int, by_size: bool
 ) -> int:
     """The place of the first block in an order that is no less than a group, size and address."""
     low, high = as_long(0), as_long(count)
@@ -108,7 +119,7 @@ def first_at_least(
 
 
 @callable_from_loops
-def _insert(order: Any, count: int, at: int, block: int) -> None:
+def _insert(order: Order, count: int, at: int, block: int) -> None:
     place = count
     while place > at:
         order[place] = order[place - 1]
@@ -117,13 +128,13 @@ def _insert(order: Any, count: int, at: int, block: int) -> None:
 
 
 @callable_from_loops
-def _remove(order: Any, count: int, at: int) -> None:
+def _remove(order: Order, count: int, at: int) -> None:
     for place in range(at, count - 1):
         order[place] = order[place + 1]
 
 
 @callable_from_loops
-def add_free(blocks: Any, free: Any, numbers: Any, block: int, now: int) -> None:
+def add_free(blocks: Blocks, free: Order, numbers: Numbers, block: int, now: int) -> None:
     """Puts a free block in order; `now` is the number of searches of its pool and class."""
     blocks[STATE, block] = FREE
     blocks[BORN, block] = now
@@ -136,7 +147,7 @@ def add_free(blocks: Any, free: Any, numbers: Any, block: int, now: int) -> None
 
 
 @callable_from_loops
-def remove_free(blocks: Any, free: Any, numbers: Any, block: int) -> None:
+def remove_free(blocks: Blocks, free: Order, numbers: Numbers, block: int) -> None:
     """Takes a free block out of the order."""
     at = first_at_least(
         blocks, free, numbers[FREE_COUNT], blocks[GROUP, block], blocks[SIZE, block],
@@ -147,7 +158,7 @@ def remove_free(blocks: Any, free: Any, numbers: Any, block: int) -> None:
 
 
 @callable_from_loops
-def add_void(blocks: Any, voids: Any, numbers: Any, block: int) -> None:
+def add_void(blocks: Blocks, voids: Order, numbers: Numbers, block: int) -> None:
     """Puts an unmapped block in order."""
     blocks[STATE, block] = UNMAPPED
     at = first_at_least(
@@ -158,7 +169,7 @@ def add_void(blocks: Any, voids: Any, numbers: Any, block: int) -> None:
 
 
 @callable_from_loops
-def remove_void(blocks: Any, voids: Any, numbers: Any, block: int) -> None:
+def remove_void(blocks: Blocks, voids: Order, numbers: Numbers, block: int) -> None:
     """Takes an unmapped block out of the order."""
     at = first_at_least(
         blocks, voids, numbers[VOID_COUNT], blocks[GROUP, block], 0, blocks[ADDRESS, block], False
@@ -168,23 +179,32 @@ def remove_void(blocks: Any, voids: Any, numbers: Any, block: int) -> None:
 
 
 @callable_from_loops
-def absorb_neighbours(blocks: Any, free: Any, voids: Any, numbers: Any, block: int) -> None:
+def absorb_neighbours(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, block: int
+) -> None:
     """Joins a block, which is in no order, with neighbours of the same state."""
-    state = blocks[STATE, block]
-    for side in (BEFORE, AFTER):
-        other = as_long(blocks[side, block])
-        if other == NONE or blocks[STATE, other] != state:
-            continue
-        if state == UNMAPPED:
-            remove_void(blocks, voids, numbers, other)
-        else:
-            remove_free(blocks, free, numbers, other)
-        if side == BEFORE:
-            blocks[ADDRESS, block] = blocks[ADDRESS, other]
-            blocks[BEFORE, block] = NONE
-            link(blocks, as_long(blocks[BEFORE, other]), block)
-        else:
-            blocks[AFTER, block] = NONE
-            link(blocks, block, as_long(blocks[AFTER, other]))
-        blocks[SIZE, block] += blocks[SIZE, other]
-        drop_block(blocks, numbers, other)
+    _absorb(blocks, free, voids, numbers, block, BEFORE)
+    _absorb(blocks, free, voids, numbers, block, AFTER)
+
+
+@callable_from_loops
+def _absorb(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, block: int, side: int
+) -> None:
+    """Joins a block with the neighbour on one side, if that has the same state."""
+    other = as_long(blocks[side, block])
+    if other == NONE or blocks[STATE, other] != blocks[STATE, block]:
+        return
+    if blocks[STATE, other] == UNMAPPED:
+        remove_void(blocks, voids, numbers, other)
+    else:
+        remove_free(blocks, free, numbers, other)
+    if side == BEFORE:
+        blocks[ADDRESS, block] = blocks[ADDRESS, other]
+        blocks[BEFORE, block] = NONE
+        link(blocks, as_long(blocks[BEFORE, other]), block)
+    else:
+        blocks[AFTER, block] = NONE
+        link(blocks, block, as_long(blocks[AFTER, other]))
+    blocks[SIZE, block] += blocks[SIZE, other]
+    drop_block(blocks, numbers, other)

@@ -13,7 +13,7 @@ and in the comments of its allocator; this is written anew from the behaviour.
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from stepscope.memory.allocator.rounding import (
     LARGE_STEP_BYTES,
@@ -22,7 +22,7 @@ from stepscope.memory.allocator.rounding import (
     SMALL_SEGMENT_BYTES,
     segment_bytes,
 )
-from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
     AFTER,
@@ -47,6 +47,10 @@ from stepscope.memory.simulator.blocks import (
     UNMAPPED,
     USED,
     VOID_COUNT,
+    Blocks,
+    Int64Array,
+    Numbers,
+    Order,
     absorb_neighbours,
     add_free,
     add_void,
@@ -57,6 +61,8 @@ from stepscope.memory.simulator.blocks import (
     remove_free,
     remove_void,
 )
+from stepscope.trace.machine.arrays import Written, WrittenTable
+from stepscope.trace.machine.called import callable_from_loops
 
 UNLIMITED = 2**62
 
@@ -71,24 +77,35 @@ CONFIG_FIELDS = 8
 # pool may be released, and which of the recorded segments' addresses comes next.
 POOL, CLASS, RELEASABLE, GIVEN, GIVEN_END = range(5)
 GROUP_FIELDS = 5
+Groups = WrittenTable[np.int64]
+"""A row for each field, a column for each group."""
+Ages = Written[np.int64]
+"""Searches of each pool and class."""
+
+
+@callable_from_loops
+def _whole(size: int, page: int) -> int:
+    """Bytes of the pages that fit into a size."""
+    return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
 
 
 @callable_from_loops
 def _new_address(
-    group: int, size: int, numbers: Any, groups: Any, given_sizes: Any, given_addresses: Any
-) -> int:
+    group: int, size: int, numbers: Numbers, groups: Groups, given_sizes: Int64Array,
+    given_addresses: Int64Array,
+) -> int:  # fmt: skip
     """Where the device puts a segment: where it was in the recording, if that is known."""
     at = groups[GIVEN, group]
     if at < groups[GIVEN_END, group] and (given_sizes[at] == size or given_sizes[at] == NONE):
         groups[GIVEN, group] = at + 1
         return as_long(given_addresses[at])
     address = as_long(numbers[NEXT_ADDRESS])
-    numbers[NEXT_ADDRESS] += (size + LARGE_STEP_BYTES - 1) // LARGE_STEP_BYTES * LARGE_STEP_BYTES
+    numbers[NEXT_ADDRESS] += _whole(size + LARGE_STEP_BYTES - 1, as_long(LARGE_STEP_BYTES))
     return address
 
 
 @callable_from_loops
-def _growth(blocks: Any, block: int) -> int:
+def _growth(blocks: Blocks, block: int) -> int:
     """How large a block is, or could become where its expandable segment has room behind it."""
     after = blocks[AFTER, block]
     grows = after != NONE and blocks[STATE, after] == UNMAPPED
@@ -97,8 +114,9 @@ def _growth(blocks: Any, block: int) -> int:
 
 @callable_from_loops
 def _take_free(
-    blocks: Any, free: Any, numbers: Any, config: Any, groups: Any, ages: Any, size: int, group: int
-) -> int:
+    blocks: Blocks, free: Order, numbers: Numbers, config: Int64Array, groups: Groups, ages: Ages,
+    size: int, group: int,
+) -> int:  # fmt: skip
     """A free block for a rounded request, out of the order; `NONE` where there is none."""
     if config[COLLECT_ABOVE]:
         ages[groups[CLASS, group]] += 1
@@ -123,7 +141,7 @@ def _take_free(
             if at == count or blocks[GROUP, free[at]] != group:
                 return as_long(NONE)
     block = as_long(free[at])
-    if size < config[MAX_SPLIT] <= blocks[SIZE, block]:
+    if size < config[MAX_SPLIT] and config[MAX_SPLIT] <= blocks[SIZE, block]:
         return as_long(NONE)
     if size >= config[MAX_SPLIT] and blocks[SIZE, block] >= size + config[ROUNDING_LIMIT]:
         return as_long(NONE)
@@ -135,19 +153,25 @@ def _take_free(
 
 
 @callable_from_loops
-def _is_open(blocks: Any, block: int) -> bool:
+def _page_bytes(config: Int64Array, group: int) -> int:
+    """The size of the pages that an expandable segment of a group consists of."""
+    return as_long(SMALL_SEGMENT_BYTES) if group & 1 else as_long(config[LARGE_SEGMENT])
+
+
+@callable_from_loops
+def _is_open(blocks: Blocks, block: int) -> bool:
     return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
 
 
 @callable_from_loops
 def _map(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    block: int, wanted: int,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, block: int, wanted: int,
 ) -> int:  # fmt: skip
     """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
     group = blocks[GROUP, block]
-    page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
-    size = min((wanted + page - 1) // page * page, blocks[SIZE, block])
+    page = _page_bytes(config, group)
+    size = min(_whole(wanted + page - 1, page), as_long(blocks[SIZE, block]))
     if numbers[RESERVED] + size > config[CAPACITY]:
         return as_long(NONE)
     remove_void(blocks, voids, numbers, block)
@@ -171,8 +195,9 @@ def _map(
 
 @callable_from_loops
 def _grow_expandable(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    given_sizes: Any, given_addresses: Any, size: int, group: int,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
+    group: int,
 ) -> int:  # fmt: skip
     """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
     candidate = as_long(NONE)
@@ -190,21 +215,21 @@ def _grow_expandable(
             candidate = start
         at += 1
     if candidate == NONE:
-        page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
-        space = (config[ADDRESS_SPACE] + page - 1) // page * page
+        page = _page_bytes(config, group)
+        space = _whole(config[ADDRESS_SPACE] + page - 1, page)
         address = _new_address(group, space, numbers, groups, given_sizes, given_addresses)
         candidate = new_block(blocks, numbers, address, space, UNMAPPED, group, address)
         add_void(blocks, voids, numbers, candidate)
     if blocks[STATE, candidate] == UNMAPPED:
         candidate = _map(
             blocks, free, voids, numbers, config, groups, ages, candidate,
-            min(blocks[SIZE, candidate], size),
+            min(as_long(blocks[SIZE, candidate]), size),
         )  # fmt: skip
     while candidate != NONE and blocks[SIZE, candidate] < size:
         after = as_long(blocks[AFTER, candidate])
         candidate = _map(
             blocks, free, voids, numbers, config, groups, ages, after,
-            min(blocks[SIZE, after], size - blocks[SIZE, candidate]),
+            min(as_long(blocks[SIZE, after]), size - blocks[SIZE, candidate]),
         )  # fmt: skip
     if candidate != NONE:
         remove_free(blocks, free, numbers, candidate)
@@ -213,16 +238,16 @@ def _grow_expandable(
 
 @callable_from_loops
 def _unmap(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    block: int,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, block: int,
 ) -> None:  # fmt: skip
     """Gives the whole pages within a free block of an expandable segment back to the device."""
     group = blocks[GROUP, block]
-    page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
+    page = _page_bytes(config, group)
     segment = blocks[SEGMENT, block]
     begin = blocks[ADDRESS, block] - segment
     end = begin + blocks[SIZE, block]
-    first, last = (begin + page - 1) // page * page, end // page * page
+    first, last = _whole(begin + page - 1, page), _whole(end, page)
     if first >= last:
         return
     now = ages[groups[CLASS, group]]
@@ -253,8 +278,9 @@ def _unmap(
 
 @callable_from_loops
 def finish_free(
-    blocks: Any, free: Any, voids: Any, numbers: Any, groups: Any, ages: Any, block: int
-) -> None:
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, groups: Groups, ages: Ages,
+    block: int,
+) -> None:  # fmt: skip
     """Makes a used or pending block free."""
     blocks[STATE, block] = FREE
     absorb_neighbours(blocks, free, voids, numbers, block)
@@ -262,14 +288,14 @@ def finish_free(
 
 
 @callable_from_loops
-def is_whole(blocks: Any, block: int) -> bool:
+def is_whole(blocks: Blocks, block: int) -> bool:
     """Whether a block is all of a segment, and no part of an expandable one."""
     has_neighbour = blocks[BEFORE, block] != NONE or blocks[AFTER, block] != NONE
     return not has_neighbour and blocks[SEGMENT, block] == NONE
 
 
 @callable_from_loops
-def give_back(blocks: Any, free: Any, numbers: Any, block: int) -> None:
+def give_back(blocks: Blocks, free: Order, numbers: Numbers, block: int) -> None:
     """Gives a free block that is a whole segment back to the device."""
     remove_free(blocks, free, numbers, block)
     numbers[RESERVED] -= blocks[SIZE, block]
@@ -279,8 +305,8 @@ def give_back(blocks: Any, free: Any, numbers: Any, block: int) -> None:
 
 @callable_from_loops
 def release_all(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    of_allocation: Any,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, of_allocation: Order,
 ) -> None:  # fmt: skip
     """Gives everything back that is cached, after waiting for blocks that are pending."""
     for block in range(numbers[SLOTS]):
@@ -306,7 +332,7 @@ def release_all(
 
 @callable_from_loops
 def _release_large(
-    blocks: Any, free: Any, numbers: Any, config: Any, size: int, group: int
+    blocks: Blocks, free: Order, numbers: Numbers, config: Int64Array, size: int, group: int
 ) -> bool:
     """Gives blocks of a group back that are too large to be split; whether that may be enough."""
     if config[MAX_SPLIT] >= UNLIMITED:
@@ -335,8 +361,8 @@ def _release_large(
 
 @callable_from_loops
 def _collect_garbage(
-    blocks: Any, free: Any, numbers: Any, config: Any, groups: Any, ages: Any
-) -> None:
+    blocks: Blocks, free: Order, numbers: Numbers, config: Int64Array, groups: Groups, ages: Ages,
+) -> None:  # fmt: skip
     """Gives the oldest unused segments of the default pool's large class back."""
     if not config[COLLECT_ABOVE] or numbers[RESERVED] <= config[COLLECT_ABOVE]:
         return
@@ -345,20 +371,20 @@ def _collect_garbage(
     for at in range(numbers[FREE_COUNT]):
         block = as_long(free[at])
         group = blocks[GROUP, block]
-        if groups[POOL, group] == 0 and group % 2 == 0 and is_whole(blocks, block):
+        if groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block):
             total += ages[groups[CLASS, group]] - blocks[BORN, block]
             count += 1
     reclaimed, has_freed = as_long(0), True
     while reclaimed < target and has_freed and count > 0:
-        oldest = total / count
+        all_ages, all_count = total, count
         has_freed = False
         place = as_long(0)
         while place < numbers[FREE_COUNT]:
             block = as_long(free[place])
             group = blocks[GROUP, block]
-            is_candidate = groups[POOL, group] == 0 and group % 2 == 0 and is_whole(blocks, block)
+            is_candidate = groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block)
             age = ages[groups[CLASS, group]] - blocks[BORN, block]
-            if is_candidate and age >= oldest:
+            if is_candidate and age * all_count >= all_ages:  # no younger than the mean
                 has_freed = True
                 reclaimed += blocks[SIZE, block]
                 total -= age
@@ -373,8 +399,9 @@ def _collect_garbage(
 
 @callable_from_loops
 def _grow(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    given_sizes: Any, given_addresses: Any, size: int, group: int,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
+    group: int,
 ) -> int:  # fmt: skip
     """Asks the device for room; a block that is in no order, or `NONE`."""
     asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
@@ -395,8 +422,9 @@ def _grow(
 
 @callable_from_loops
 def allocate(
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
-    of_allocation: Any, given_sizes: Any, given_addresses: Any, size: int, group: int,
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, of_allocation: Order, given_sizes: Int64Array,
+    given_addresses: Int64Array, size: int, group: int,
 ) -> int:  # fmt: skip
     """Serves a rounded request; the block, now in use, or `NONE` where memory does not suffice."""
     block = _take_free(blocks, free, numbers, config, groups, ages, size, group)

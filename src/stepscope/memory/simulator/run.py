@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from stepscope.memory.allocator.rounding import SMALL_BYTES, rounded
-from stepscope.memory.arithmetic import as_long, compiled
+from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
     ALLOCATED,
@@ -20,15 +21,23 @@ from stepscope.memory.simulator.blocks import (
     SLOTS,
     STATE,
     USED,
+    Blocks,
+    Int64Array,
+    Numbers,
+    Order,
 )
 from stepscope.memory.simulator.machine import (
     RELEASABLE,
+    Ages,
+    Groups,
     allocate,
     finish_free,
     give_back,
     is_whole,
     release_all,
 )
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 # What happens: a request; a block given back, for which another stream may still wait; a block that
 # can be used again; everything cached given back; one segment given back, or a pool let go, as the
@@ -40,11 +49,13 @@ _SPARE_SLOTS = 16
 
 
 def run_by_loop(
-    whats: Any, sizes: Any, places: Any, allocations: Any, start: int, is_tried: bool,
-    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, divisions: Any, groups: Any,
-    ages: Any, of_allocation: Any, given_sizes: Any, given_addresses: Any, reserved: Any,
-    allocated: Any, addresses: Any, block_sizes: Any, is_served: Any,
-) -> tuple[int, int]:  # fmt: skip
+    whats: Int64Array, sizes: Int64Array, places: Int64Array, allocations: Int64Array, start: int,
+    is_tried: bool, blocks: Blocks, free: Order, voids: Order, numbers: Numbers,
+    config: Int64Array, divisions: Int64Array, groups: Groups, ages: Ages, of_allocation: Order,
+    given_sizes: Int64Array, given_addresses: Int64Array, reserved: Written[np.int64],
+    allocated: Written[np.int64], addresses: Written[np.int64], block_sizes: Written[np.int64],
+    is_served: Written[np.bool_], status: Written[np.int64],
+) -> int:  # fmt: skip
     """Runs operations from one on.
 
     Args:
@@ -71,15 +82,17 @@ def run_by_loop(
         addresses: Receives the address of each allocation.
         block_sizes: Receives the size of each allocation's block.
         is_served: Receives whether a failed request could be served now.
+        status: Receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too small to go on,
+            or `OUT_OF_MEMORY` where the operation failed.
 
     Returns:
-        The operation that comes next, and `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are
-        too small to go on, or `OUT_OF_MEMORY` where that operation failed.
+        The operation that comes next, or that failed.
     """
-    slots = blocks.shape[1]
+    slots = len(free)  # there is a place for each block
     for at in range(start, len(whats)):
         if numbers[SLOTS] + 2 * numbers[FREE_COUNT] + _SPARE_SLOTS > slots:
-            return as_long(at), as_long(NEEDS_ROOM)
+            status[0] = NEEDS_ROOM
+            return at
         what = whats[at]
         allocation = as_long(allocations[at])
         if what in (REQUEST, FAILED):
@@ -94,7 +107,8 @@ def run_by_loop(
                 )  # fmt: skip
                 if block == NONE:
                     if what == REQUEST:
-                        return as_long(at), as_long(OUT_OF_MEMORY)
+                        status[0] = OUT_OF_MEMORY
+                        return at
                 elif what == REQUEST:
                     blocks[OWNER, block] = allocation
                     of_allocation[allocation] = block
@@ -122,13 +136,13 @@ def run_by_loop(
                     give_back(blocks, free, numbers, block)
                     break
         else:
-            groups[RELEASABLE, places[at]] = True
+            groups[RELEASABLE, places[at]] = 1
         reserved[at] = numbers[RESERVED]
         allocated[at] = numbers[ALLOCATED]
-    return as_long(len(whats)), as_long(FINISHED)
+    status[0] = FINISHED
+    return len(whats)
 
 
-@functools.cache
-def compiled_run() -> Callable[..., tuple[int, int]]:
-    """The loop, compiled."""
-    return compiled(run_by_loop)
+def compiled_run() -> Callable[..., Any]:
+    """The loop, as machine code."""
+    return in_machine_code(run_by_loop)

@@ -199,18 +199,18 @@ class _Run:
         served = np.zeros(count, np.bool_)
         divisions = np.array(self.settings.power2_divisions, np.int64)
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
-        at, status = 0, NEEDS_ROOM
-        while status == NEEDS_ROOM:
-            at, status = compiled_run()(
+        at, status = 0, np.array([NEEDS_ROOM])
+        while status[0] == NEEDS_ROOM:
+            at = compiled_run()(
                 operations.what, operations.size, operations.place, operations.allocation, at,
                 is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
                 divisions, machine.groups, machine.ages, machine.of_allocation,
                 machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
-                sizes, served,
+                sizes, served, status,
             )  # fmt: skip
-            if status == NEEDS_ROOM:
+            if status[0] == NEEDS_ROOM:
                 machine.grow()
-        has_failed = status == OUT_OF_MEMORY
+        has_failed = bool(status[0] == OUT_OF_MEMORY)
         numbers = machine.numbers
         return Simulation(
             device=self.device,

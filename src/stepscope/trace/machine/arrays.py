@@ -1,7 +1,11 @@
 """Arrays as parameters of translated functions.
 
 `npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it writes to
-as well. They have one dimension, contiguous elements, and integers or truth values.
+as well. They have one dimension, contiguous elements, and integers or truth values;
+`WrittenTable[np.int64]` has two dimensions. A parameter may also be a tuple of arrays.
+
+Where elements are a type variable, whoever asks for the machine code says which type it stands for
+(`loops.in_machine_code`), and functions that are called from there have the same.
 
 Importing this module does not import llvmlite.
 """
@@ -16,7 +20,13 @@ import numpy.typing as npt
 WRITTEN = "written"
 """Marks the parameters that a function writes to."""
 
+TWO_DIMENSIONAL = "two-dimensional"
+"""Marks the parameters that are arrays of two dimensions."""
+
 _Element = TypeVar("_Element", bound=np.generic)
 
 Written = Annotated[npt.NDArray[_Element], WRITTEN]
 """An array that a function writes to."""
+
+WrittenTable = Annotated[npt.NDArray[_Element], WRITTEN, TWO_DIMENSIONAL]
+"""An array of rows of the same length that a function writes to."""

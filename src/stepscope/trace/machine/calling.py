@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.trace.machine.build import MachineCode, machine_code_of
 from stepscope.trace.machine.ending import takes_arrays
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements
+from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements, Kind, passed_as
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,8 +24,8 @@ class Translated(Marked):
     Python, slowly; others raise an OSError.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function, is_inlined=False)
+    def __init__(self, function: Callable[..., Any], element: np.dtype[Any] | None = None) -> None:
+        super().__init__(function, is_inlined=False, element=element)
         self._called: Callable[..., Any] | None = None
         self._code: MachineCode | None = None  # kept for as long as it can be called
         self._lock = threading.Lock()
@@ -62,11 +62,7 @@ class Translated(Marked):
                         raise
                     self._called = self.function
                     return self._called
-                takes = [
-                    CALLED_WITH[part]
-                    for kind in kinds.values()
-                    for part in ((LONG, LONG) if kind.elements else (kind,))
-                ]
+                takes = [CALLED_WITH[part] for kind in kinds.values() for part in passed_as(kind)]
                 if has_arrays:
                     takes.append(CALLED_WITH[LONG])  # the address of a line
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
@@ -82,11 +78,7 @@ def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[...
     def call(*arguments: Any) -> Any:
         passed: list[int] = []
         for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
-            if kind.elements is None:
-                passed.append(int(argument))
-                continue
-            _check(argument, name, kind.elements)
-            passed += argument.ctypes.data, len(argument)
+            _pass(passed, argument, name, kind)
         line = ctypes.c_int64(0)
         result = called(*passed, ctypes.addressof(line))
         if line.value:
@@ -96,15 +88,35 @@ def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[...
     return call
 
 
+def _pass(passed: list[int], argument: Any, name: str, kind: Kind) -> None:
+    """Adds what machine code takes for an argument.
+
+    Raises:
+        TypeError: It is not of its type.
+    """
+    if kind.parts:
+        if not isinstance(argument, tuple) or len(argument) != len(kind.parts):
+            raise TypeError(f"{name} is no tuple of {len(kind.parts)}")
+        for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True)):
+            _pass(passed, part, f"{name}[{number}]", of_kind)
+    elif kind.elements is None:
+        passed.append(int(argument))
+    else:
+        _check(argument, name, kind.elements)
+        passed += argument.ctypes.data, *argument.shape
+
+
 def _check(array: Any, name: str, elements: Elements) -> None:
     """Makes sure that machine code finds in an array what it expects.
 
     Raises:
         TypeError: It does not.
     """
-    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype and array.ndim == 1
+    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype
+    is_fit = is_fit and array.ndim == elements.dimensions
     if not is_fit or not (array.flags.c_contiguous and array.flags.aligned):
-        raise TypeError(f"{name} is no contiguous array of {elements.dtype} with one dimension")
+        shape = "one dimension" if elements.dimensions == 1 else "two dimensions"
+        raise TypeError(f"{name} is no contiguous array of {elements.dtype} with {shape}")
     if elements.are_written and not array.flags.writeable:
         raise TypeError(f"{name} is read-only")
 

@@ -12,14 +12,14 @@ from typing import Any
 from llvmlite import ir
 
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import LONG, NOTHING, forms_of
+from stepscope.trace.machine.kinds import LONG, NOTHING, holds_arrays, passed_as
 
 _OFTEN, _NEVER = 2**20, 1
 
 
 def takes_arrays(function: Marked) -> bool:
     """Whether a function takes arrays, so that it can end early."""
-    return any(kind.elements for kind in function.takes.values())
+    return any(map(holds_arrays, function.takes.values()))
 
 
 def form_of(function: Marked, *, is_entry: bool) -> Any:
@@ -30,7 +30,7 @@ def form_of(function: Marked, *, is_entry: bool) -> Any:
         is_entry: Whether Python calls it. It then takes the address of a line as its last number
             if it takes arrays.
     """
-    takes = [form for kind in function.takes.values() for form in forms_of(kind)]
+    takes = [part.form for kind in function.takes.values() for part in passed_as(kind)]
     if not takes_arrays(function):
         return ir.FunctionType(function.gives.form, takes)
     if is_entry:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
-from stepscope.trace.machine.arrays import WRITTEN
+from stepscope.trace.machine.arrays import TWO_DIMENSIONAL, WRITTEN
+from stepscope.trace.machine.called import is_callable_from_loops
 from stepscope.trace.machine.kinds import (
     LONG,
     NOTHING,
@@ -32,19 +34,30 @@ class Marked:
     Attributes:
         function: The function in Python.
         is_inlined: Whether it is inlined wherever it is called.
+        element: What a type variable stands for in its annotations, if there is one.
         name: Its name, unique among all.
     """
 
-    def __init__(self, function: Callable[..., Any], *, is_inlined: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        is_inlined: bool,
+        element: np.dtype[Any] | None = None,
+    ) -> None:
         self.function = function
         self.is_inlined = is_inlined
+        self.element = element
         self.name = f"{function.__module__}.{function.__qualname__}"
+        if element is not None:
+            self.name += f".{element.name}"
 
     @cached_property
     def takes(self) -> dict[str, Kind]:
         """Types of the parameters, by name."""
         hints = typing.get_type_hints(self.function, include_extras=True)
-        return {name: kind_of(hints[name]) for name in inspect.signature(self.function).parameters}
+        names = inspect.signature(self.function).parameters
+        return {name: kind_of(hints[name], self.element) for name in names}
 
     @cached_property
     def gives(self) -> Kind:
@@ -52,8 +65,24 @@ class Marked:
         return kind_of(typing.get_type_hints(self.function)["return"])
 
 
-def kind_of(hint: Any) -> Kind:
+def called_by(caller: Marked, value: object) -> Marked | None:
+    """Returns the function that a value in the module of another means to it, if it is one."""
+    if is_callable_from_loops(value):
+        return _as_called(value, caller.element)
+    return value if isinstance(value, Marked) else None
+
+
+@functools.cache
+def _as_called(function: Any, element: np.dtype[Any] | None) -> Marked:
+    return Marked(function, is_inlined=False, element=element)
+
+
+def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
     """Returns the type that an annotation means.
+
+    Args:
+        hint: The annotation.
+        element: What a type variable stands for as the type of elements.
 
     Raises:
         UntranslatableError: Translated functions have no such values.
@@ -61,11 +90,12 @@ def kind_of(hint: Any) -> Kind:
     hint = _meant(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
-        return tuple_of(tuple(kind_of(part) for part in arguments))
+        return tuple_of(tuple(kind_of(part, element) for part in arguments))
     if origin is Annotated and WRITTEN in arguments:
-        return _array_of(arguments[0], are_written=True)
+        dimensions = 2 if TWO_DIMENSIONAL in arguments else 1
+        return _array_of(arguments[0], element, are_written=True, dimensions=dimensions)
     if origin is np.ndarray:
-        return _array_of(hint, are_written=False)
+        return _array_of(hint, element, are_written=False, dimensions=1)
     if hint not in _KINDS:
         raise UntranslatableError(f"values of {hint}")
     return _KINDS[hint]
@@ -77,7 +107,13 @@ def _meant(hint: Any) -> Any:
     return hint if value is None else value[typing.get_args(hint)]
 
 
-def _array_of(hint: Any, *, are_written: bool) -> Kind:
+def _array_of(
+    hint: Any, element: np.dtype[Any] | None, *, are_written: bool, dimensions: int
+) -> Kind:
     """Returns the type that `npt.NDArray[...]` means."""
-    (element,) = typing.get_args(typing.get_args(_meant(hint))[1])
-    return array_of(np.dtype(element), are_written=are_written)
+    (named,) = typing.get_args(typing.get_args(_meant(hint))[1])
+    if isinstance(named, TypeVar):
+        if element is None or element not in map(np.dtype[Any], named.__constraints__):
+            raise UntranslatableError(f"arrays of {named} as {element}")
+        named = element
+    return array_of(np.dtype(named), are_written=are_written, dimensions=dimensions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,13 @@ class Kind:
 
     def can_be(self, wanted: Kind) -> bool:
         """Whether a value of this type can be passed where another is wanted."""
+        if self.parts and len(self.parts) == len(wanted.parts):
+            return all(map(Kind.can_be, self.parts, wanted.parts))
         if self.elements is None or wanted.elements is None:
             return self == wanted
         is_written = self.elements.are_written or not wanted.elements.are_written
-        return is_written and self.elements.dtype == wanted.elements.dtype
+        is_alike = self.elements.dimensions == wanted.elements.dimensions
+        return is_written and is_alike and self.elements.dtype == wanted.elements.dtype
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,13 @@ class Elements:
         dtype: The type of the elements in memory.
         kind: The type of an element that has been read.
         are_written: Whether the function may set them.
+        dimensions: By how many indices an element is found, 1 or 2.
     """
 
     dtype: np.dtype[Any]
     kind: Kind
     are_written: bool
+    dimensions: int
 
 
 LONG = Kind("a signed integer", ir.IntType(64))
@@ -68,8 +74,8 @@ def tuple_of(parts: tuple[Kind, ...]) -> Kind:
     return Kind(f"({', '.join(part.name for part in parts)})", form, parts)
 
 
-def array_of(dtype: np.dtype[Any], *, are_written: bool) -> Kind:
-    """Returns the type of arrays of one dimension: the address of the first element and a length.
+def array_of(dtype: np.dtype[Any], *, are_written: bool, dimensions: int = 1) -> Kind:
+    """Returns the type of arrays: the address of the first element, and a length per dimension.
 
     Raises:
         UntranslatableError: Translated functions have no such elements.
@@ -78,14 +84,33 @@ def array_of(dtype: np.dtype[Any], *, are_written: bool) -> Kind:
     if dtype.kind not in "biu":
         raise UntranslatableError(f"arrays of {dtype}")
     kind = LONG if is_long else WORD if dtype.kind == "u" else TRUTH
-    form = ir.LiteralStructType([LONG.form, LONG.form])
-    name = f"{'a written' if are_written else 'an'} array of {dtype}"
-    return Kind(name, form, elements=Elements(dtype, kind, are_written))
+    form = ir.LiteralStructType([LONG.form] * (1 + dimensions))
+    name = "a written" if are_written else "an" if dimensions == 1 else "a"
+    name += f" {'array' if dimensions == 1 else 'table'} of {dtype}"
+    return Kind(name, form, elements=Elements(dtype, kind, are_written, dimensions))
 
 
-def forms_of(kind: Kind) -> list[Any]:
-    """Returns the forms in which functions take a value: arrays are two numbers."""
-    return [LONG.form, LONG.form] if kind.elements else [kind.form]
+def passed_as(kind: Kind) -> Iterator[Kind]:
+    """Yields what a value is passed as: items of tuples one by one, and arrays as numbers."""
+    if kind.elements:
+        yield from [LONG] * (1 + kind.elements.dimensions)
+    elif kind.parts:
+        for part in kind.parts:
+            yield from passed_as(part)
+    else:
+        yield kind
+
+
+def holds_arrays(kind: Kind) -> bool:
+    """Whether a value is an array, or a tuple that holds one."""
+    return kind.elements is not None or any(map(holds_arrays, kind.parts))
+
+
+def each(change: Callable[..., Any], *codes: Any) -> Any:
+    """Applies a function to the numbers that values consist of (`Value.code`), side by side."""
+    if isinstance(codes[0], tuple):
+        return tuple(each(change, *items) for items in zip(*codes, strict=True))
+    return change(*codes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +119,8 @@ class Value:
 
     Attributes:
         kind: Its type.
-        code: The value in LLVM.
+        code: The value in LLVM; of an array a tuple of its address and lengths, of a tuple one of
+            the items.
     """
 
     kind: Kind

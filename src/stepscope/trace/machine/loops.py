@@ -9,10 +9,19 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 
 @functools.cache
-def in_machine_code(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a loop as machine code; see `calling.translated`."""
-    from stepscope.trace.machine.calling import translated
+def in_machine_code(
+    loop: Callable[..., Any], element: np.dtype[Any] | None = None
+) -> Callable[..., Any]:
+    """Returns a loop as machine code; see `calling.Translated`.
 
-    return translated(loop)
+    Args:
+        loop: The function.
+        element: What a type variable stands for in its annotations: a type of elements.
+    """
+    from stepscope.trace.machine.calling import Translated
+
+    return Translated(loop, element)

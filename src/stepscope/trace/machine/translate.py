@@ -4,8 +4,9 @@ They may use: integers (`int`, signed, 64 bits, and `np.uint64`), truth values, 
 results; assignments, `if`, `while`, `for` over `range`, `break`, `continue`, `return`; arithmetic,
 bits, comparisons, `and`, `or`, `not`, `x if y else z`, `in` a tuple; `min` and `max` of two;
 `np.uint64(...)`, `int(...)` and `as_long(...)`; constants of their modules; instructions, and each
-other; and arrays that are parameters (see `arrays.py`): `array[index]`, `array[index] = value`,
-`len(array)`, and passing them on.
+other; and arrays that are parameters (see `arrays.py`), alone or in tuples: `array[index]`,
+`array[index] = value`, `table[row, column]`, `len(array)`, and passing them on. What is assigned to
+`_` is not kept.
 
 Differences from Python: numbers wrap at 64 bits, `and` and `or` give truth values, signed and
 unsigned numbers do not mix, only unsigned ones can be divided, and a variable has one type.
@@ -26,7 +27,8 @@ import ast
 import builtins
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ from llvmlite import ir
 
 from stepscope.trace.machine.elements import place_of, read, write
 from stepscope.trace.machine.ending import Ending, form_of
-from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.functions import Marked, called_by
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
     LONG,
@@ -45,6 +47,8 @@ from stepscope.trace.machine.kinds import (
     Kind,
     UntranslatableError,
     Value,
+    each,
+    passed_as,
     tuple_of,
 )
 
@@ -114,6 +118,37 @@ def _definition_of(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
     return definition, first - 1
 
 
+def _assigned_once(definition: ast.FunctionDef) -> set[str]:
+    """Returns the variables that are assigned once, before anything that follows in the function.
+
+    They need no place in memory.
+    """
+    parameters = [parameter.arg for parameter in definition.args.args]
+    outermost = [
+        name
+        for statement in definition.body
+        if isinstance(statement, ast.Assign)
+        for name in _assigned_in(statement)
+    ]
+    often = Counter([*parameters, *_assigned_in(definition)])
+    return {name for name in parameters + outermost if often[name] == 1}
+
+
+def _assigned_in(part: ast.AST) -> list[str]:
+    """Returns the variables that a part of a function assigns, each as often as it does."""
+    names = (node for node in ast.walk(part) if isinstance(node, ast.Name))
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+
+
+def _taken(kind: Kind, codes: Iterator[Any]) -> Any:
+    """Returns a parameter's value, out of what it is passed as (`kinds.passed_as`)."""
+    if kind.elements:
+        return tuple([next(codes) for _ in passed_as(kind)])
+    if kind.parts:
+        return tuple([_taken(part, codes) for part in kind.parts])
+    return next(codes)
+
+
 class _Body:
     """The body of one function."""
 
@@ -124,7 +159,8 @@ class _Body:
         self._code_of = code_of
         self._code = code
         self._definition, self._lines_before = _definition_of(function.function)
-        self._variables: dict[str, tuple[Kind, Any]] = {}
+        self._fixed = _assigned_once(self._definition)
+        self._values: dict[str, Value] = {}  # of what is assigned once; of others, where it is kept
         self._first = ir.IRBuilder(code.append_basic_block("variables"))
         self._builder = ir.IRBuilder(code.append_basic_block("body"))
         self._ending = Ending(function, code, is_entry=is_entry)
@@ -139,10 +175,7 @@ class _Body:
         start = self._builder.block
         parameters = iter(self._code.args)
         for name, kind in self._function.takes.items():
-            code = next(parameters)
-            if kind.elements:
-                code = self._struct(kind, [code, next(parameters)])
-            self._set(name, Value(kind, code))
+            self._set(name, Value(kind, _taken(kind, parameters)))
         self._statements(self._definition.body)
         if not self._builder.block.is_terminated:
             if self._function.gives is NOTHING:
@@ -185,22 +218,27 @@ class _Body:
 
     def _assign(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):
-            self._set(target.id, value, target)
+            if target.id != "_":
+                self._set(target.id, value, target)
         elif isinstance(target, ast.Subscript):
             self._write(target, *self._element(target), value)
         elif isinstance(target, ast.Tuple) and len(target.elts) == len(value.kind.parts):
             for number, (item, kind) in enumerate(zip(target.elts, value.kind.parts, strict=True)):
-                self._assign(item, Value(kind, self._builder.extract_value(value.code, number)))
+                self._assign(item, Value(kind, value.code[number]))
         else:
             raise self._refusal(target, "an assignment to this")
 
     def _set(self, name: str, value: Value, place: ast.expr | None = None) -> None:
-        if name not in self._variables:
-            self._variables[name] = value.kind, self._first.alloca(value.kind.form)
-        kind, variable = self._variables[name]
-        if kind != value.kind:
-            raise self._refusal(place, f"{value.kind.name} for {name}, which is {kind.name},")
-        self._builder.store(value.code, variable)
+        if name in self._fixed:
+            self._values[name] = value
+            return
+        if name not in self._values:
+            places = each(lambda code: self._first.alloca(code.type), value.code)
+            self._values[name] = Value(value.kind, places)
+        kept = self._values[name]
+        if kept.kind != value.kind:
+            raise self._refusal(place, f"{value.kind.name} for {name}, which is {kept.kind.name},")
+        each(self._builder.store, value.code, kept.code)
 
     def _return_statement(self, statement: ast.Return) -> None:
         if statement.value is None:
@@ -209,7 +247,7 @@ class _Body:
         value = self._value(statement.value)
         if value.kind != self._function.gives:
             raise self._refusal(statement, f"{value.kind.name} as the result")
-        self._ending.give(self._builder, value.code)
+        self._ending.give(self._builder, self._packed(value.kind, value.code))
 
     def _if_statement(self, statement: ast.If) -> None:
         chosen, other, after = (self._block(name) for name in ("if", "else", "after"))
@@ -305,9 +343,11 @@ class _Body:
         return value.code
 
     def _name_value(self, expression: ast.Name) -> Value:
-        if expression.id in self._variables:
-            kind, variable = self._variables[expression.id]
-            return Value(kind, self._builder.load(variable, typ=kind.form))
+        if expression.id in self._fixed and expression.id in self._values:
+            return self._values[expression.id]
+        if expression.id in self._values:
+            kept = self._values[expression.id]
+            return Value(kept.kind, each(self._builder.load, kept.code))
         return self._constant(self._found(expression), expression)
 
     def _constant_value(self, expression: ast.Constant) -> Value:
@@ -322,13 +362,23 @@ class _Body:
     def _tuple_value(self, expression: ast.Tuple) -> Value:
         items = [self._value(item) for item in expression.elts]
         kind = tuple_of(tuple(item.kind for item in items))
-        return Value(kind, self._struct(kind, [item.code for item in items]))
+        return Value(kind, tuple(item.code for item in items))
 
-    def _struct(self, kind: Kind, items: list[Any]) -> Any:
-        code = ir.Constant(kind.form, ir.Undefined)
-        for number, item in enumerate(items):
-            code = self._builder.insert_value(code, item, number)
-        return code
+    def _packed(self, kind: Kind, code: Any) -> Any:
+        """Returns a value as functions return it: a tuple as one structure."""
+        if not kind.parts:
+            return code
+        packed = ir.Constant(kind.form, ir.Undefined)
+        for number, (part, item) in enumerate(zip(kind.parts, code, strict=True)):
+            packed = self._builder.insert_value(packed, self._packed(part, item), number)
+        return packed
+
+    def _unpacked(self, kind: Kind, packed: Any) -> Any:
+        """Returns a value that a function returned."""
+        if not kind.parts:
+            return packed
+        items = (self._builder.extract_value(packed, number) for number in range(len(kind.parts)))
+        return tuple(map(self._unpacked, kind.parts, items))
 
     def _subscript_value(self, expression: ast.Subscript) -> Value:
         return read(self._builder, *self._element(expression))
@@ -336,19 +386,32 @@ class _Body:
     def _element(self, expression: ast.Subscript) -> tuple[Elements, Any]:
         """Finds an element of an array: what the array consists of, and where the element is."""
         array = self._value(expression.value)
-        index = self._long(expression.slice)
-        if array.kind.elements is None:
+        elements = array.kind.elements
+        if elements is None:
             raise self._refusal(expression, f"an element of {array.kind.name}")
+        index = expression.slice
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        if len(parts) != elements.dimensions:
+            raise self._refusal(expression, f"{len(parts)} indices of {array.kind.name}")
+        address, *lengths = array.code
+        place: Any = None
+        for part, length in zip(parts, lengths, strict=True):
+            code = self._index(expression, part, length)
+            before = None if place is None else self._builder.mul(place, length)
+            place = code if before is None else self._builder.add(before, code)
+        return elements, place_of(self._builder, elements, address, place)
+
+    def _index(self, expression: ast.Subscript, part: ast.expr, length: Any) -> Any:
+        """Returns an index, after a check that ends the function unless it is inside."""
+        index = self._long(part)
         # A negation of a constant is an instruction, not a constant.
-        is_negated = isinstance(expression.slice, ast.UnaryOp)
+        is_negated = isinstance(part, ast.UnaryOp)
         if is_negated or (isinstance(index, ir.Constant) and index.constant < 0):
             raise self._refusal(expression, "a negative index")
-        elements = array.kind.elements
-        address, length = (self._builder.extract_value(array.code, part) for part in (0, 1))
         # Negative numbers are large ones without a sign.
         is_inside = self._builder.icmp_unsigned("<", index, length)
         self._ending.end_unless(self._builder, is_inside, self._line_of(expression))
-        return elements, place_of(self._builder, elements, address, index)
+        return index
 
     def _write(self, target: ast.AST, elements: Elements, place: Any, value: Value) -> None:
         if not elements.are_written:
@@ -412,10 +475,15 @@ class _Body:
 
     def _merged(self, block: Any, kind: Kind, sources: list[tuple[Any, Any]]) -> Value:
         self._builder.position_at_end(block)
-        merged = self._builder.phi(kind.form)
-        for code, source in sources:
-            merged.add_incoming(code, source)
-        return Value(kind, merged)
+        codes, blocks = zip(*sources, strict=True)
+
+        def merge(*alternatives: Any) -> Any:
+            merged = self._builder.phi(alternatives[0].type)
+            for code, source in zip(alternatives, blocks, strict=True):
+                merged.add_incoming(code, source)
+            return merged
+
+        return Value(kind, each(merge, *codes))
 
     def _compare_value(self, expression: ast.Compare) -> Value:
         left = self._value(expression.left)
@@ -461,7 +529,7 @@ class _Body:
             is_left = self._builder.icmp_signed("<=" if called is min else ">=", left, right)
             return Value(LONG, self._builder.select(is_left, left, right))
         if called is len and len(arguments) == 1 and arguments[0].kind.elements:
-            return Value(LONG, self._builder.extract_value(arguments[0].code, 1))
+            return Value(LONG, arguments[0].code[1])
         if called is int and [value.kind for value in arguments] == [LONG]:
             return arguments[0]
         if called in (np.uint64, np.int64) and len(arguments) == 1:
@@ -471,18 +539,16 @@ class _Body:
             self._check(expression, arguments, called.takes)
             codes = [value.code for value in arguments]
             return Value(called.gives, called.generate(self._builder, codes))
-        elif isinstance(called, Marked):
-            self._check(expression, arguments, tuple(called.takes.values()))
-            codes = [code for value in arguments for code in self._codes_of(value)]
-            result = self._builder.call(self._code_of(called), codes)
-            return Value(called.gives, self._ending.called(self._builder, called, result))
+        else:
+            function = called_by(self._function, called)
+            if function is not None:
+                self._check(expression, arguments, tuple(function.takes.values()))
+                passed: list[Any] = []
+                each(passed.append, tuple(value.code for value in arguments))
+                result = self._builder.call(self._code_of(function), passed)
+                found = self._ending.called(self._builder, function, result)
+                return Value(function.gives, self._unpacked(function.gives, found))
         raise self._refusal(expression, "this call")
-
-    def _codes_of(self, value: Value) -> list[Any]:
-        """Returns a value in the forms in which functions take it."""
-        if value.kind.elements is None:
-            return [value.code]
-        return [self._builder.extract_value(value.code, number) for number in (0, 1)]
 
     def _check(self, place: ast.Call, arguments: list[Value], takes: tuple[Kind, ...]) -> None:
         given = tuple(value.kind for value in arguments)

@@ -7,6 +7,7 @@ import gzip
 import json
 import pickle
 
+import numpy as np
 import polars as pl
 import pytest
 from tests.support.snapshot_tables import (
@@ -18,6 +19,7 @@ from tests.support.snapshot_tables import (
 )
 from tests.support.snapshots import FORMS, PROGRAMS, SCHEMAS, pickled_by_torch, plain_training
 
+from stepscope.memory.reading import parse
 from stepscope.memory.schema import TABLES
 
 
@@ -48,6 +50,22 @@ def test_every_program_in_every_schema(program, schema):
 def test_every_form(program, schema, form):
     snapshot = SCHEMAS[schema](PROGRAMS[program]())
     check(snapshot, FORMS[form](snapshot))
+
+
+@pytest.mark.parametrize("form", ["protocol 2", "protocol 4", "torch", "json"])
+def test_files_whose_values_take_64_bits(form, monkeypatch):
+    """As of 4 GB on; the loops are other machine code then."""
+    kinds = []
+
+    def wide(_walk, _containers):
+        kinds.append(np.int64)
+        return np.int64
+
+    monkeypatch.setattr(parse._Walk, "_handle", wide)
+    for schema in ("today", "torch 2.0"):
+        snapshot = SCHEMAS[schema](PROGRAMS["graph pools"]())
+        check(snapshot, FORMS[form](snapshot))
+    assert kinds
 
 
 def test_the_pickle_of_torchs_writer_is_a_pickle():
