@@ -199,7 +199,8 @@ def child(kind: str, path: Path) -> None:
             small = Path(directory) / "small.json"
             write_input(small, 1, "old")
             before, chrome.COMPILED_ABOVE_BYTES = chrome.COMPILED_ABOVE_BYTES, 0
-            stepscope.trace.load.load(small, store=False)
+            for store in {False, kind == "ours_store"}:
+                stepscope.trace.load.load(small, store=store)
             chrome.COMPILED_ABOVE_BYTES = before
     began, worked = time.perf_counter(), time.process_time()
     rows = CHILDREN[kind](path)

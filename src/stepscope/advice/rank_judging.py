@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
-from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
@@ -27,7 +28,6 @@ from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.host.steady_steps import steps_on_end
-from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
@@ -37,7 +37,6 @@ from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.reader import RankRun, Window
 from stepscope.run.working import working
@@ -45,6 +44,9 @@ from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
+
+if TYPE_CHECKING:
+    from stepscope.memory.view import MemoryView
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
@@ -167,6 +169,10 @@ def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | No
 
 def _memory(rank: RankRun, trace: Trace | None, trouble: _Trouble) -> MemoryView | None:
     """The rank's recorded memory; None if there is none or it cannot be read."""
+    if rank.manifest is None:
+        return None
+    from stepscope.analysis.memory.opening import memory_of_rank  # many modules, for few ranks
+
     try:
         return memory_of_rank(rank, trace)
     except StepscopeError as error:
@@ -270,7 +276,7 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
-    if len(trace.columns("name_id")) >= PAYS_FROM_EVENTS:
+    if trace.event_count >= PAYS_FROM_EVENTS:
         return_freed_memory()  # the graph took more than the rules do
     return _with_findings(summary, subject, beside)
 
@@ -291,7 +297,7 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
 
 
 def _load_rules() -> None:
-    for name in RULES:
+    for name in rules_of_a_rank(has_memory=False):
         RULES[name]  # its module is imported
 
 
@@ -319,7 +325,8 @@ def _with_findings(
     summary: RankSummary, subject: Subject, beside: SecondThread | None = None
 ) -> RankSummary:
     """The summary with the findings of the rules about one rank, and their joint saving."""
-    rules = [partial(_check, name, subject) for name in RULES if name not in OF_THE_RUN]
+    names = rules_of_a_rank(has_memory=subject.memory is not None)
+    rules = [partial(_check, name, subject) for name in names]
     found: list[Finding] = []
     for of_rule in (beside or SecondThread(None)).share(rules):
         found += of_rule

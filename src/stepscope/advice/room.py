@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepscope.advice.subject import Subject
-from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import EXACT_SIZES
-from stepscope.memory.questions.composition import peak
-from stepscope.memory.questions.limit import limit_of
-from stepscope.memory.view import MemoryView
 
-_OF_BATCH = [
-    kind.value
-    for kind in (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
-]
-"""What grows with the batch."""
+if TYPE_CHECKING:
+    from stepscope.memory.view import MemoryView
 
 
 @dataclass(frozen=True)
@@ -59,30 +53,41 @@ def rooms(subject: Subject) -> list[Room]:
         for device, row in of_window.items()
         if row["total_bytes"] is not None
     }
-    view = subject.memory
-    if view is not None and not view.snapshot.settings.get(EXACT_SIZES):
-        for device in view.devices:
-            total = of_window[device]["total_bytes"] if device in of_window else None
-            room = _of_snapshot(view, device, total)
-            if room is not None:
-                found[device] = room
+    if subject.memory is not None:
+        sizes = {device: row["total_bytes"] for device, row in of_window.items()}
+        found |= _of_snapshot(subject.memory, sizes)
     return [found[device] for device in sorted(found)]
 
 
-def _of_snapshot(view: MemoryView, device: int, total_bytes: int | None) -> Room | None:
-    limit = limit_of(view, device, total_bytes)
-    if limit is None:
-        return None
-    curve = view.curve(device)
-    shares = dict(peak(view, device).categories.select("category", "allocated_bytes").iter_rows())
-    held = sum(shares.values())
-    is_known = 2 * shares.get(MemoryCategory.UNKNOWN.value, 0) < held
-    return Room(
-        device=device,
-        reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
-        allocated_bytes=view.peak_bytes(device),
-        limit_bytes=limit.bytes,
-        limit_source=limit.source,
-        batch_bytes=sum(shares.get(kind, 0) for kind in _OF_BATCH) if is_known else None,
-        has_failed=not view.out_of_memory(device).is_empty(),
-    )
+def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int, Room]:
+    """What the snapshot says of each GPU whose limit is known."""
+    # Most ranks recorded no snapshot, and these import many modules.
+    from stepscope.memory.categories.kinds import MemoryCategory
+    from stepscope.memory.model import EXACT_SIZES
+    from stepscope.memory.questions.composition import peak
+    from stepscope.memory.questions.limit import limit_of
+
+    if view.snapshot.settings.get(EXACT_SIZES):
+        return {}
+    of_batch = (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
+    found = {}
+    for device in view.devices:
+        limit = limit_of(view, device, sizes.get(device))
+        if limit is None:
+            continue
+        curve = view.curve(device)
+        categories = peak(view, device).categories.select("category", "allocated_bytes")
+        shares = dict(categories.iter_rows())
+        held = sum(shares.values())
+        is_known = 2 * shares.get(MemoryCategory.UNKNOWN.value, 0) < held
+        batch = sum(shares.get(kind.value, 0) for kind in of_batch)  # what grows with it
+        found[device] = Room(
+            device=device,
+            reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
+            allocated_bytes=view.peak_bytes(device),
+            limit_bytes=limit.bytes,
+            limit_source=limit.source,
+            batch_bytes=batch if is_known else None,
+            has_failed=not view.out_of_memory(device).is_empty(),
+        )
+    return found

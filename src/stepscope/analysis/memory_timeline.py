@@ -337,7 +337,7 @@ def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:
     """Outermost operator, operator and Python frame of each; fixed words where there is none."""
     known = operators >= 0
     events = pl.Series("event", np.maximum(operators, 0), dtype=pl.Int64)
-    if trace.events.select(pl.len()).collect().item() == 0 or not len(events):
+    if trace.event_count == 0 or not len(events):
         return pl.DataFrame(
             schema={"operator": pl.String, "inner_operator": pl.String, "frame": pl.String}
         )

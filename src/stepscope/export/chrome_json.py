@@ -48,14 +48,12 @@ def write_chrome(cut: Cut, write: Callable[[bytes], object]) -> int:
         write(_text(key).encode() + b": " + value.encode() + b",\n")
     write(b'"traceEvents": [\n')
     separator = ""
-    events = 0
     for piece in _pieces(trace, names, lanes):
         if len(piece):
             write((separator + piece.str.join(",\n").item()).encode())
             separator = ",\n"
-    events = trace.events.select(pl.len()).collect().item()
     write(b"\n]}\n")
-    return int(events)
+    return trace.event_count
 
 
 def _text(value: str) -> str:
@@ -108,7 +106,7 @@ def _category(raw: str | None, category: str) -> str:
 def _pieces(trace: Trace, names: pl.DataFrame, lanes: pl.DataFrame) -> Iterator[pl.Series]:
     """The events as JSON, in pieces that fit into memory."""
     yield _of_lanes(trace)
-    rows = trace.events.select(pl.len()).collect().item()
+    rows = trace.event_count
     for first in range(0, rows, _ROWS_AT_ONCE):
         part = trace.events.slice(first, _ROWS_AT_ONCE).join(
             trace.args.slice(first, _ROWS_AT_ONCE), on="event", how="left", maintain_order="left"

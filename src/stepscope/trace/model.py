@@ -18,6 +18,7 @@ from stepscope.trace.derive.columns import (
     looks_into_flows,
 )
 from stepscope.trace.derive.main_thread import find_main_lane
+from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.told import Told, read_told
 from stepscope.trace.derive.unannotated import describe
@@ -139,6 +140,11 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
+    def event_count(self) -> int:
+        """How many rows `events` has: more by one than the number of the last event."""
+        return int(self.events.select(pl.len()).collect().item())
+
+    @once_property
     def name_rows(self) -> pl.DataFrame:
         """`names` in memory: read once, because most analyses ask which names they look for."""
         return self.names.collect()
@@ -156,7 +162,8 @@ class Trace:
         names = self.name_rows
         often_read = self.columns(*_OFTEN_READ)
         links = self.events.select(_LINKS).collect().rechunk()
-        number = pl.int_range(pl.len(), dtype=pl.Int64).alias("event")
+        narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
+        number = pl.int_range(pl.len(), dtype=narrow).alias("event")
         empty = {
             name: pl.DataFrame(schema=TABLES[name])
             for name in ("args", "instants", "counters", "metadata")
@@ -186,7 +193,7 @@ class Trace:
                 derived = derive(self._tables_to_derive(), steps, self._read_told)
             if self.derived_files is None:
                 return derived
-            if len(self.columns("name_id")) < BESIDE_FROM_EVENTS:
+            if self.event_count < BESIDE_FROM_EVENTS:
                 return self.derived_files.keep(derived)
             return TablesBeingCached(self.derived_files, derived)
 
@@ -239,6 +246,18 @@ class Trace:
             return tables.columns.select(names).collect()[events]
         rows = tables.narrow.select(names)[events]
         return rows.cast({name: DERIVED[name] for name in names})
+
+    def derived_numbers(self, name: str) -> pl.Series:
+        """Returns a derived column of numbers of events, in 32 bits where that is enough.
+
+        Args:
+            name: "parent", "launch", "op" or "forward".
+        """
+        tables = self._derived_tables
+        if tables.narrow is not None:
+            return tables.narrow[name]
+        number = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
+        return tables.columns.select(pl.col(name).cast(number)).collect().to_series()
 
     @property
     def device_steps(self) -> pl.DataFrame:

@@ -301,7 +301,7 @@ class Opened:
         if index is not None:
             trace.derived  # noqa: B018 - read from the store once, not by several questions at a time
             return ready(index, is_whole=True)
-        is_early = int(trace.events.select(pl.len()).collect().item()) > EARLY_ABOVE_EVENTS
+        is_early = trace.event_count > EARLY_ABOVE_EVENTS
         if not is_early:
             trace.derived  # noqa: B018 - steps, nesting and links are part of reading
         self._enter("arranging")

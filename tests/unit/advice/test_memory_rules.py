@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 
 import polars as pl
 import pytest
 from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import dump
+from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, pinned, plain_training, train
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Severity
 from stepscope.advice.rules import (
+    OF_THE_RUN,
     RULES,
     abnormal_collective,
     activations_dominate,
@@ -26,6 +31,7 @@ from stepscope.advice.rules import (
     optimizer_state_dominates,
     out_of_memory,
     reserved_without_bound,
+    rules_of_a_rank,
 )
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -62,6 +68,28 @@ def test_without_a_snapshot_nothing_is_said():
     for rule in OF_MEMORY:
         assert rule.find(Subject(0)) == []
         assert RULES[rule.ID] is rule.find
+
+
+def test_a_rank_without_recorded_memory_is_asked_no_rule_about_it():
+    asked = [name for name in RULES if name not in OF_THE_RUN]
+    assert list(rules_of_a_rank(has_memory=True)) == asked
+    about = {rule.ID for rule in OF_MEMORY}
+    assert list(rules_of_a_rank(has_memory=False)) == [one for one in asked if one not in about]
+
+
+def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, [0])))
+    code = (
+        "import sys; from stepscope.commands.main import main\n"
+        f"assert main(['report', {str(path)!r}]) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {name for name in done.stderr.split() if name.startswith("stepscope.")}
+    assert "stepscope.advice.rules.memory_near_limit" in imported
+    of_memory = {name for name in imported if name.startswith("stepscope.memory.")}
+    assert of_memory == {"stepscope.memory.snapshot_files"}
 
 
 @pytest.mark.parametrize("rule", OF_MEMORY, ids=lambda rule: rule.ID)

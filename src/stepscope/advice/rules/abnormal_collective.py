@@ -26,8 +26,6 @@ from stepscope.analysis.abnormal_collectives import (
     NOT_KNOWN,
 )
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.memory.meanwhile import allocator_meanwhile
-from stepscope.memory.model import EXACT_SIZES
 
 ID = "abnormal-collective"
 _JOINED_BY = "rank "
@@ -144,7 +142,13 @@ def _with_snapshot(odd: pl.DataFrame, subject: Subject, window: WindowView) -> p
     A retry is more than the trace shows; calls count where the trace shows no cause.
     """
     view = subject.memory
-    if view is None or view.snapshot.settings.get(EXACT_SIZES):
+    if view is None:
+        return odd
+    # Most ranks recorded no snapshot, and these import many modules.
+    from stepscope.analysis.memory.meanwhile import allocator_meanwhile
+    from stepscope.memory.model import EXACT_SIZES
+
+    if view.snapshot.settings.get(EXACT_SIZES):
         return odd
     base = window.trace.base_time_ns
     columns = window.trace.columns("start_ns", "dur_ns", "device")[odd["event"]]

@@ -41,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
         changes = changes.scale_host(mine, 0.0, lanes=(lane,))
         spent_ns += intervals.clip(mine, *window.window).total_ns
     launch = window.work["launch"]
-    launches = int(are_among(launch, len(window.trace.columns("name_id"))).sum())
+    launches = int(are_among(launch, window.trace.event_count).sum())
     launches += int(launch.has_nulls())  # what has no known launch counts once
     slows = "recording with stacks slows dispatch much" if window.has_stacks else _SLOWS
     return replayed_finding(

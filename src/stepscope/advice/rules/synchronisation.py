@@ -69,7 +69,7 @@ def _blocking_calls(window: WindowView) -> pl.DataFrame:
     pageable = pageable_copies(window)
     op_of_pageable = pageable["op"].drop_nulls().unique()
     # One look at a table takes all others out first: most calls wait for nothing.
-    waits = are_among(pl.Series(waiting[waiting >= 0]), len(window.trace.columns("name_id")))
+    waits = are_among(pl.Series(waiting[waiting >= 0]), window.trace.event_count)
     return window.calls.filter(pl.Series(waits[window.calls["event"].to_numpy()])).filter(
         ~pl.col("event").is_in(harness_synchronisations(window.trace).implode())
         & (pl.col("group") != "allocation")

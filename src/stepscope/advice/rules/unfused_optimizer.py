@@ -125,7 +125,7 @@ def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
     calls = window.calls
     within = intervals.contains(spans, calls["start_ns"].to_numpy())
     # A place of its own, which nothing is, for work without a known launch.
-    unknown = len(window.trace.columns("name_id"))
+    unknown = window.trace.event_count
     launches = are_among(calls["event"].filter(pl.Series(within)), unknown + 1)
     launched = launches[work["launch"].fill_null(unknown).to_numpy()]
     return spans, work.filter(pl.Series(launched))

@@ -17,8 +17,9 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.run.figures import percent
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.ancestors import nearest
+from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.looking_up import looked_up
+from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -57,15 +58,16 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     )
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    place = nearest(parent, is_place.to_numpy()[name_id])
+    is_place_of = looked_up(is_place.to_numpy(), name_id)
     begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
-    found = _at(place, begin)
+    found = nearest_of(parent, begin, is_place_of).astype(np.int64)
     missing = np.flatnonzero((found < 0) & (begin >= 0))
     if len(missing):
-        forward = trace.derived.select("forward").collect()["forward"]
-        of_backward = nearest(parent, forward.is_not_null().to_numpy())[begin[missing]]
+        forward = trace.derived_numbers("forward")
+        of_backward = nearest_of(parent, begin[missing], forward.is_not_null().to_numpy())
         known = of_backward >= 0
-        found[missing[known]] = place[forward.gather(of_backward[known]).to_numpy()]
+        of_forward = forward.gather(of_backward[known]).to_numpy().astype(np.int64)
+        found[missing[known]] = nearest_of(parent, of_forward, is_place_of)
     labels = {name: _label(name) for name in text.filter(is_place).unique().to_list()}
     said = names_of_events(
         trace, pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
@@ -96,8 +98,9 @@ def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
     matching = names_matching(trace, pattern, Category.CPU_OP)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    around = nearest(parent, matching[name_id])
-    return _at(around, work["op"].fill_null(-1).to_numpy()) >= 0
+    operator = work["op"].fill_null(-1).to_numpy()
+    found: BoolArray = nearest_of(parent, operator, looked_up(matching, name_id)) >= 0
+    return found
 
 
 def shares_of(labels: pl.Series, dur_ns: pl.Series, most: int = 4) -> str:
@@ -112,14 +115,6 @@ def shares_of(labels: pl.Series, dur_ns: pl.Series, most: int = 4) -> str:
         .head(most)
     )
     return ", ".join(f"{label} {percent(total / whole)}" for label, total in table.iter_rows())
-
-
-def _at(values: Int64Array, rows: Int64Array) -> Int64Array:
-    """The value of each row; -1 for negative rows."""
-    if not len(values):
-        return np.full(len(rows), -1, np.int64)
-    found: Int64Array = np.where(rows >= 0, values[np.maximum(rows, 0)], -1).astype(np.int64)
-    return found
 
 
 def _label(name: str) -> str:

@@ -82,7 +82,7 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
     """
     launched = recorded_work(trace).filter(pl.col("kind") == "compute")["op"].drop_nulls()
     with_formula = events_named(trace, pl.col("name").is_in(list(FORMULAS)))
-    is_asked = np.zeros(len(trace.columns("name_id")), np.bool_)
+    is_asked = np.zeros(trace.event_count, np.bool_)
     is_asked[launched.to_numpy()] = True
     is_asked[with_formula] = True
     has_formula = np.zeros(len(is_asked), np.bool_)

@@ -10,12 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.names import COMPILED_PAYS_FROM, names_that
+from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -131,7 +129,7 @@ def has_stacks(trace: Trace) -> bool:
 
 def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
     """The innermost Python frame of a thread that spans nearly all of some time, if any does."""
-    frames = _frames_over(trace, lane_id, start_ns, end_ns)
+    frames = frames_over(trace, lane_id, start_ns, end_ns)
     spans = trace.columns("start_ns", "dur_ns")[frames]
     found = spans.with_columns(event=pl.Series(frames)).sort(
         "dur_ns", "start_ns", "event", descending=[False, True, True]
@@ -139,58 +137,14 @@ def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | 
     return None if found.is_empty() else names_of_events(trace, found["event"][:1])[0]
 
 
-def _frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
+def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
     """The Python frames of a thread that span nearly all of some time."""
-    is_frame = names_that(trace, _is_frame())
-    if not is_frame.any():
-        return np.zeros(0, np.int64)
-    least = math.ceil(_NEARLY_ALL * (end_ns - start_ns))
-    columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
-    name_id, lane, start, dur = (column.to_numpy() for column in columns)
-    if len(name_id) < COMPILED_PAYS_FROM:
-        covers = np.minimum(start + dur, end_ns) - np.maximum(start, start_ns)
-        return np.flatnonzero(is_frame[name_id] & (lane == lane_id) & (covers >= least))
-    found = np.empty(len(name_id), np.int32)
-    count = in_machine_code(covering_by_loop)(
-        name_id, lane, start, dur, is_frame, lane_id, start_ns, end_ns, least, found
-    )
-    return found[:count].astype(np.int64)
-
-
-def covering_by_loop(
-    name_id: npt.NDArray[np.uint32],
-    lane_id: npt.NDArray[np.uint32],
-    start_ns: Int64Array,
-    dur_ns: Int64Array,
-    is_wanted: BoolArray,
-    lane: int,
-    first: int,
-    last: int,
-    least: int,
-    found: Written[np.int32],
-) -> int:
-    """Fills in the events on a lane that cover at least so much of some time; returns how many.
-
-    Args:
-        name_id: The name of each event, a number less than the length of `is_wanted`.
-        lane_id: Its lane.
-        start_ns: Its start.
-        dur_ns: Its duration.
-        is_wanted: For each name whether it is wanted.
-        lane: The lane.
-        first: Start of the time.
-        last: Its end.
-        least: How much of it.
-        found: Room for as many numbers as there are events, of which each is written at most once.
-    """
-    count = 0
-    for event in range(len(name_id)):
-        begun = start_ns[event]
-        covers = min(begun + dur_ns[event], last) - max(begun, first)
-        if covers >= least and int(lane_id[event]) == lane and is_wanted[int(name_id[event])]:
-            found[count] = event
-            count += 1
-    return count
+    frames = events_with_names(trace, names_that(trace, _is_frame()), [lane_id])
+    spans = trace.columns("start_ns", "dur_ns")[frames]
+    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    covers = np.minimum(start + dur, end_ns) - np.maximum(start, start_ns)
+    is_over: BoolArray = covers >= math.ceil(_NEARLY_ALL * (end_ns - start_ns))
+    return frames[is_over]
 
 
 def frames_at(

@@ -46,7 +46,7 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     )
     recorded = recorded_work(trace)
     # Numbers of events and names are row numbers, so gathering replaces joins.
-    row_of_event = np.full(len(trace.columns("name_id")), -1, np.int32)
+    row_of_event = np.full(trace.event_count, -1, np.int32)
     row_of_event[recorded["event"].to_numpy()] = np.arange(len(recorded), dtype=np.int32)
     said = recorded["name_id", "device", "bytes", "kind", "group", "launch", "op"][
         row_of_event[table["event"].to_numpy()]

@@ -87,14 +87,12 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     """The memory that a rank recorded: its newest snapshot, else the host's memory with a census.
 
     Args:
-        rank: The rank.
+        rank: The rank, with a manifest.
         trace: The window that is judged; None: there is none.
 
     Raises:
         UnreadableInputError: A file cannot be read.
     """
-    if rank.manifest is None:
-        return None
     layout = RankLayout(rank.directory)
     snapshots = snapshots_in(layout.snapshots)
     if snapshots:

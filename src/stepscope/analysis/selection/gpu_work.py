@@ -231,7 +231,7 @@ def work_on_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
 @remembered
 def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The threads that launched GPU work: lane_id and launches, the busiest first."""
-    launch = trace.derived.select("launch").collect()["launch"]
+    launch = trace.derived_numbers("launch")
     lanes = trace.columns("lane_id")["lane_id"][launch.filter(launch.is_not_null()).unique()]
     return lanes.value_counts(name="launches").sort("launches", "lane_id", descending=[True, False])
 

@@ -103,7 +103,7 @@ def _selected(
     """`events_named` by one pass over all events, without a table of those on the way."""
     names = ("name_id", "lane_id", "start_ns")
     columns = (trace.columns(*names)[name].to_numpy() for name in names)
-    found = np.empty(len(trace.columns("name_id")), np.int32)
+    found = np.empty(trace.event_count, np.int32)
     first, last = (_FIRST, _LAST) if within is None else within
     count = in_machine_code(select_by_loop)(
         *map(np.ascontiguousarray, columns),

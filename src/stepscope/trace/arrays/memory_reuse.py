@@ -9,28 +9,37 @@ the retained memory into ever more mappings, and a fault has to find and clear t
 All threads share one such pool. With one each, as is the default, what the threads of the reader
 retained would serve nothing after loading. polars has an allocator of its own, jemalloc, with four
 pools per processor by default; it gets one for two processors.
+
+Python looks for objects that only refer to each other after every 700 new ones or so. Importing the
+modules of a report makes tens of thousands that stay, and looking at them over and over takes a
+hundredth of its time. Arrays are freed as soon as nothing refers to them, without such a search.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
+_NEW_OBJECTS = 10_000
+"""Python searches for garbage after this many."""
 _HUGE_PAGES = "NUMPY_MADVISE_HUGEPAGE"
 _JEMALLOC = "_RJEM_MALLOC_CONF"
 """Options of the allocator in polars, which reads them when it is imported."""
 
 
 def keep_freed_memory() -> None:
-    """Retains the memory of freed arrays for later ones.
+    """Retains the memory of freed arrays for later ones, and seldom searches for garbage.
 
     Only for commands, since the setting applies to the whole process and to those it starts. Call
     it before numpy and polars are imported, which read their settings then. Values that the user
-    set for `NUMPY_MADVISE_HUGEPAGE` and `_RJEM_MALLOC_CONF` stay. Has no effect without glibc.
+    set for `NUMPY_MADVISE_HUGEPAGE` and `_RJEM_MALLOC_CONF` stay. Without glibc, only the search
+    for garbage changes.
     """
+    gc.set_threshold(_NEW_OBJECTS)
     mallopt = _from_glibc("mallopt")
     if mallopt is None:
         return

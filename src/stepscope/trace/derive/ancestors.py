@@ -11,37 +11,59 @@ The loops only look at rows that come from `range`, or from `parent` and at leas
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM
+from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, MOST_NARROW, RowNumbers
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
+
+_Number = TypeVar("_Number", bound=np.signedinteger[Any])
+_Rows = npt.NDArray[_Number]
 
 SHALLOW_LEVELS = 256
 """Rows are walked up this many levels one by one; recorded calls are rarely nested as deeply."""
 
 
-def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
-    """For each row itself if it is chosen, else the nearest chosen row above it; -1: none."""
-    if len(parent) >= COMPILED_PAYS_FROM:
+def nearest(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
+    """For each row itself if it is chosen, else the nearest chosen row above it; -1: none.
+
+    Numbers of rows have the type of those in `parent`, and so they do in `nearest_above`.
+    """
+    if COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
         return nearest_with(in_machine_code(nearest_by_loop), parent, chosen)
     return nearest_vectorised(parent, chosen)
 
 
-def nearest_above(parent: Int64Array, rows: Int64Array | None, chosen: BoolArray) -> Int64Array:
+def nearest_of(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _Rows[_Number]:
+    """For each of some rows, or -1 for none, what `nearest` says of it; -1 for none.
+
+    Rows that are few, or near to what they look for, are walked up from alone. Where that takes
+    more steps than a quarter of all rows, all rows are looked at instead.
+    """
+    if not COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
+        found = np.append(nearest(parent, chosen), -1)[rows]
+        return found.astype(parent.dtype, copy=False)
+    loop = in_machine_code(nearest_of_by_loop)
+    return nearest_of_with(loop, parent, rows, chosen, len(parent) // 4)
+
+
+def nearest_above(
+    parent: _Rows[_Number], rows: Int64Array | None, chosen: BoolArray
+) -> _Rows[_Number]:
     """For each of some rows (None: of all) the nearest chosen row strictly above it; -1: none."""
     above = parent if rows is None else parent[rows]
     if len(parent) == 0:
         return above
-    found: Int64Array = np.where(above >= 0, nearest(parent, chosen)[above], -1)
+    found: _Rows[_Number] = nearest(parent, chosen)[above]
+    found[above < 0] = -1
     return found
 
 
-def highest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
+def highest(parent: RowNumbers, chosen: BoolArray) -> Int64Array:
     """For each row the chosen row nearest to the root, among itself and those above; -1: none."""
     found = np.where(chosen, np.arange(len(parent), dtype=np.int64), -1)
     ancestor = parent.copy()
@@ -100,7 +122,7 @@ def depths_vectorised(parent: Int64Array) -> Int64Array:
     return depth
 
 
-def nearest_vectorised(parent: Int64Array, chosen: BoolArray) -> Int64Array:
+def nearest_vectorised(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
     """`nearest` with numpy alone."""
     found = parent.copy()
     found[chosen] = np.nonzero(chosen)[0]
@@ -131,15 +153,69 @@ def outermost_vectorised(
     return first, not len(asking)
 
 
-def nearest_with(loop: Callable[..., None], parent: Int64Array, chosen: BoolArray) -> Int64Array:
+def nearest_with(
+    loop: Callable[..., None], parent: _Rows[_Number], chosen: BoolArray
+) -> _Rows[_Number]:
     """`nearest` by `nearest_by_loop`, as Python or compiled."""
-    found = np.empty(len(parent), np.int64)
-    loop(parent, chosen, found, np.zeros(len(parent), np.bool_))
-    return found
+    found = np.empty(len(parent), np.int32)
+    narrow = parent.astype(np.int32, copy=False)
+    loop(narrow, chosen, found, np.zeros(len(parent), np.bool_))
+    return found.astype(parent.dtype, copy=False)
+
+
+def nearest_of_with(
+    loop: Callable[..., int],
+    parent: _Rows[_Number],
+    rows: Int64Array,
+    chosen: BoolArray,
+    most_steps: int,
+) -> _Rows[_Number]:
+    """`nearest_of` by `nearest_of_by_loop`, as Python or compiled.
+
+    Args:
+        loop: The loop.
+        parent: The parent of each row.
+        rows: The rows asked about; -1 for none.
+        chosen: Whether each row is chosen.
+        most_steps: How many levels are walked up for all of them together, at most.
+    """
+    found = np.full(len(rows), -1, np.int32)
+    narrow = parent.astype(np.int32, copy=False)
+    done = loop(narrow, np.ascontiguousarray(rows), chosen, most_steps, found)
+    if done < len(rows):
+        found = np.append(nearest(narrow, chosen), np.int32(-1))[rows]
+    return found.astype(parent.dtype, copy=False)
+
+
+def nearest_of_by_loop(
+    parent: npt.NDArray[np.int32],
+    rows: Int64Array,
+    chosen: BoolArray,
+    most_steps: int,
+    found: Written[np.int32],
+) -> int:
+    """Fills in `nearest_of`, and returns how many rows it has answered.
+
+    These are fewer than all if it would walk up more levels than it may. `found` is as long as
+    `rows`, which are rows of `parent` or -1, and has -1 for each.
+    """
+    steps = 0
+    for place in range(len(rows)):
+        at = rows[place]
+        while at >= 0 and not chosen[at]:
+            at = int(parent[at])
+            steps += 1
+            if steps > most_steps:
+                return place
+        found[place] = at
+    return len(rows)
 
 
 def nearest_by_loop(
-    parent: Int64Array, chosen: BoolArray, found: Written[np.int64], is_known: Written[np.bool_]
+    parent: npt.NDArray[np.int32],
+    chosen: BoolArray,
+    found: Written[np.int32],
+    is_known: Written[np.bool_],
 ) -> None:
     """Fills in `nearest` in linear time: what one row has found, those on its way know too.
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.looking_up import looked_up, rows_where
 from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
@@ -36,6 +37,7 @@ from stepscope.trace.derive.links import (
 )
 from stepscope.trace.derive.nesting import (
     COMPILED_PAYS_FROM,
+    NarrowNesting,
     RowNumbers,
     clock_resolution_ns,
     nest_narrow,
@@ -115,9 +117,9 @@ def _derive(
     """Derives in two threads: what does not depend on nesting is found beside it."""
     linking = beside.begin(partial(link_launches, tables.events))
     finding_steps = beside.begin(partial(steps_and_places, tables, host))
-    nesting = _nest(tables)
+    nesting, around = _nest(tables)
     launches = linking()
-    operator = link_operators(tables, launches.launch, nesting.around)
+    operator = link_operators(tables, launches.launch, around)
     steps, host_index = finding_steps()
     # There are very many events, so columns are narrow, and what links events is dropped.
     tables = replace(tables, events=tables.events.drop("correlation", "external_id"))
@@ -126,7 +128,8 @@ def _derive(
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
     linking_backward = beside.begin(partial(link_forward, tables, args))
-    group, kind = _kind_and_group(tables, args, nesting.around, launches.launch)
+    group, kind = _kind_and_group(tables, args, around, launches.launch)
+    del around
 
     work = np.flatnonzero(is_work)
     cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
@@ -188,43 +191,31 @@ def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> Bo
         (pl.col("category") == Category.CPU_OP.value)
         & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
     )
-    found: BoolArray = has_products.to_series().to_numpy()[tables.events["name_id"].to_numpy()]
+    found = looked_up(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
     launching = operator[is_work]
     found[launching[launching >= 0]] = True
     return found
 
 
-@dataclass(frozen=True)
-class _Nested:
-    """How events nest, row for row: as `NarrowNesting`, with the innermost operator around each."""
-
-    parent: RowNumbers
-    depth: npt.NDArray[np.int32]
-    self_ns: Int64Array
-    crossing: BoolArray
-    around: RowNumbers
-
-
-def _nest(tables: Tables) -> _Nested:
-    """Nests host events; all other events are roots."""
+def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
+    """Nests host events, and finds the innermost operator around each; others are roots."""
     events = tables.events
-    rows = np.flatnonzero(~mask_of(events, _NOT_NESTED))
+    rows = rows_where(~mask_of(events, _NOT_NESTED))
     start = events["start_ns"].to_numpy()
     is_around = is_operator(tables, step_names(tables))
     found = nest_narrow(
         events["lane_id"].to_numpy(),
         start,
         events["dur_ns"].to_numpy(),
-        rank=outer_first()[events["category"].to_physical().to_numpy()],
-        tolerance_ns=clock_resolution_ns(start[rows]),
+        rank=looked_up(outer_first(), events["category"].to_physical().to_numpy()),
+        tolerance_ns=clock_resolution_ns(start, rows),
         rows=rows,
         chosen=is_around,
     )
     around = found.around
     if around is None:
-        wide = found.parent.astype(np.int64, copy=False)
-        around = nearest_above(wide, None, is_around).astype(found.parent.dtype, copy=False)
-    return _Nested(found.parent, found.depth, found.self_ns, found.crossing, around)
+        around = nearest_above(found.parent, None, is_around)
+    return found, around
 
 
 def _step_of(
@@ -240,12 +231,13 @@ def _step_of(
     Args:
         events: The events.
         host: The host steps.
-        host_index: For each event the index of the host step in which it starts; -1 for none.
+        host_index: For each event the index of the host step in which it starts; -1 for none. It
+            is used up.
         launch_step: For each piece of work the index of the host step that launched it; else -1.
         linked: The work whose launch or operator is known.
         devices: The device steps.
     """
-    index = host_index.copy()
+    index = host_index
     on_device = mask_of(events, GPU_CATEGORIES)
     index[on_device] = -1
     index[linked] = launch_step[linked]
@@ -257,7 +249,8 @@ def _step_of(
         mine = device == number
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
-    return _column("step", numbers[index], index >= 0)
+    is_in_step = index >= 0
+    return _column("step", looked_up(numbers, index), is_in_step)
 
 
 def _kind_and_group(
@@ -267,30 +260,31 @@ def _kind_and_group(
 
     Both are columns of words that are numbered (`pl.Enum`).
     """
-    events = tables.events
+    events, names = tables.events, tables.names
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical().gather(naming["event"])
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
-    # Texts as numbers: there are few, for very many events. `name_id` and `event` are row numbers,
-    # so gathering and placing replace joins.
-    groups = pl.concat([tables.names["group"], by_metadata["group"]]).unique(maintain_order=True)
-    kinds = pl.Series([*(kind.value for kind in Kind), None], dtype=KIND)
+    # A row for each name, and one for each word that metadata may say. There are few, for very many
+    # events, each of which refers to one of these rows.
+    words = pl.concat([names["group"], by_metadata["group"]]).unique(maintain_order=True)
+    kind_words = pl.Series([*(kind.value for kind in Kind), None], dtype=KIND)
+    groups = pl.concat([names["group"], words]).cast(pl.Enum(words.drop_nulls()))
+    kinds = pl.concat([names["kind"].cast(KIND), kind_words])
     name_id = events["name_id"].to_numpy()
-    group_of_name = _places_in(groups, tables.names["group"])
-    group = group_of_name[name_id]
-    kind = _places_in(kinds, tables.names["kind"]).astype(np.int8)[name_id]
+    group, kind = name_id.copy(), name_id.copy()
     marked = by_metadata["event"].to_numpy()
-    kind[marked] = _places_in(kinds, by_metadata["kind"])
+    kind[marked] = len(names) + _places_in(kind_words, by_metadata["kind"])
     has_group = by_metadata["group"].is_not_null().to_numpy()
-    group[marked[has_group]] = _places_in(groups, by_metadata["group"])[has_group]
-    words = groups.to_list()
-    is_unnamed = kind == list(Kind).index(Kind.COMMUNICATION)
-    is_unnamed &= group == (words.index("collective") if "collective" in words else -1)
-    unnamed = np.flatnonzero(is_unnamed)
+    group[marked[has_group]] = len(names) + _places_in(words, by_metadata["group"])[has_group]
+    is_collective = (groups == "collective").fill_null(value=False).to_numpy()
+    is_communication = (kinds == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()
+    is_candidate = is_collective[: len(names)] & is_communication[: len(names)]
+    asking = np.union1d(np.flatnonzero(looked_up(is_candidate, name_id)), marked)
+    unnamed = asking[is_communication[kind[asking]] & is_collective[group[asking]]]
     if len(unnamed):
         # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
         telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-        tells = groups.is_in(telling).fill_null(value=False).to_numpy()[group_of_name]
+        tells = names["group"].is_in(telling).fill_null(value=False).to_numpy()
         outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
         while True:
             searching = (outer >= 0) & ~tells[name_id[outer]]
@@ -298,9 +292,8 @@ def _kind_and_group(
                 break
             outer[searching] = around[outer[searching]]
         known = outer >= 0
-        group[unnamed[known]] = group_of_name[name_id[outer[known]]]
-    numbered = groups.cast(pl.Enum(groups.drop_nulls()))
-    return numbered.gather(group), kinds.gather(kind)
+        group[unnamed[known]] = name_id[outer[known]]
+    return groups.gather(_column("group", group)), kinds.gather(_column("kind", kind))
 
 
 def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:

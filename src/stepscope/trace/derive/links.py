@@ -27,6 +27,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.derive.nesting import RowNumbers, no_rows
 from stepscope.trace.derive.told import SEQUENCE_NUMBER
@@ -116,7 +117,7 @@ def is_operator(tables: Tables, step_names: npt.NDArray[np.bool_]) -> BoolArray:
     """
     events = tables.events
     found = mask_of(events, OPERATORS)
-    found &= ~step_names[events["name_id"].to_numpy()]
+    found &= looked_up(~step_names, events["name_id"].to_numpy())
     return found
 
 

@@ -122,15 +122,22 @@ def outer_first() -> npt.NDArray[np.int8]:
     return rank
 
 
-def clock_resolution_ns(starts: Int64Array) -> int:
+def clock_resolution_ns(starts: Int64Array, rows: RowNumbers | None = None) -> int:
     """Returns the resolution of the clock behind the starts: one of `COARSE_CLOCKS_NS`, or 0.
 
     0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
+
+    Args:
+        starts: Start of each event.
+        rows: The events to look at. Default: all.
     """
     step = 0
-    for first in range(0, len(starts), _STARTS_AT_ONCE):
-        some = starts[first : first + _STARTS_AT_ONCE]
-        step = math.gcd(step, int(np.gcd.reduce(some - starts[0])))
+    count = len(starts) if rows is None else len(rows)
+    earliest = starts[0 if rows is None else rows[0]] if count else 0
+    for first in range(0, count, _STARTS_AT_ONCE):
+        part = slice(first, first + _STARTS_AT_ONCE)
+        some = starts[part] if rows is None else starts[rows[part]]
+        step = math.gcd(step, int(np.gcd.reduce(some - earliest)))
         if step and all(step % clock for clock in COARSE_CLOCKS_NS):
             return 0
     return next((clock for clock in COARSE_CLOCKS_NS if step and step % clock == 0), 0)

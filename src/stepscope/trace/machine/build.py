@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -54,15 +55,12 @@ def machine_code_of(function: Marked) -> MachineCode:
         UntranslatableError: A function uses something that cannot be translated.
         OSError: The source code is not available.
     """
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    target = f"{llvm.get_process_triple()} {processor} {features}"
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=processor, features=features, opt=2, codemodel="jitdefault", jit=True
+    target = _this_machine()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.processor, features=target.features, opt=2, codemodel="jitdefault", jit=True
     )
     key = _key_of(function, target)
-    name = f"{function.name}.{hashlib.blake2b(target.encode(), digest_size=6).hexdigest()}.o"
+    name = f"{function.name}.{target.digest}.o"
     content = _kept(name, key)
     if content is None:
         with stage(COMPILING):
@@ -72,6 +70,32 @@ def machine_code_of(function: Marked) -> MachineCode:
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
     return MachineCode(engine, engine.get_function_address(function.name))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What machine code is made for."""
+
+    triple: str
+    processor: str
+    features: str
+
+    def __str__(self) -> str:
+        return f"{self.triple} {self.processor} {self.features}"
+
+    @property
+    def digest(self) -> str:
+        """Names the target in names of files."""
+        return hashlib.blake2b(str(self).encode(), digest_size=6).hexdigest()
+
+
+@functools.cache
+def _this_machine() -> _Target:
+    """The machine that this process runs on. LLVM takes a while to say, and is asked once."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    return _Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), features)
 
 
 def compiles_anew() -> bool:
@@ -118,18 +142,28 @@ def _few_passes() -> Any | None:
 # -- code that is kept -----------------------------------------------------------------------------
 
 
-def _key_of(function: Marked, target: str) -> bytes:
+def _key_of(function: Marked, target: _Target) -> bytes:
     """Returns a digest of all that the machine code depends on."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest = hashlib.blake2b(_digest_of_translation(), digest_size=_DIGEST_BYTES)
     digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info} {target}".encode())
     reached = _reached_from(function)
-    files = {Path(each.function.__code__.co_filename) for each in reached}
-    for file in sorted(files | set(Path(__file__).parent.glob("*.py"))):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in sorted({Path(each.function.__code__.co_filename) for each in reached}):
+        digest.update(_named_content(file))
     for each in reached:
         kinds = [kind.name for kind in each.takes.values()]
         digest.update(repr((each.name, kinds, *_constants_of(each))).encode())
     return digest.digest()
+
+
+@functools.cache
+def _digest_of_translation() -> bytes:
+    """Returns a digest of this package, which all machine code depends on."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return _digest_of(b"".join(map(_named_content, files)))
+
+
+def _named_content(file: Path) -> bytes:
+    return file.name.encode() + b"\0" + file.read_bytes() + b"\0"
 
 
 def _reached_from(entry: Marked) -> list[Marked]:

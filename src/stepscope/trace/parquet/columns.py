@@ -67,7 +67,7 @@ def _encoded(page: TextPage, present: npt.NDArray[np.bool_]) -> EncodedColumn:
     nulls = count - int(np.count_nonzero(here))
     levels = as_levels(_bits(here), count, nulls)
     made = text_page(levels, page.block, page.size, count, nulls)
-    return EncodedColumn([made], PLAIN, count, nulls, saved=page.size - len(page.block))
+    return EncodedColumn(made, PLAIN, count, nulls, saved=page.size - len(page.block))
 
 
 def _bits(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:

@@ -25,7 +25,7 @@ class EncodedColumn:
     """Consecutive values of a column.
 
     Attributes:
-        pages: Its pages, without a dictionary.
+        pages: Its pages, without a dictionary, in pieces that follow each other.
         encoding: How the values are encoded.
         count: Number of values, with nulls.
         nulls: Number of nulls.
@@ -77,9 +77,9 @@ def numbers(
     count = len(values) if count is None else count
     nulls = count - len(values)
     levels = as_levels(present, count, nulls)
-    page = data_page(levels, as_differences(values, target), count, DIFFERENCES)
-    limits = (values.min(), values.max()) if len(values) else None
-    return EncodedColumn([page], DIFFERENCES, count, nulls, limits=limits)
+    differences, limits = as_differences(values, target)
+    page = data_page(levels, differences, count, DIFFERENCES)
+    return EncodedColumn(page, DIFFERENCES, count, nulls, limits=limits)
 
 
 def words(
@@ -102,7 +102,7 @@ def words(
     levels = as_levels(present, count, nulls)
     packed = bytes([width]) + as_packed(values, width)
     page = data_page(levels, packed, count, OF_DICTIONARY)
-    return EncodedColumn([page], OF_DICTIONARY, count, nulls, words=tuple(dictionary))
+    return EncodedColumn(page, OF_DICTIONARY, count, nulls, words=tuple(dictionary))
 
 
 def texts(
@@ -121,7 +121,7 @@ def texts(
     """
     block = compressed(text) if len(text) else b""
     page = text_page(as_levels(present, count, nulls), block, len(text), count, nulls)
-    return EncodedColumn([page], PLAIN, count, nulls, saved=len(text) - len(block))
+    return EncodedColumn(page, PLAIN, count, nulls, saved=len(text) - len(block))
 
 
 def joined(columns: Sequence[EncodedColumn]) -> EncodedColumn:

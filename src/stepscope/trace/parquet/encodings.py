@@ -20,6 +20,7 @@ from stepscope.trace.machine.instructions import (
     leading_zeros,
     long_at,
     put_byte,
+    put_long,
     put_word,
 )
 
@@ -29,6 +30,9 @@ _LARGEST = 2**63 - 1
 _HEADER_BYTES, _VARINT_BYTES, _WORD_BYTES = 32, 10, 8
 _LOW_SEVEN, _MORE = np.uint64(0x7F), np.uint64(0x80)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
+_NARROW_BITS = 56  # with up to seven bits left over from the last byte, they do not fill a word
+_LIMITS = 2
+_SCRATCH = _LIMITS + _BLOCK
 
 
 @inlined
@@ -88,67 +92,127 @@ def _put_bits(
     return at, word, filled
 
 
+@inlined
+def _key(number: int, mask: int, flipped: int) -> int:
+    """Returns a number whose order among signed ones is the order of the column's type."""
+    return (number & mask) ^ flipped
+
+
+@inlined
+def _put_narrow_bits(
+    differences: Longs, first: int, least: int, is_narrow: bool, width: int, target: Data, at: int
+) -> int:
+    """Writes a miniblock of up to `_NARROW_BITS` each, and returns the position after it.
+
+    Eight bytes are stored for each number, so that nothing depends on how many are full.
+    """
+    filled, word = 0, np.uint64(0)
+    for index in range(first, first + _IN_MINIBLOCK):
+        word |= _above(long_at(differences, index), least, is_narrow) << np.uint64(filled)
+        put_word(target, at, word)
+        filled += width
+        word >>= np.uint64(filled & ~7)
+        at += filled >> 3
+        filled &= 7
+    return at
+
+
+@inlined
+def _put_wide_bits(
+    differences: Longs, first: int, least: int, is_narrow: bool, width: int, target: Data, at: int
+) -> int:
+    """Writes a miniblock of more than `_NARROW_BITS` each, and returns the position after it."""
+    filled, word = 0, np.uint64(0)
+    for index in range(first, first + _IN_MINIBLOCK):
+        above = _above(long_at(differences, index), least, is_narrow)
+        at, word, filled = _put_bits(target, at, word, filled, above, width)
+    if filled > 0:  # half a word
+        put_word(target, at, word)
+        at += filled >> 3
+    return at
+
+
+@inlined
+def _put_all(
+    numbers: Longs, count: int, is_narrow: bool, mask: int, flipped: int, target: Data,
+    scratch: Longs,
+) -> int:  # fmt: skip
+    """Writes numbers as `DELTA_BINARY_PACKED`; see `_put_differences`."""
+    at = _put_varint(target, 0, np.uint64(_BLOCK))
+    at = _put_varint(target, at, np.uint64(_MINIBLOCKS))
+    at = _put_varint(target, at, np.uint64(count))
+    before = 0
+    if count > 0:
+        before = _number_at(numbers, 0, is_narrow)
+    at = _put_varint(target, at, _zigzag(before))
+    lowest = highest = _key(before, mask, flipped)
+    differences = scratch + 8 * _LIMITS
+    start = 1
+    while start < count:
+        size = min(_BLOCK, count - start)
+        least = _LARGEST
+        for index in range(size):
+            number = _number_at(numbers, start + index, is_narrow)
+            difference = _difference(number, before, is_narrow)
+            put_long(differences, index, difference)
+            least = min(least, difference)
+            key = _key(number, mask, flipped)
+            lowest, highest = min(lowest, key), max(highest, key)
+            before = number
+        filled_up = (size + _IN_MINIBLOCK - 1) & ~(_IN_MINIBLOCK - 1)
+        for index in range(size, filled_up):
+            put_long(differences, index, least)
+        at = _put_varint(target, at, _zigzag(least))
+        widths = at
+        at += _MINIBLOCKS
+        for miniblock in range(_MINIBLOCKS):
+            first = _IN_MINIBLOCK * miniblock
+            bits = np.uint64(0)
+            if first < filled_up:
+                for index in range(first, first + _IN_MINIBLOCK):
+                    bits |= _above(long_at(differences, index), least, is_narrow)
+            width = 64 - leading_zeros(bits)
+            put_byte(target, widths + miniblock, width)
+            if width == 0:
+                continue
+            if width <= _NARROW_BITS:
+                at = _put_narrow_bits(differences, first, least, is_narrow, width, target, at)
+            else:
+                at = _put_wide_bits(differences, first, least, is_narrow, width, target, at)
+        start += size
+    put_long(scratch, 0, lowest ^ flipped)
+    put_long(scratch, 1, highest ^ flipped)
+    return at
+
+
 @translated
-def _put_differences(numbers: Longs, count: int, is_narrow: bool, target: Data) -> int:
-    """Writes numbers as `DELTA_BINARY_PACKED`.
+def _put_differences(
+    numbers: Longs, count: int, is_narrow: bool, mask: int, flipped: int, target: Data,
+    scratch: Longs,
+) -> int:  # fmt: skip
+    """Writes numbers as `DELTA_BINARY_PACKED`, and finds the least and the largest.
+
+    It stays inside its arrays: the target has `most_bytes(count)`, which suffices for 64 bits each,
+    and for the eight bytes that are stored past the last number; the scratch has room for the
+    limits and for the differences of a block, which are whole miniblocks.
 
     Args:
         numbers: Address of 64-bit numbers, or of 32-bit ones if `is_narrow`.
         count: How many.
         is_narrow: Whether they have 32 bits.
+        mask: The bits of a number that tell its size: the lower half if it has 32 and no sign.
+        flipped: The bits to flip so that the order is that of signed numbers: the sign if 64-bit
+            numbers have none.
         target: Address to write to.
+        scratch: Address of `_SCRATCH` 64-bit numbers. The first two become the least and the
+            largest number, or 0 if there are none.
 
     Returns:
         The number of bytes.
     """
-    at = _put_varint(target, 0, np.uint64(_BLOCK))
-    at = _put_varint(target, at, np.uint64(_MINIBLOCKS))
-    at = _put_varint(target, at, np.uint64(count))
-    first = 0
-    if count > 0:
-        first = _number_at(numbers, 0, is_narrow)
-    at = _put_varint(target, at, _zigzag(first))
-    start = 1
-    while start < count:
-        end = min(start + _BLOCK, count)
-        least = _LARGEST
-        before = _number_at(numbers, start - 1, is_narrow)
-        for index in range(start, end):
-            number = _number_at(numbers, index, is_narrow)
-            least = min(least, _difference(number, before, is_narrow))
-            before = number
-        at = _put_varint(target, at, _zigzag(least))
-        widths = at
-        at += _MINIBLOCKS
-        for miniblock in range(_MINIBLOCKS):
-            begin = start + _IN_MINIBLOCK * miniblock
-            stop = min(begin + _IN_MINIBLOCK, end)
-            bits = np.uint64(0)
-            if begin < stop:
-                before = _number_at(numbers, begin - 1, is_narrow)
-                for index in range(begin, stop):
-                    number = _number_at(numbers, index, is_narrow)
-                    bits |= _above(_difference(number, before, is_narrow), least, is_narrow)
-                    before = number
-            width = 64 - leading_zeros(bits)
-            put_byte(target, widths + miniblock, width)
-            if width == 0:
-                continue
-            word = np.uint64(0)
-            filled = 0
-            before = _number_at(numbers, begin - 1, is_narrow)
-            for index in range(begin, begin + _IN_MINIBLOCK):
-                above = np.uint64(0)
-                if index < stop:
-                    number = _number_at(numbers, index, is_narrow)
-                    above = _above(_difference(number, before, is_narrow), least, is_narrow)
-                    before = number
-                at, word, filled = _put_bits(target, at, word, filled, above, width)
-            if filled > 0:
-                put_word(target, at, word)
-                at += filled >> 3
-        start = end
-    return at
+    if is_narrow:
+        return _put_all(numbers, count, True, mask, flipped, target, scratch)
+    return _put_all(numbers, count, False, mask, flipped, target, scratch)
 
 
 @translated
@@ -176,17 +240,36 @@ def most_bytes(count: int) -> int:
     return _HEADER_BYTES + blocks * (_VARINT_BYTES + _MINIBLOCKS + 8 * _BLOCK) + _WORD_BYTES
 
 
-def as_differences(numbers: npt.NDArray[Any], target: npt.NDArray[np.uint8]) -> bytes:
-    """Returns integers of 32 or 64 bits as `DELTA_BINARY_PACKED`.
+def as_differences(
+    numbers: npt.NDArray[Any], target: npt.NDArray[np.uint8]
+) -> tuple[bytes, tuple[np.integer[Any], np.integer[Any]] | None]:
+    """Encodes integers of 32 or 64 bits as `DELTA_BINARY_PACKED`.
 
     Args:
         numbers: The integers.
         target: Memory to write to, of `most_bytes`.
+
+    Returns:
+        The encoded integers; and the least and the largest, or None if there are none.
     """
     numbers = np.ascontiguousarray(numbers)
-    is_narrow = numbers.dtype.itemsize == 4
-    used = _put_differences(numbers.ctypes.data, len(numbers), is_narrow, target.ctypes.data)
-    return target[:used].tobytes()
+    kind = numbers.dtype
+    is_narrow, has_sign = kind.itemsize == 4, kind.kind == "i"
+    scratch = np.empty(_SCRATCH, np.int64)
+    used = _put_differences(
+        numbers.ctypes.data,
+        len(numbers),
+        is_narrow,
+        0xFFFFFFFF if is_narrow and not has_sign else -1,
+        0 if is_narrow or has_sign else -(2**63),
+        target.ctypes.data,
+        scratch.ctypes.data,
+    )
+    encoded = target[:used].tobytes()
+    if not len(numbers):
+        return encoded, None
+    low, high = scratch[:_LIMITS].view(np.int64 if has_sign else np.uint64).tolist()
+    return encoded, (kind.type(low), kind.type(high))
 
 
 def as_packed(numbers: npt.NDArray[np.uint8], width: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stepscope.trace.parquet.thrift import Struct, Value, encoded
 
@@ -12,13 +12,18 @@ _DATA, _DICTIONARY, _DATA_OF_SECOND_VERSION = 0, 2, 3
 _LEVELS_LENGTH_BYTES = 4
 
 
-def dictionary_page(words: Sequence[bytes]) -> bytes:
+Page = tuple[bytes, bytes]
+"""A page in two pieces, which follow each other: large values are not copied behind a header."""
+
+
+def dictionary_page(words: Sequence[bytes]) -> Page:
     """Returns a page of distinct words."""
     body = b"".join(len(word).to_bytes(4, "little") + word for word in words)
-    return _page(_DICTIONARY, body, len(body), {7: Struct({1: len(words), 2: PLAIN})})
+    header = {7: Struct({1: len(words), 2: PLAIN})}
+    return _page(_DICTIONARY, b"", body, len(body), header)
 
 
-def data_page(levels: bytes, values: bytes, count: int, encoding: int) -> bytes:
+def data_page(levels: bytes, values: bytes, count: int, encoding: int) -> Page:
     """Returns a page of values.
 
     Args:
@@ -27,11 +32,12 @@ def data_page(levels: bytes, values: bytes, count: int, encoding: int) -> bytes:
         count: How many there are, with nulls.
         encoding: How they are encoded.
     """
-    body = len(levels).to_bytes(_LEVELS_LENGTH_BYTES, "little") + levels + values
-    return _page(_DATA, body, len(body), {5: Struct({1: count, 2: encoding, 3: RLE, 4: RLE})})
+    levels = len(levels).to_bytes(_LEVELS_LENGTH_BYTES, "little") + levels
+    header = {5: Struct({1: count, 2: encoding, 3: RLE, 4: RLE})}
+    return _page(_DATA, levels, values, len(levels) + len(values), header)
 
 
-def text_page(levels: bytes, text: bytes, size: int, count: int, nulls: int) -> bytes:
+def text_page(levels: bytes, text: bytes, size: int, count: int, nulls: int) -> Page:
     """Returns a page of text. Which texts are null is not compressed: hence the second version.
 
     Args:
@@ -50,9 +56,11 @@ def text_page(levels: bytes, text: bytes, size: int, count: int, nulls: int) -> 
         6: 0,
         7: size > 0,
     }
-    return _page(_DATA_OF_SECOND_VERSION, levels + text, len(levels) + size, {8: Struct(header)})
+    size += len(levels)
+    return _page(_DATA_OF_SECOND_VERSION, levels, text, size, {8: Struct(header)})
 
 
-def _page(kind: int, body: bytes, size: int, header: dict[int, Value]) -> bytes:
-    """Returns a page. `size` is that of the body before compression."""
-    return encoded(Struct({1: kind, 2: size, 3: len(body), **header})) + body
+def _page(kind: int, levels: bytes, values: bytes, size: int, header: Mapping[int, Value]) -> Page:
+    """Returns a page. `size` is that of levels and values before compression."""
+    stored = len(levels) + len(values)
+    return encoded(Struct({1: kind, 2: size, 3: stored, **header})) + levels, values

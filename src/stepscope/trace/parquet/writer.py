@@ -135,7 +135,7 @@ def _contents_of(schema: Mapping[str, pl.DataType], groups: Sequence[EncodedRows
         began = at
         for name, dtype in schema.items():
             column = rows.columns[name]
-            dictionary = [] if column.words is None else [dictionary_page(column.words)]
+            dictionary = () if column.words is None else dictionary_page(column.words)
             pages = [*dictionary, *column.pages]
             description = _described(name, dtype, column, at, sum(map(len, dictionary)))
             chunks.append(Struct({2: Long(at), 3: description}))

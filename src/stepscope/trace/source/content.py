@@ -8,8 +8,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-BLOCK_BYTES = 4 * 1024 * 1024
-"""Block size, uncompressed."""
+BLOCK_BYTES = 15 * 256 * 1024
+"""Block size, uncompressed.
+
+Small enough that buffers for a block and what it carries over have less than 4 MiB. For larger
+ones, numpy asks for huge pages, which have to be cleared as a whole, however little of them is
+used, and which the hosts of virtual machines may have to find first."""
 
 _PATIENCE_SECONDS = 1.0
 _PEEK_BYTES = 64 * 1024
@@ -39,6 +43,7 @@ class Content(Iterator[bytes]):
         fill: Reads bytes straight into a buffer, without a copy, and returns how many; 0 at the
             end. Continues where `pieces` stopped, once iteration has started.
         watch: Ends the content where a limit is reached.
+        total_bytes: How many bytes there are, if that is known.
 
     Attributes:
         size: Preferred block size.
@@ -51,11 +56,14 @@ class Content(Iterator[bytes]):
         size: int = BLOCK_BYTES,
         fill: Callable[[memoryview], int] | None = None,
         watch: Watch | None = None,
+        total_bytes: int | None = None,
     ) -> None:
         self.size = size
         self._pieces = iter(pieces) if watch is None else watch.passed_on(iter(pieces))
         self._watch = watch
         self._fill = fill
+        self._total = total_bytes
+        self._consumed = 0
         self._has_begun = False
         self.has_events = False
         self._ahead: deque[memoryview] = deque()
@@ -66,7 +74,9 @@ class Content(Iterator[bytes]):
 
     def _next(self) -> memoryview | bytes:
         self._has_begun = True
-        return self._ahead.popleft() if self._ahead else next(self._pieces)
+        piece = self._ahead.popleft() if self._ahead else next(self._pieces)
+        self._consumed += len(piece)
+        return piece
 
     def recognised(self) -> None:
         """Says that an event was read: the limit of bytes without one starts anew."""
@@ -81,24 +91,32 @@ class Content(Iterator[bytes]):
 
     def peek(self) -> bytes:
         """Returns the beginning of the next piece without consuming it; empty at the end."""
-        self.look_ahead(0)
+        self._buffer(1)
         return bytes(self._ahead[0][:_PEEK_BYTES]) if self._ahead else b""
 
     def look_ahead(self, size: int) -> bool:
         """Reads ahead, without consuming anything, until more than `size` bytes are buffered.
 
+        Nothing is read if the number of bytes is known.
+
         Returns:
             Whether the content ends before that, with at most `size` bytes left.
         """
+        if self._total is not None:
+            return self._total - self._consumed <= size
+        return self._buffer(size + 1) <= size
+
+    def _buffer(self, size: int) -> int:
+        """Buffers so many bytes, unless the content ends before, and returns how many there are."""
         self._has_begun = True
         held = sum(map(len, self._ahead))
-        while held <= size:
+        while held < size:
             piece = next(self._pieces, None)
             if piece is None:
-                return True
+                break
             self._ahead.append(memoryview(piece))
             held += len(piece)
-        return False
+        return held
 
     def read_into(self, target: memoryview) -> int:
         """Fills a buffer and returns the number of bytes; fewer than its size only at the end."""
@@ -109,6 +127,7 @@ class Content(Iterator[bytes]):
                 if not count:
                     break
                 at += count
+                self._consumed += count
                 continue
             try:
                 piece = memoryview(self._next())
@@ -119,6 +138,7 @@ class Content(Iterator[bytes]):
             at += count
             if count < len(piece):
                 self._ahead.appendleft(piece[count:])
+                self._consumed -= len(piece) - count
         return at
 
 

@@ -33,6 +33,8 @@ _FIRST_BYTES = 64
 _GZIP_SLICE_BYTES = 16 * 1024
 _ZSTD_SLICE_BYTES = 1024
 _GATHERED_BYTES = 1024 * 1024
+_LARGE_BYTES = 64 * 1024
+"""Pieces of this size are passed on as they are: to join them would be to copy them once more."""
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _DO_NOT_WAIT = getattr(os, "O_NONBLOCK", 0)
 
@@ -107,10 +109,12 @@ class Source:
             raw = self._raw(max(size // 64, 1), progress)
             pieces = _inflated(raw, self._zstd_inflater, problems, _ZSTD_SLICE_BYTES)
             return Content(pieces, size, watch=watch)
-        raw = self._raw(size, progress)
-        if self.path is not None:  # its size is known
-            return Content(raw, size, partial(self._fill, progress))
-        return Content(raw, size, watch=watch)
+        if self.path is None or self.size_bytes is None:
+            return Content(self._raw(size, progress), size, watch=watch)
+        # Of a large file, little is read before its list of events is: the rest needs no copy.
+        first = size if self.size_bytes <= 4 * size else max(size // 16, 1)
+        fill = partial(self._fill, progress)
+        return Content(self._raw(first, progress), size, fill, total_bytes=self.size_bytes)
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         """Yields the stored bytes in pieces of `size`: pipes and sockets return less at a time."""
@@ -188,6 +192,9 @@ def _inflated(
             started = True
             data = inflater.unused_data if inflater.eof else b""
             total += len(plain)
+            if not held and len(plain) >= _LARGE_BYTES:
+                yield plain
+                continue
             gathered.append(plain)
             held += len(plain)
             if held >= _GATHERED_BYTES:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.trace.arrays.kept_arrays import drop_released_arrays
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.schema import DERIVED as COLUMNS
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.trace.store.part import write_table
@@ -126,6 +127,7 @@ class TablesBeingCached:
             kept = replace(kept, columns=columns, narrow=None)
         self._tables = kept  # frees those in memory
         drop_released_arrays()
+        return_freed_memory()  # as much as the graph of the steps takes, and little is needed again
         return kept
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.analysis.calls import places
-from stepscope.analysis.calls.places import covering_by_loop, frame_over
+from stepscope.analysis.calls.places import frame_over, frames_over
+from stepscope.analysis.selection import names
 from stepscope.trace.model import Trace
 
 EVENTS = st.lists(
@@ -18,36 +17,33 @@ EVENTS = st.lists(
 )
 
 
-@given(EVENTS, st.integers(-9, 9), st.integers(0, 9), st.integers(0, 9))
-def test_the_loop_finds_what_covers_enough_of_a_time(events, first, length, least):
-    name_id, lane_id, start, dur = np.array(events, np.int64).reshape(-1, 4).T
-    found = np.full(len(events), -1, np.int32)
-    count = covering_by_loop(
-        name_id.astype(np.uint32),
-        lane_id.astype(np.uint32),
-        start,
-        dur,
-        np.array([False, True, True]),
-        1,
-        first,
-        first + length,
-        least,
-        found,
-    )
+@given(EVENTS, st.integers(-9, 9), st.integers(0, 20), st.sampled_from([1, 10**9]))
+def test_frames_cover_nearly_all_of_a_time(events, first, length, threshold):
+    build = TableBuilder()
+    build.host("on the lane", 0, 0, thread=1)
+    build.host("on the other", 0, 0, thread=0)
+    for kind, thread, begun, lasts in events:
+        category = "python_function" if kind > 0 else "cpu_op"
+        build.host(f"event {kind}", begun, lasts, category=category, thread=thread)
+    trace = Trace.from_tables(build.build(), "trace")
+    lane = int(trace.columns("lane_id")["lane_id"][0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "COMPILED_PAYS_FROM", threshold)
+        found = frames_over(trace, lane, first, first + length)
     # What lies apart from the time covers less than none of it.
     expected = [
         number
-        for number, (name, lane, begun, lasts) in enumerate(events)
-        if name > 0
-        and lane == 1
-        and min(begun + lasts, first + length) - max(begun, first) >= least
+        for number, (kind, thread, begun, lasts) in enumerate(events, start=2)
+        if kind > 0
+        and thread == 1
+        and 10 * (min(begun + lasts, first + length) - max(begun, first)) >= 9 * length
     ]
-    assert found[:count].tolist() == expected
+    assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("threshold", [1, 10**9])
 def test_the_innermost_frame_is_named_by_any_way(monkeypatch, threshold):
-    monkeypatch.setattr(places, "COMPILED_PAYS_FROM", threshold)
+    monkeypatch.setattr(names, "COMPILED_PAYS_FROM", threshold)
     build = TableBuilder()
     build.host("outer", 0, 1000, category="python_function", thread=1)
     build.host("inner", 100, 500, category="python_function", thread=1)

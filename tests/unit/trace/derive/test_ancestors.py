@@ -19,6 +19,9 @@ from stepscope.trace.derive.ancestors import (
     nearest,
     nearest_above,
     nearest_by_loop,
+    nearest_of,
+    nearest_of_by_loop,
+    nearest_of_with,
     nearest_vectorised,
     nearest_with,
     outermost_by_loop,
@@ -60,6 +63,14 @@ def test_against_walking(forest):
     assert nearest_vectorised(parent, chosen).tolist() == expected
     assert nearest_with(nearest_by_loop, parent, chosen).tolist() == expected
     assert nearest_with(in_machine_code(nearest_by_loop), parent, chosen).tolist() == expected
+    asked = np.append(np.arange(len(parent)), -1)[::2]
+    of_asked = [[*expected, -1][row] for row in asked]
+    assert nearest_of(parent, asked, chosen).tolist() == of_asked
+    for loop in (nearest_of_by_loop, in_machine_code(nearest_of_by_loop)):
+        for most_steps in (0, 3, 1000):
+            found = nearest_of_with(loop, parent, asked, chosen, most_steps)
+            assert found.dtype == parent.dtype
+            assert found.tolist() == of_asked
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
     assert nearest_above(parent, None, chosen).tolist() == above
     top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
@@ -75,6 +86,8 @@ def test_compiled_or_not_is_the_same(monkeypatch, threshold):
     monkeypatch.setattr(ancestors, "COMPILED_PAYS_FROM", threshold)
     parent = np.array([-1, 0, 1, 1, 0, -1], np.int64)
     assert nearest(parent, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [-1, 1, 1, 1, -1, -1]
+    asked = np.array([3, -1, 5, 1])
+    assert nearest_of(parent, asked, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [1, -1, -1, 1]
     keys = np.array([5, 6, 5, 7, 5, 5])
     assert is_outermost(parent, keys).tolist() == [True, True, False, True, False, True]
     assert depths(parent).tolist() == [0, 1, 2, 2, 1, 0]
@@ -118,6 +131,13 @@ def a_chain(number):
         depths_vectorised,
         lambda parent: depths_with(depths_by_loop, parent),
         lambda parent: nearest_with(nearest_by_loop, parent, np.zeros(len(parent), bool)),
+        lambda parent: nearest_of_with(
+            nearest_of_by_loop,
+            parent,
+            np.arange(len(parent)),
+            np.zeros(len(parent), bool),
+            len(parent) // 4,
+        ),
         lambda parent: outermost_with(outermost_by_loop, parent, np.arange(len(parent))),
         lambda parent: is_outermost(parent, np.arange(len(parent))),
     ],

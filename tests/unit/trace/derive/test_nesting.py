@@ -265,3 +265,15 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     assert np.array_equal(
         together.parent, nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
     )
+
+
+@pytest.mark.parametrize("step", [1, 7, 250, 1000])
+def test_the_clock_is_that_of_the_rows_asked_for(monkeypatch, step):
+    monkeypatch.setattr(nesting, "_STARTS_AT_ONCE", 3)
+    random = np.random.default_rng(step)
+    start = random.integers(0, 10**6, 50)
+    rows = np.sort(random.permutation(50)[:20]).astype(np.int32)
+    start[rows] = 5 + step * random.integers(0, 1000, 20)
+    assert clock_resolution_ns(start, rows) == clock_resolution_ns(start[rows])
+    assert clock_resolution_ns(start, rows) == (step if step in nesting.COARSE_CLOCKS_NS else 0)
+    assert clock_resolution_ns(start, rows[:0]) == 0

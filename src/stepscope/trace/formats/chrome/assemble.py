@@ -38,16 +38,17 @@ from stepscope.trace.formats.chrome.row_tables import (
 )
 from stepscope.trace.formats.chrome.rows import HAS_TIME, Ids, LanePair, Rows
 from stepscope.trace.problems import Problems
-from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA
+from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
     from stepscope.trace.formats.chrome.scanned import Scanned
 
-# Both keep blocks in memory.
-_BLOCKS_AT_ONCE = 4
-_MOST_UNDER_WAY = 1
+# Blocks whose columns are made at once, and how often that may be under way. Both keep blocks in
+# memory. Small groups for the store leave no thread without work; frames should not be too small.
+_BLOCKS_OF_PAGES, _MOST_PAGES_UNDER_WAY = 2, 3
+_BLOCKS_OF_FRAMES, _MOST_FRAMES_UNDER_WAY = 4, 2
 
 
 class Assembler:
@@ -73,11 +74,14 @@ class Assembler:
         self._waiting: list[PlainBlock] = []
         self._under_way: deque[tuple[Future[Chunk], Target]] = deque()
         self._buffers = None if stays else Buffers()
+        self._blocks_at_once = _BLOCKS_OF_FRAMES if stays else _BLOCKS_OF_PAGES
+        self._most_under_way = _MOST_FRAMES_UNDER_WAY if stays else _MOST_PAGES_UNDER_WAY
         self._known = NamesAndLanes()
         self._pairing = Pairing(self.problems)
         self._columns = EventColumns(self._known, self._pairing, self.problems)
         self._events = 0
         self._latest_ns = 0
+        self._names = pl.DataFrame(schema=NAMES)
 
     def add(self, rows: Rows | Scanned) -> list[Chunk]:
         """Adds consecutive events.
@@ -88,7 +92,7 @@ class Assembler:
         """
         if not isinstance(rows, Rows):
             if self._start(rows):
-                return self._finished(_MOST_UNDER_WAY)
+                return self._finished(self._most_under_way)
             rows = rows.rows()
         self._fill_waiting()
         return [*self._finished(0), self._added(rows)]
@@ -96,6 +100,8 @@ class Assembler:
     def close(self) -> list[Chunk]:
         """Ends the file. Open events end at the latest time seen."""
         self._fill_waiting()
+        # All names are known. To tell them apart takes as long as the columns under way.
+        self._names = self._known.names_table()
         finished = self._finished(0)
         end_ns = max(self._latest_ns, self._pairing.latest_ns)
         events, args = self._numbered(*self._columns.of_unclosed(end_ns))
@@ -105,7 +111,7 @@ class Assembler:
     def small_tables(self) -> SmallTables:
         """Returns the tables that do not grow with the file, complete after `close`."""
         return SmallTables(
-            names=self._known.names_table(),
+            names=self._names,
             lanes=self._known.lanes_table(),
             metadata=pl.DataFrame(self.metadata, schema=METADATA, orient="row"),
             problems=self.problems.frame(),
@@ -169,7 +175,7 @@ class Assembler:
         if survey is None:
             return False
         self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
-        if len(self._waiting) == _BLOCKS_AT_ONCE:
+        if len(self._waiting) == self._blocks_at_once:
             self._fill_waiting()
         if survey.rows[METADATA_ROLE]:
             roles = ROLE_OF_PHASE[scanned.phases[: len(scanned)]]

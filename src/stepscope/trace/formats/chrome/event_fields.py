@@ -20,6 +20,7 @@ KEPT_KEYS = frozenset(
 
 _MOST_UNPARSED = 1_000_000
 """Characters kept of an event beyond repair."""
+_NO_NUMBERS = (None, None, None, None, None)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # Fields that are recognised in an event beyond repair.
@@ -44,23 +45,65 @@ def event_of(
     """
     nothing = (None, "")
     arguments = args if isinstance(args, dict) else {}
-    external = arguments.get("External id", arguments.get("external id"))
     name = _word(*fields.get("name", nothing))
     return Event(
-        phase=_word(*fields.get("ph", nothing)),
-        name="" if name is None else name,
-        category=_word(*fields.get("cat", nothing)),
-        pid=_lane_word(*fields.get("pid", nothing)),
-        tid=_lane_word(*fields.get("tid", nothing)),
-        time_ns=_time(*fields.get("ts", nothing)),
-        dur_ns=_time(*fields.get("dur", nothing)),
-        flow_id=_flow_id(*fields["id"]) if "id" in fields else None,
-        correlation=_identifier(arguments.get("correlation"), problems, position),
-        external_id=_identifier(external, problems, position),
-        device=_number(arguments.get("device")),
-        stream=_number(arguments.get("stream")),
-        bytes=_number(arguments.get("bytes")),
-        args=args_text,
+        _word(*fields.get("ph", nothing)),
+        "" if name is None else name,
+        _word(*fields.get("cat", nothing)),
+        _lane_word(*fields.get("pid", nothing)),
+        _lane_word(*fields.get("tid", nothing)),
+        _time(*fields.get("ts", nothing)),
+        _time(*fields.get("dur", nothing)),
+        _flow_id(*fields["id"]) if "id" in fields else None,
+        *_numbers_of(arguments, problems, position),
+        args_text,
+    )
+
+
+def event_of_words(
+    words: list[str | None], arguments: dict[str, Any], args_text: str | None,
+    problems: Problems, position: int,
+) -> Event:  # fmt: skip
+    """Returns the event described by plain text.
+
+    Args:
+        words: Phase, category, name, process, thread, time, duration and flow, as in the file but
+            without escapes or quotes; processes and threads have their quotes. Times and flows are
+            JSON numbers. None for what is missing.
+        arguments: The arguments; empty where there are none.
+        args_text: The text of the arguments to keep.
+        problems: Collects what cannot be kept.
+        position: Start of the event.
+    """
+    phase, category, name, pid, tid, time, duration, flow = words
+    return Event(
+        phase,
+        name or "",
+        category,
+        pid if pid is None or pid[0] != '"' else pid[1:-1],
+        tid if tid is None or tid[0] != '"' else tid[1:-1],
+        None if time is None else nanoseconds(time),
+        None if duration is None else nanoseconds(duration),
+        None if flow is None else _flow_id(0, flow),
+        *_numbers_of(arguments, problems, position),
+        args_text,
+    )
+
+
+def _numbers_of(
+    arguments: dict[str, Any], problems: Problems, position: int
+) -> tuple[int | None, int | None, int | None, int | None, int | None]:
+    """Returns correlation, external id, device, stream and bytes."""
+    if not arguments:
+        return _NO_NUMBERS
+    asked = arguments.get
+    external = asked("External id", asked("external id"))
+    return (
+        _identifier(asked("correlation"), problems, position),
+        _identifier(external, problems, position),
+        _number(asked("device")),
+        _number(asked("stream")),
+        _number(asked("bytes")),
     )
 
 
@@ -97,6 +140,8 @@ def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | 
     """Returns the text of the arguments as in the file, or an equivalent valid text."""
     if value is None:
         return None
+    if raw.isascii() and "\\u" not in raw:
+        return raw
     if SURROGATE.search(raw) or _ESCAPED_SURROGATE.search(raw):
         try:
             orjson.loads(raw)

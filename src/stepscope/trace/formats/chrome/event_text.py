@@ -17,6 +17,7 @@ from stepscope.trace.formats.chrome.event_json import (
     read_leniently,
     read_strictly,
 )
+from stepscope.trace.formats.chrome.event_members import usual_event
 from stepscope.trace.formats.chrome.json_text import after_space, is_cut_short, strict_value
 from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
@@ -117,21 +118,26 @@ def read_stretch(
             here += 1
             stretch.stop = here
             continue
-        if stretch.between is Between.AFTER_EVENT:
-            # Added only after the element is read, so that a retry does not count it twice.
-            comma_missing = Problems()
-            comma_missing.add("stray_comma", here)
+        start, comma_is_missing = here, stretch.between is Between.AFTER_EVENT
+        usual = usual_event(text, start, stretch.problems) if character == "{" else None
+        if usual is not None:
+            event, here = usual
+            stretch.events.append(event)
+            stretch.positions.append(start)
+            stretch.between = Between.AFTER_EVENT
+            is_event = event.phase is not None
         else:
-            comma_missing = Problems()
-        known = len(stretch.events)
-        try:
-            here = _read_element(text, here, final, stretch)
-        except NeedMoreTextError:
-            return stretch
-        stretch.problems.merge(comma_missing)
+            known = len(stretch.events)
+            try:
+                here = _read_element(text, start, final, stretch)
+            except NeedMoreTextError:
+                return stretch
+            is_event = len(stretch.events) > known and stretch.events[-1].phase is not None
+        # Only now, so that a retry does not count it twice.
+        if comma_is_missing:
+            stretch.problems.add("stray_comma", start)
         stretch.stop = here
         elements += 1
-        is_event = len(stretch.events) > known and stretch.events[-1].phase is not None
         stretch.fruitless = 0 if is_event else stretch.fruitless + 1
     stretch.outcome = Outcome.ENOUGH
     return stretch

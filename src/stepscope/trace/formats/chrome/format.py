@@ -40,7 +40,7 @@ def _events_reader(trace: Input) -> ReadEvents:
         except OSError:  # raised while the first function is translated
             _LOG.warning(
                 "%s: the source code of Stepscope is not available (a frozen program?), so the fast"
-                " reader cannot be compiled; the slow one takes thirty times as long",
+                " reader cannot be compiled; the slow one takes fifteen times as long",
                 trace.name,
             )
         else:

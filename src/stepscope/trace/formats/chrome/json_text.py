@@ -37,7 +37,7 @@ def after_space(text: str, at: int) -> int:
 
 def clean(text: str) -> str:
     """Replaces lone surrogates with U+FFFD, so that the text can be encoded as UTF-8."""
-    if not SURROGATE.search(text):
+    if text.isascii() or not SURROGATE.search(text):
         return text
     parts = (text[start : start + _AT_ONCE] for start in range(0, len(text), _AT_ONCE))
     return "".join(map(_cleaned, parts))

@@ -20,9 +20,14 @@ _NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 
 def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:
-    """Writes the columns of plain blocks, spread. Can be called in any thread."""
-    for block in blocks:
-        target.fill(block)
+    """Writes the columns of plain blocks, spread. Can be called in any thread.
+
+    Args:
+        target: Memory for the columns.
+        blocks: The blocks, which are taken out of the list: the next scan can use their memory.
+    """
+    while blocks:
+        target.fill(blocks.pop(0))
     args = strings_of("args", target.text, target.views.view(np.uint32), target.text_bits)
     columns = _event_columns(target)
     return Chunk(

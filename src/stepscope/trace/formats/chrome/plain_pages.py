@@ -49,15 +49,17 @@ def pages_of(target: Target, blocks: list[PlainBlock], encoded: npt.NDArray[np.u
 
     Args:
         target: Memory for the columns.
-        blocks: The blocks.
+        blocks: The blocks, which are taken out of the list.
         encoded: Memory for encoding (`room_for_pages`).
     """
     others = (target.instants, target.counters, target.flows)
     args: list[EncodedColumn] = []
     args_of_others: dict[int, list[EncodedColumn]] = {other.role: [] for other in others}
-    for block in blocks:
+    while blocks:
+        block = blocks.pop(0)
         target.fill(block)
         rows = block.survey.rows
+        del block  # so that the next scan can use its memory
         if rows[EVENT_ROLE]:
             size, count = target.filled(layout.EVENT_BYTES_FILLED), rows[EVENT_ROLE]
             nulls = count - target.filled(layout.ARGS_FILLED)

@@ -28,8 +28,9 @@ from stepscope.trace.formats.chrome.rows import INT64_MAX
 from stepscope.trace.formats.chrome.scan_bytes import PADDING
 from stepscope.trace.formats.chrome.scanned import INLINE_BYTES, Scanned, Survey
 
-# Sizes of large pooled buffers are multiples of this; what is not used costs nothing.
-_TEXT_ROOM = 8 << 20
+# Sizes of large pooled buffers are multiples of this, others powers of two below; what is not used
+# costs nothing.
+_TEXT_ROOM = 7 << 19
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,8 @@ class _Memory:
         if self._buffers is None:
             return self._take(sum(block.survey.text_bytes[role] for block in blocks) + PADDING)
         room = max(block.most_text(role) for block in blocks) + PADDING
-        return self._take(
-            1 << room.bit_length() if room < _TEXT_ROOM else -(-room // _TEXT_ROOM) * _TEXT_ROOM
-        )
+        power = 1 << room.bit_length()
+        return self._take(power if power < _TEXT_ROOM else -(-room // _TEXT_ROOM) * _TEXT_ROOM)
 
     def views(self, count: int) -> npt.NDArray[np.int64]:
         """Returns an array for string views; an empty one if pooled, as dense text has none."""

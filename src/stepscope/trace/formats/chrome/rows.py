@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +69,7 @@ class Vocabulary(Generic[Pair]):
         return self._known
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One element of the list of events. Values that are missing or unusable are None."""
 
     phase: str | None
@@ -139,32 +138,43 @@ def rows_from_events(events: list[Event], offsets: list[int], problems: Problems
     """Turns single events into columns."""
     names: dict[NamePair, int] = {}
     lanes: dict[LanePair, int] = {}
-    name = [names.setdefault((event.name, event.category), len(names)) for event in events]
-    lane = [lanes.setdefault((event.pid, event.tid), len(lanes)) for event in events]
     flags = np.zeros(len(events), np.uint32)
+    of_each: Iterable[tuple[Any, ...]] = zip(*events, strict=True) if events else [()] * 14
+    phases, words, categories, pids, tids, *numbers, args = of_each
+    named: Iterable[NamePair] = zip(words, categories, strict=True)
+    places: Iterable[LanePair] = zip(pids, tids, strict=True)
+    time_ns, dur_ns, flow_id, correlation, external_id, device, stream, size = numbers
 
-    def column(attribute: str, bit: int, dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-        values = [getattr(event, attribute) for event in events]
-        present = np.fromiter((value is not None for value in values), bool, len(values))
-        flags[present] |= np.uint32(bit)
-        return np.array([0 if value is None else value for value in values], dtype)
+    def column(
+        values: tuple[int | None, ...], bit: int, dtype: type[np.generic]
+    ) -> npt.NDArray[Any]:
+        if None not in values:
+            flags[:] |= np.uint32(bit)
+            return np.array(values, dtype)
+        flags[np.array([value is not None for value in values])] |= np.uint32(bit)
+        return np.array([value or 0 for value in values], dtype)
 
     return Rows(
-        phase=np.array([phase_code(event.phase) for event in events], np.uint8),
-        name=np.array(name, np.int32),
-        lane=np.array(lane, np.int32),
-        time_ns=column("time_ns", HAS_TIME, np.int64),  # type: ignore[arg-type]
-        dur_ns=column("dur_ns", HAS_DURATION, np.int64),  # type: ignore[arg-type]
-        flow_id=column("flow_id", HAS_FLOW, np.uint64),  # type: ignore[arg-type]
-        correlation=column("correlation", HAS_CORRELATION, np.uint64),  # type: ignore[arg-type]
-        external_id=column("external_id", HAS_EXTERNAL, np.uint64),  # type: ignore[arg-type]
-        device=column("device", HAS_DEVICE, np.int64),  # type: ignore[arg-type]
-        stream=column("stream", HAS_STREAM, np.int64),  # type: ignore[arg-type]
-        bytes=column("bytes", HAS_BYTES, np.int64),  # type: ignore[arg-type]
+        phase=np.array([phase_code(phase) for phase in phases], np.uint8),
+        name=_numbered(named, names),
+        lane=_numbered(places, lanes),
+        time_ns=column(time_ns, HAS_TIME, np.int64),
+        dur_ns=column(dur_ns, HAS_DURATION, np.int64),
+        flow_id=column(flow_id, HAS_FLOW, np.uint64),
+        correlation=column(correlation, HAS_CORRELATION, np.uint64),
+        external_id=column(external_id, HAS_EXTERNAL, np.uint64),
+        device=column(device, HAS_DEVICE, np.int64),
+        stream=column(stream, HAS_STREAM, np.int64),
+        bytes=column(size, HAS_BYTES, np.int64),
         flags=flags,
         offset=np.array(offsets, np.int64),
-        args=pl.Series("args", [event.args for event in events], pl.String),
+        args=pl.Series("args", args, pl.String),
         names=Vocabulary(names),
         lanes=Vocabulary(lanes),
         problems=problems,
     )
+
+
+def _numbered(pairs: Iterable[Pair], known: dict[Pair, int]) -> npt.NDArray[np.int32]:
+    """Returns the number of each pair; new ones are added to `known`."""
+    return np.array([known.setdefault(pair, len(known)) for pair in pairs], np.int32)

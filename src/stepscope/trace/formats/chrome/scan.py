@@ -56,7 +56,9 @@ _CUT = re.compile(
 _CUT_WINDOW = 4 * 1024
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
-_ROOM = 256 * 1024  # buffer sizes are multiples of this
+_ROOM = 128 * 1024  # buffer sizes are multiples of this
+_ROWS = 4096  # so are numbers of rows, unless these are fewer
+_BYTES_EACH = 96  # of the smallest usual events
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class Scan:
         words: Words,
         scale: int = 1,
     ) -> None:
-        # Room for events of typical size, in powers of two, so that buffers can be reused.
-        rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
+        rows = _room_for_rows(piece.end // (_BYTES_EACH // min(scale, 16)))
         self.piece = piece
         self.data = piece.data
         self.raw = piece.view
@@ -297,23 +298,36 @@ class _Cutter:
 
     def pieces(self) -> Iterator[_Piece]:
         """Yields the pieces in order, reusing the memory of earlier ones."""
+        if 2 * len(self.carry) >= self._content.size:  # a block is there already
+            data = _room_for(len(self.carry), self._buffers)
+            yield self._cut(data, _fill_up(data, self.carry, 0))
         while not self.enough.is_set():
             carried = len(self.carry)
             data = _room_for(carried + self._content.size, self._buffers)
             end = carried + self._content.read_into(
                 data.data[carried : carried + self._content.size]
             )
-            data[:carried] = np.frombuffer(self.carry, np.uint8)
-            data[end : end + PADDING] = 0
+            _fill_up(data, self.carry, end - carried)
             if end == carried:
                 self.carry = b""
                 if end:
                     yield _Piece(data, end, self._offset)
                 return
-            cut = _last_cut(data.data, end)
-            self.carry = bytes(data.data[cut:end])
-            yield _Piece(data, cut, self._offset)
-            self._offset += cut
+            yield self._cut(data, end)
+
+    def _cut(self, data: npt.NDArray[np.uint8], end: int) -> _Piece:
+        """Returns the piece up to the last cut, and carries over what is after it."""
+        cut = _last_cut(data.data, end)
+        self.carry = bytes(data.data[cut:end])
+        piece = _Piece(data, cut, self._offset)
+        self._offset += cut
+        return piece
+
+
+def _room_for_rows(count: int) -> int:
+    """Returns for how many rows to have room: one of few numbers, so that buffers can be reused."""
+    rows = count + 64
+    return 1 << rows.bit_length() if rows < _ROWS else -(-rows // _ROWS) * _ROWS
 
 
 def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
@@ -321,13 +335,18 @@ def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
 
+def _fill_up(data: npt.NDArray[np.uint8], text: bytes, size: int) -> int:
+    """Puts text before `size` bytes, and padding after them; returns where the padding begins."""
+    end = len(text) + size
+    data[: len(text)] = np.frombuffer(text, np.uint8)
+    data[end : end + PADDING] = 0
+    return end
+
+
 def piece_of(text: bytes, offset: int, buffers: Buffers) -> _Piece:
     """Copies bytes into a buffer with the padding that the scanner needs."""
-    size = len(text)
-    data = _room_for(size, buffers)
-    data[:size] = np.frombuffer(text, np.uint8)
-    data[size : size + PADDING] = 0
-    return _Piece(data, size, offset)
+    data = _room_for(len(text), buffers)
+    return _Piece(data, _fill_up(data, text, 0), offset)
 
 
 def _last_cut(joined: memoryview, size: int) -> int:

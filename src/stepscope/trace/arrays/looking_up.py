@@ -1,0 +1,44 @@
+"""Looks very many numbers up in a table, without a copy of them in 64 bits."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+_Element = TypeVar("_Element", bound=np.generic)
+
+_AT_ONCE = 2**16
+"""Rows whose numbers stay in the processor's cache."""
+
+
+def looked_up(
+    table: npt.NDArray[_Element], rows: npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[_Element]:
+    """Returns `table[rows]`, in about half of the time that numpy takes for that.
+
+    Args:
+        table: One value per row.
+        rows: Rows of it, from 0.
+    """
+    found = np.empty(len(rows), table.dtype)
+    for first in range(0, len(rows), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        # What is no row would be clipped: to look for such ones takes as long as the rest.
+        np.take(table, rows[some], out=found[some], mode="clip")
+    return found
+
+
+def rows_where(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.signedinteger[Any]]:
+    """Returns the rows in which a mask is set, in order, in 32 bits where that is enough."""
+    count = int(np.count_nonzero(mask))
+    found: npt.NDArray[np.signedinteger[Any]]
+    found = np.empty(count, np.int32 if len(mask) < 2**31 else np.int64)
+    at = 0
+    for first in range(0, len(mask), _AT_ONCE):
+        some = np.flatnonzero(mask[first : first + _AT_ONCE])
+        some += first
+        found[at : at + len(some)] = some
+        at += len(some)
+    return found

@@ -1,0 +1,41 @@
+"""Values looked up in parts are those that numpy looks up at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.trace.arrays import looking_up
+from stepscope.trace.arrays.looking_up import looked_up, rows_where
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch):
+    monkeypatch.setattr(looking_up, "_AT_ONCE", 3)
+
+
+@given(
+    st.lists(st.integers(-5, 5), min_size=1, max_size=9),
+    st.lists(st.integers(0, 8), max_size=20),
+    st.sampled_from([np.int8, np.int64, np.bool_]),
+    st.sampled_from([np.uint8, np.int32, np.uint32, np.int64]),
+)
+def test_values_are_those_of_the_rows(values, rows, kind, numbers):
+    table = np.array(values, kind)
+    asked = np.array([row % len(values) for row in rows], numbers)
+    found = looked_up(table, asked)
+    assert found.dtype == table.dtype
+    assert found.tolist() == [table[row] for row in asked.tolist()]
+
+
+def test_no_rows_have_no_values():
+    assert looked_up(np.zeros(0, np.int16), np.zeros(0, np.uint32)).tolist() == []
+
+
+@given(st.lists(st.booleans(), max_size=20))
+def test_rows_where_a_mask_is_set(mask):
+    found = rows_where(np.array(mask, np.bool_))
+    assert found.dtype == np.int32
+    assert found.tolist() == [row for row, is_set in enumerate(mask) if is_set]
