@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import pickle
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -166,3 +168,18 @@ def test_a_url(tmp_path, monkeypatch):
     finally:
         fsspec.filesystem("memory").rm("/snapshots", recursive=True)
     assert len(found.segments) == len(plain_training()["segments"])
+
+
+@pytest.mark.parametrize("form", ["protocol 4", "json"])
+def test_snapshots_are_read_replayed_and_simulated_without_numba(path, form):
+    path.write_bytes(FORMS[form](plain_training()))
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from stepscope.memory.load import load_snapshot\n"
+        "from stepscope.memory.replay.replay import replay\n"
+        "from stepscope.memory.simulator.reproduce import reproduce\n"
+        f"found = reproduce(replay(load_snapshot({str(path)!r}, store=False)), 0)\n"
+        "assert found.is_right\n"
+        "assert 'llvmlite' in sys.modules and 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=250)

@@ -5,7 +5,8 @@ takes seconds, and importing it alone takes most of one. These lines use only in
 arrays and calls of each other, so they can be translated directly, which takes a tenth of that.
 
 `kinds.py` has the types of values, `arrays.py` how parameters that are arrays are declared,
-`instructions.py` and `elements.py` the access to memory, and `functions.py` what is known of a
-function. `translate.py` translates it, `build.py` makes machine code of the result and keeps it,
-`calling.py` has the decorators and calls the code, and `loops.py` does so on first use.
+`called.py` marks functions that translated ones and Python call, `instructions.py` and
+`elements.py` have the access to memory, and `functions.py` what is known of a function.
+`translate.py` translates it, `build.py` makes machine code of the result and keeps it, `calling.py`
+has the decorators and calls the code, and `loops.py` does so on first use.
 """

@@ -24,6 +24,11 @@ from stepscope.trace.machine.functions import Marked, called_by
 from stepscope.trace.machine.translate import translate
 
 _DIGEST_BYTES = 32
+_LONG_CHARACTERS = 20_000
+"""Functions over arrays that are longer than this in LLVM's language branch at each step.
+
+Most of what LLVM could do finds nothing to improve in them, and takes long."""
+_FEW_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def _can_be_written(directory: Path) -> bool:
 
 def _compiled(function: Marked, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
-    module = llvm.parse_assembly(str(translate(function)))
+    text = str(translate(function))
+    module = llvm.parse_assembly(text)
     module.verify()
     # Higher levels compile up to twice as long, and save too little to notice on one file.
     tuning = llvm.create_pipeline_tuning_options(speed_level=1)
@@ -114,9 +120,23 @@ def _compiled(function: Marked, machine: Any) -> bytes:
         # Loops over arrays decide at each element how to go on: neither can take several at once.
         tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, tuning)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getModulePassManager()
+    if takes_arrays(function) and len(text) > _LONG_CHARACTERS:
+        passes = _few_passes() or passes
+    passes.run(module, builder)
     content: bytes = machine.emit_object(module)
     return content
+
+
+def _few_passes() -> Any | None:
+    """Returns passes that take a sixth of the time of all; None if llvmlite is too old for them."""
+    passes = llvm.create_new_module_pass_manager()
+    names = [f"add_{name}_pass" for name in _FEW_PASSES]
+    if not all(hasattr(passes, name) for name in names):
+        return None
+    for name in names:
+        getattr(passes, name)()
+    return passes
 
 
 # -- code that is kept -----------------------------------------------------------------------------

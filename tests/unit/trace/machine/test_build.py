@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.support.watched import Watched
 
@@ -18,6 +20,15 @@ ADDED = 3
 
 def add(first: int) -> int:
     return first + ADDED
+
+
+def last_above(values: npt.NDArray[np.int64], limit: int) -> int:
+    """The place of the last value above a limit, -1 for none."""
+    found = -1
+    for place in range(len(values)):
+        if values[place] > limit or (place & 1 and values[place] == limit):
+            found = place
+    return found
 
 
 @pytest.fixture
@@ -72,6 +83,27 @@ def test_changed_code_is_not_run(kept, made):
     file.write_bytes(content)
     assert translated(add)(1) == 4
     assert made == ["add", "add"]
+
+
+@pytest.mark.parametrize("longest", [0, 10**9])
+def test_long_functions_do_what_short_ones_do(kept, monkeypatch, longest):
+    monkeypatch.setattr(build, "_LONG_CHARACTERS", longest)
+    values = np.array([5, 2, 9, 2, 1])
+    found = [translated(last_above)(values, limit) for limit in range(11)]
+    assert found == [last_above(values, limit) for limit in range(11)]
+
+
+def test_long_functions_take_fewer_passes_where_llvmlite_has_them(kept, monkeypatch):
+    asked = []
+    few = build._few_passes
+    monkeypatch.setattr(build, "_few_passes", lambda: asked.append(few()) or asked[-1])
+    translated(last_above)(np.array([1]), 0)
+    assert not asked
+    monkeypatch.setattr(build, "_LONG_CHARACTERS", 0)
+    monkeypatch.setattr(build, "_FEW_PASSES", ("sroa", "unheard_of"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kept / "other"))
+    assert translated(last_above)(np.array([1, 3]), 0) == 1
+    assert asked == [None]
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")

@@ -6,15 +6,14 @@ Format: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -66,49 +65,55 @@ def read_fields(data: npt.NDArray[np.uint8], start: Int64Array, end: Int64Array)
         start: Where each message begins.
         end: Where it ends, within the file.
     """
-    scan = _compiled()
+    scan, counts = in_machine_code(scan_by_loop), np.zeros(2, np.int64)
     none = np.zeros(0, np.int64)
     starts, ends = np.ascontiguousarray(start), np.ascontiguousarray(end)
     empty = (none, none, none.astype(np.int8), none.astype(np.uint64), none)
-    count, _ = scan(data, starts, ends, *empty, False)
+    scan(data, starts, ends, *empty, False, counts)
+    count, damaged = counts.tolist()
     message, number = np.empty(count, np.int64), np.empty(count, np.int64)
     wire, value = np.empty(count, np.int8), np.empty(count, np.uint64)
     where = np.empty(count, np.int64)
-    _, damaged = scan(data, starts, ends, message, number, wire, value, where, True)
-    return Fields(message, number, wire, value, where, int(damaged))
+    scan(data, starts, ends, message, number, wire, value, where, True, counts)
+    return Fields(message, number, wire, value, where, damaged)
 
 
 def scan_by_loop(
-    data: Any, start: Any, end: Any,
-    message: Any, number: Any, wire: Any, value: Any, where: Any, fills: bool,
-) -> tuple[int, int]:  # fmt: skip
-    """Count the fields, or fill them in; returns their number and that of damaged messages."""
+    data: npt.NDArray[np.uint8], start: Int64Array, end: Int64Array, message: Written[np.int64],
+    number: Written[np.int64], wire: Written[np.int8], value: Written[np.uint64],
+    where: Written[np.int64], fills: bool, counts: Written[np.int64],
+) -> None:  # fmt: skip
+    """Counts the fields, or fills them in; `counts` receives their number and the damaged messages.
+
+    Messages lie within the file, and no byte is looked at that does not lie in a message. There are
+    as many fields when they are filled in as there were when they were counted.
+    """
     found = 0
     damaged = 0
     for at in range(len(start)):
-        place = start[at]
-        last = end[at]
+        place = int(start[at])
+        last = int(end[at])
         while place < last:
             # The key: number of the field and how it is written.
             key = np.uint64(0)
             shift = 0
             is_whole = False
             while place < last and shift < 64:
-                byte = data[place]
+                byte = int(data[place])
                 place += 1
                 key |= np.uint64(byte & 0x7F) << np.uint64(shift)
                 shift += 7
                 if byte < 0x80:
                     is_whole = True
                     break
-            kind = np.int64(key & np.uint64(7))
+            kind = int(np.int64(key & np.uint64(7)))
             bits = np.uint64(0)
             first = place
-            if is_whole and kind in {0, 2}:
+            if is_whole and kind in (0, 2):
                 shift = 0
                 is_whole = False
                 while place < last and shift < 70:
-                    byte = data[place]
+                    byte = int(data[place])
                     place += 1
                     if shift < 64:
                         bits |= np.uint64(byte & 0x7F) << np.uint64(shift)
@@ -121,8 +126,8 @@ def scan_by_loop(
                     if bits > np.uint64(last - place):
                         is_whole = False
                     else:
-                        place += np.int64(bits)
-            elif is_whole and kind in {1, 5}:
+                        place += int(np.int64(bits))
+            elif is_whole and kind in (1, 5):
                 size = 8 if kind == 1 else 4
                 if last - place < size:
                     is_whole = False
@@ -142,19 +147,4 @@ def scan_by_loop(
                 value[found] = bits
                 where[found] = first
             found += 1
-    return found, damaged
-
-
-@functools.cache
-def _compiled() -> Callable[..., tuple[int, int]]:
-    from numba import boolean, int8, int64, uint8, uint64
-
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read = array_of(int64)
-    written = array_of(int64, written=True)
-    types = (
-        array_of(uint8), read, read, written, written, array_of(int8, written=True),
-        array_of(uint64, written=True), written, boolean,
-    )  # fmt: skip
-    return compiled(scan_by_loop, types)
+    counts[0], counts[1] = found, damaged
