@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.trace.arrays.kept_arrays import drop_released_arrays
-from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.schema import DERIVED as COLUMNS
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.trace.store.part import write_table
@@ -28,9 +27,6 @@ DERIVED = "derived"
 """Name of the directory in a store."""
 BESIDE_FROM_EVENTS = 500_000
 """Events from which tables are cached by a thread of their own, while analyses go on."""
-RETURNED_FROM_EVENTS = 5_000_000
-"""Events from which the memory of cached tables goes back to the system at once. That of fewer is
-taken by what comes next, so returning it would cost time, and save nothing at the peak."""
 _NAMES = tuple(
     f"{table}.parquet" for table in ("columns", "host_steps", "device_steps", "problems")
 )
@@ -124,17 +120,12 @@ class TablesBeingCached:
         return self._cached.result()
 
     def _cache(self, files: DerivedFiles) -> DerivedTables:
-        narrow = self._tables.narrow
-        is_large = narrow is not None and len(narrow) >= RETURNED_FROM_EVENTS
-        del narrow
         kept = files.keep(self._tables)
         if kept.files:
             columns = pl.scan_parquet(kept.files["derived"], glob=False)
             kept = replace(kept, columns=columns, narrow=None)
         self._tables = kept  # frees those in memory
         drop_released_arrays()
-        if is_large:
-            return_freed_memory()
         return kept
 
 
