@@ -38,7 +38,7 @@ def _log2(number: int) -> int:
 
 
 @callable_from_loops
-def _up_to_multiple(size: int, step: int) -> int:
+def up_to_multiple(size: int, step: int) -> int:
     """A size rounded up to a multiple of a power of two."""
     return (size + step - 1) & ~(step - 1)
 
@@ -58,8 +58,8 @@ def rounded(requested: int, divisions: npt.NDArray[np.int64]) -> int:
         step = floor >> _log2(parts)
         if step == 0:
             return floor << as_long(1)
-        return _up_to_multiple(requested, step)
-    return _up_to_multiple(requested, as_long(LEAST_BYTES))
+        return up_to_multiple(requested, step)
+    return up_to_multiple(requested, as_long(LEAST_BYTES))
 
 
 @callable_from_loops
@@ -69,7 +69,7 @@ def segment_bytes(size: int, large_segment: int) -> int:
         return as_long(SMALL_SEGMENT_BYTES)
     if size < LEAST_OWN_SEGMENT_BYTES:
         return large_segment
-    return _up_to_multiple(size, as_long(LARGE_STEP_BYTES))
+    return up_to_multiple(size, as_long(LARGE_STEP_BYTES))
 
 
 def round_all(

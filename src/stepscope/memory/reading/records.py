@@ -16,6 +16,7 @@ from stepscope.memory.reading.tree import DICT, Arrays, Handle
 from stepscope.memory.reading.values import MISSING, integer_at
 from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FROM
 from stepscope.memory.schema import ACTION, BLOCK_STATE, Action, BlockState
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.called import callable_from_loops
 
@@ -41,7 +42,6 @@ NOT_A_RECORD, UNKNOWN_WORDS, EXTRA_KEYS, BAD_VALUES, POOLS_LOST = range(5)
 TALLIES = 5
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 _Ints = Written[np.int32]
 _Longs = Written[np.int64]
 _Codes = Written[np.uint8]

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.arithmetic import as_long
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
-
-Int64Array = npt.NDArray[np.int64]
 
 BEGIN, ASKED_TO_GO, END, AT_SNAPSHOT = 0, 1, 2, 3
 """What happens at an address; `AT_SNAPSHOT`: it is there when the snapshot is taken."""

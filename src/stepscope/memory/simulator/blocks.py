@@ -9,9 +9,9 @@ of group and address. All loops run as machine code, and as plain Python in the 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.memory.arithmetic import as_long
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written, WrittenTable
 from stepscope.trace.machine.called import callable_from_loops
 
@@ -34,7 +34,6 @@ there had been when the block became free."""
 ) = range(10)  # fmt: skip
 NUMBERS = 10
 
-Int64Array = npt.NDArray[np.int64]
 Blocks = WrittenTable[np.int64]
 """A row for each field, a column for each block."""
 Numbers = Written[np.int64]

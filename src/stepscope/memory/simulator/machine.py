@@ -21,6 +21,7 @@ from stepscope.memory.allocator.rounding import (
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
     segment_bytes,
+    up_to_multiple,
 )
 from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
@@ -48,7 +49,6 @@ from stepscope.memory.simulator.blocks import (
     USED,
     VOID_COUNT,
     Blocks,
-    Int64Array,
     Numbers,
     Order,
     absorb_neighbours,
@@ -61,6 +61,7 @@ from stepscope.memory.simulator.blocks import (
     remove_free,
     remove_void,
 )
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written, WrittenTable
 from stepscope.trace.machine.called import callable_from_loops
 
@@ -100,7 +101,7 @@ def _new_address(
         groups[GIVEN, group] = at + 1
         return as_long(given_addresses[at])
     address = as_long(numbers[NEXT_ADDRESS])
-    numbers[NEXT_ADDRESS] += _whole(size + LARGE_STEP_BYTES - 1, as_long(LARGE_STEP_BYTES))
+    numbers[NEXT_ADDRESS] += up_to_multiple(size, as_long(LARGE_STEP_BYTES))
     return address
 
 

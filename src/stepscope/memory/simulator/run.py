@@ -22,7 +22,6 @@ from stepscope.memory.simulator.blocks import (
     STATE,
     USED,
     Blocks,
-    Int64Array,
     Numbers,
     Order,
 )
@@ -36,6 +35,7 @@ from stepscope.memory.simulator.machine import (
     is_whole,
     release_all,
 )
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 

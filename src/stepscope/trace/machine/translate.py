@@ -343,12 +343,12 @@ class _Body:
         return value.code
 
     def _name_value(self, expression: ast.Name) -> Value:
-        if expression.id in self._fixed and expression.id in self._values:
-            return self._values[expression.id]
-        if expression.id in self._values:
-            kept = self._values[expression.id]
-            return Value(kept.kind, each(self._builder.load, kept.code))
-        return self._constant(self._found(expression), expression)
+        kept = self._values.get(expression.id)
+        if kept is None:
+            return self._constant(self._found(expression), expression)
+        if expression.id in self._fixed:
+            return kept
+        return Value(kept.kind, each(self._builder.load, kept.code))
 
     def _constant_value(self, expression: ast.Constant) -> Value:
         return self._constant(expression.value, expression)
