@@ -113,8 +113,7 @@ def find_value(
     chunk = as_long(firsts[container])
     while chunk >= 0:
         start = as_long(starts[chunk])
-        for pair in range(as_long(counts[chunk]) >> as_long(1)):
-            place = start + 2 * pair
+        for place in range(start, start + as_long(counts[chunk]) - 1, 2):
             if items[place] == word:
                 found = as_long(items[place + 1])
         chunk = as_long(nexts[chunk])
@@ -202,8 +201,7 @@ def read_events(
             part = as_long(firsts[event])
             while part >= 0:
                 begin = as_long(starts[part])
-                for pair in range(as_long(counts[part]) >> as_long(1)):
-                    place = begin + 2 * pair
+                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
                     key = as_long(items[place])
                     value = as_long(items[place + 1])
                     if key == _ACTION:
@@ -283,8 +281,7 @@ def _read_block(
     part = as_long(firsts[block])
     while part >= 0:
         begin = as_long(starts[part])
-        for pair in range(as_long(counts[part]) >> as_long(1)):
-            place = begin + 2 * pair
+        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
             key = as_long(items[place])
             value = as_long(items[place + 1])
             if key == _FRAMES:
@@ -368,8 +365,7 @@ def read_segments(
             part = as_long(firsts[segment])
             while part >= 0:
                 begin = as_long(starts[part])
-                for pair in range(as_long(counts[part]) >> as_long(1)):
-                    place = begin + 2 * pair
+                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
                     key = as_long(items[place])
                     value = as_long(items[place + 1])
                     if key == _FRAMES:

@@ -78,8 +78,7 @@ def _frame_parts(form: int, tree: Arrays[Handle], frame: int) -> tuple[int, int,
     part = as_long(firsts[frame])
     while part >= 0:
         begin = as_long(starts[part])
-        for pair in range(as_long(counts[part]) >> as_long(1)):
-            place = begin + 2 * pair
+        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
             key = items[place]
             if key == _NAME:
                 name = as_long(items[place + 1])

@@ -1,12 +1,12 @@
 """Translates functions into LLVM's language.
 
 They may use: integers (`int`, signed, 64 bits, and `np.uint64`), truth values, and tuples as
-results; assignments, `if`, `while`, `for` over `range`, `break`, `continue`, `return`; arithmetic,
-bits, comparisons, `and`, `or`, `not`, `x if y else z`, `in` a tuple; `min` and `max` of two;
-`np.uint64(...)`, `int(...)` and `as_long(...)`; constants of their modules; instructions, and each
-other; and arrays that are parameters (see `arrays.py`), alone or in tuples: `array[index]`,
-`array[index] = value`, `table[row, column]`, `len(array)`, and passing them on. What is assigned to
-`_` is not kept.
+results; assignments, `if`, `while`, `for` over `range` with steps that are numbers above 0,
+`break`, `continue`, `return`; arithmetic, bits, comparisons, `and`, `or`, `not`, `x if y else z`,
+`in` a tuple; `min` and `max` of two; `np.uint64(...)`, `int(...)` and `as_long(...)`; constants of
+their modules; instructions, and each other; and arrays that are parameters (see `arrays.py`), alone
+or in tuples: `array[index]`, `array[index] = value`, `table[row, column]`, `len(array)`, and
+passing them on. What is assigned to `_` is not kept.
 
 Differences from Python: numbers wrap at 64 bits, `and` and `or` give truth values, signed and
 unsigned numbers do not mix, only unsigned ones can be divided, and a variable has one type.
@@ -138,6 +138,15 @@ def _assigned_in(part: ast.AST) -> list[str]:
     """Returns the variables that a part of a function assigns, each as often as it does."""
     names = (node for node in ast.walk(part) if isinstance(node, ast.Name))
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]
+
+
+def _is_step(expression: ast.expr) -> bool:
+    """Whether an expression is a number that loops can count up by."""
+    return (
+        isinstance(expression, ast.Constant)
+        and type(expression.value) is int
+        and expression.value > 0
+    )
 
 
 def _taken(kind: Kind, codes: Iterator[Any]) -> Any:
@@ -273,12 +282,17 @@ class _Body:
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Name)
             and call.func.id == "range"
-            and len(call.args) in (1, 2)
+            and 1 <= len(call.args) <= 3
+            and all(map(_is_step, call.args[2:]))
             and isinstance(target, ast.Name)
             and not statement.orelse
         ):
-            raise self._refusal(statement, "a loop over anything but `range` of one or two numbers")
-        bounds = [self._long(argument) for argument in call.args]
+            what = (
+                "a loop over anything but `range` with a step that is written as a number above 0"
+            )
+            raise self._refusal(statement, what)
+        bounds = [self._long(argument) for argument in call.args[:2]]
+        width = self._long(call.args[2]) if call.args[2:] else ir.Constant(LONG.form, 1)
         start = bounds[0] if len(bounds) == 2 else ir.Constant(LONG.form, 0)
         counter = self._first.alloca(LONG.form)  # the body may change the variable
         self._builder.store(start, counter)
@@ -288,9 +302,7 @@ class _Body:
         now = self._builder.load(counter, typ=LONG.form)
         self._builder.cbranch(self._builder.icmp_signed("<", now, bounds[-1]), body, after)
         self._builder.position_at_end(step)
-        following = self._builder.add(
-            self._builder.load(counter, typ=LONG.form), ir.Constant(LONG.form, 1)
-        )
+        following = self._builder.add(self._builder.load(counter, typ=LONG.form), width)
         self._builder.store(following, counter)
         self._builder.branch(test)
         self._builder.position_at_end(body)

@@ -53,6 +53,25 @@ def control(first: int, second: int, third: int) -> int:
     return total ^ steps if -5 <= first < second else ~total | (steps << 2)
 
 
+@translated
+def strides(first: int, last: int) -> int:
+    """Loops that count up by more than one."""
+    total = 0
+    for number in range(first, last, 3):
+        if number & 7 == SEVEN:
+            continue
+        total = total * 31 + number
+        for other in range(number, number + 9, 4):
+            total ^= other
+    return total
+
+
+@given(st.integers(-20, 20), st.integers(-20, 20))
+def test_steps_are_those_of_python(first: int, last: int) -> None:
+    found, expected = strides(first, last), strides.function(first, last)  # type: ignore[attr-defined]
+    assert (found - expected) % 2**64 == 0  # numbers wrap
+
+
 @settings(deadline=None, max_examples=3 * settings.default.max_examples)
 @given(small, small, small)
 def test_control_flow_is_that_of_python(first: int, second: int, third: int) -> None:
@@ -136,6 +155,18 @@ def counts_down(first: int) -> int:
     return first
 
 
+def steps_by_a_variable(first: int) -> int:
+    for number in range(0, 9, first):
+        first += number
+    return first
+
+
+def steps_by_nothing(first: int) -> int:
+    for number in range(first, 9, 0):
+        first += number
+    return first
+
+
 def calls_others(first: int) -> int:
     return len(str(first))
 
@@ -157,6 +188,8 @@ def returns_another(first: int) -> int:
         (lists, 1, "this expression"),
         (raises, 1, "this statement"),
         (counts_down, 1, "a loop over anything but `range`"),
+        (steps_by_a_variable, 1, "a loop over anything but `range`"),
+        (steps_by_nothing, 1, "a loop over anything but `range`"),
         (calls_others, 1, "this call"),
         (returns_another, 1, "a truth value as the result"),
     ],
