@@ -24,7 +24,7 @@ from stepscope.analysis.breakdown import break_down_devices, host_scope
 from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
-from stepscope.analysis.calls.recomputation import find_recomputed
+from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.host.steady_steps import steps_on_end
@@ -224,6 +224,10 @@ def _judge_window(
         _prepare(trace, asked, beside)
         view = WindowView(trace, asked, request.baseline)
         host = partition_host(trace, view.scope.steps)
+        if trace.event_count >= PAYS_FROM_EVENTS:
+            # Derived columns and what the graph was made of took more than all that follows.
+            trace.wait_until_kept()
+            return_freed_memory()
         if view.has_gpu:
             # Neither is needed for the other, nor for timeline and idle time.
             beside.prepare(lambda: view.path, partial(summarise_compute, view))
@@ -276,8 +280,6 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
-    if trace.event_count >= PAYS_FROM_EVENTS:
-        return_freed_memory()  # the graph took more than the rules do
     return _with_findings(summary, subject, beside)
 
 
@@ -286,13 +288,15 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
 
     The order is that of need, but for what waits: derived columns take much memory until they are
     in the store, so the thread that writes them has the second core to itself. Arguments take much
-    until all have looked into them.
+    until all have looked into them, so what may look into them comes first.
     """
+    recomputation = partial(find_recomputed, trace)
+    operands = partial(_read_operands, trace)
+    looks_into_arguments = may_read_arguments(trace)
     beside.prepare(
         trace.wait_until_kept,
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
-        lambda: find_recomputed(trace),
-        partial(_read_operands, trace),
+        *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
     )
 
 

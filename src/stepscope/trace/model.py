@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,7 @@ class Trace:
         with turns_of(self).of("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
-                read = self.events.select(missing).collect().rechunk()
-                known.update({name: read[name] for name in missing})
+                known.update(_read_columns(self.events, missing))
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
@@ -161,7 +161,7 @@ class Trace:
         """
         names = self.name_rows
         often_read = self.columns(*_OFTEN_READ)
-        links = self.events.select(_LINKS).collect().rechunk()
+        links = _read_columns(self.events, _LINKS).values()
         narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
         number = pl.int_range(pl.len(), dtype=narrow).alias("event")
         empty = {
@@ -171,7 +171,7 @@ class Trace:
         if with_args:
             empty["args"] = self.args.collect()
         return Tables(
-            events=often_read.select(number, *_OFTEN_READ).hstack(links),
+            events=often_read.select(number, *_OFTEN_READ).hstack(list(links)),
             names=names,
             flows=self.flows.filter(looks_into_flows(names)).collect(),
             lanes=self.lanes,
@@ -190,7 +190,7 @@ class Trace:
             else:
                 # Arguments are most of a stored trace, and few of them are needed. Nothing here
                 # refers to the tables, so that deriving can free what it no longer needs.
-                derived = derive(self._tables_to_derive(), steps, self._read_told)
+                derived = derive(self._tables_to_derive, steps, self._read_told)
             if self.derived_files is None:
                 return derived
             if self.event_count < BESIDE_FROM_EVENTS:
@@ -400,6 +400,15 @@ class Trace:
         from stepscope.trace.sql.query import run_sql
 
         return run_sql(self, query)
+
+
+def _read_columns(table: pl.LazyFrame, names: Sequence[str]) -> dict[str, pl.Series]:
+    """Reads columns by name, each in one contiguous chunk.
+
+    One after another: the pieces of one serve the next, where all at once would take twice the
+    memory, and longer.
+    """
+    return {name: table.select(name).collect().to_series().rechunk() for name in names}
 
 
 def _integer(value: object) -> int | None:

@@ -67,6 +67,16 @@ def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArr
     return names_that(trace, pl.col("name").str.contains(pattern) & is_one_of(categories))
 
 
+def may_read_arguments(trace: Trace) -> bool:
+    """Whether `find_recomputed` may look into arguments: not where Python frames decide."""
+    return not _has_frames(trace)
+
+
+def _has_frames(trace: Trace) -> bool:
+    is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
+    return bool(names_that(trace, is_frame & (pl.col("raw_category") == "python_function")).any())
+
+
 @remembered
 def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     """Find the operators of a trace's forest that checkpointing runs again."""
@@ -75,11 +85,7 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     is_node = names_matching(trace, NODES, Category.CPU_OP)
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
     is_node &= ~is_evaluation
-    has_frames = names_that(
-        trace,
-        (pl.col("category") == Category.PYTHON_FUNCTION.value)
-        & (pl.col("raw_category") == "python_function"),
-    ).any()
+    has_frames = _has_frames(trace)
     if has_frames and not (is_frame | is_node).any():
         return Recomputed(np.zeros(len(forest), np.bool_), BY_FRAMES)
     name_id = trace.columns("name_id").to_series().to_numpy()

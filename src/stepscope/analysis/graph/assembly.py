@@ -41,18 +41,24 @@ def assemble(
     host_window: tuple[int, int],
     mean_step_ns: int,
 ) -> StepGraph:
-    """Put nodes into order, edges by target, and settle the delays: see `StepGraph`."""
+    """Put nodes into order, edges by target, and settle the delays: see `StepGraph`.
+
+    What is no longer needed is dropped on the way, as edges and nodes of a large trace take most of
+    the memory at a time when its derived columns are in memory as well.
+    """
     count, number = len(work), len(work) + len(pieces)
     start = np.concatenate((work.start_ns, pieces.start_ns))
     end = np.concatenate((work.end_ns, pieces.end_ns))
     issued = np.concatenate((work.issue_ns, pieces.start_ns))
     order = by_group_and_time(None, start, end, issued)
+    del issued
     place = np.empty(number + 1, np.int64)
     place[order] = np.arange(number)
     place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
     source = place[edges.source]
     target = place[edges.target]
     kind, call, floor = edges.kind, edges.call, edges.floor_ns
+    del place, edges
     forward = source < target
     if not forward.all():
         source, target = source[forward], target[forward]
@@ -71,6 +77,7 @@ def assemble(
     by_target = _by_target(target, first_edge)
     source, target = source[by_target], target[by_target]
     kind, call, floor = kind[by_target], call[by_target], floor[by_target]
+    del has_edge, loose, forward, by_target
 
     start, end = start[order], end[order]
     leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor

@@ -78,7 +78,6 @@ def _graph_of(
 ) -> StepGraph:
     """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
-    activity = host.table.filter("is_work")
     if not len(chosen):
         window = whole_window(host, work, window)
     elif chosen["step"][-1] == trace.steps["step"][-1]:
@@ -88,7 +87,9 @@ def _graph_of(
     if begin_ns is None:
         begin_ns = window[0]
     window = (min(window[0], begin_ns), window[1])
+    activity = host.table.select("lane_id", "start_ns", "end_ns").filter(host.table["is_work"])
     handovers = find_handovers(activity, main_lane, window)
+    del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)
     resolved = calls.resolve(work, records)
     active = active_time(
@@ -121,15 +122,6 @@ def _graph_of(
     ends = resolved.wait_end_ns[resolved.wait_lane == main_lane]
     waits = handovers.start_ns if len(work) else np.append(handovers.start_ns, window[1])
     pieces = add_moments(pieces, main_lane, waits, ends)
-    edges = find_edges(
-        pieces,
-        work,
-        resolved,
-        handovers,
-        recorded_waits(records, work),
-        main_lane=main_lane,
-        origin_ns=window[0],
-    )
     has_steps_or_work = len(chosen) or len(work)
     return assemble(
         chosen,
@@ -137,7 +129,15 @@ def _graph_of(
         main_lane,
         pieces,
         work,
-        edges,
+        find_edges(  # nothing else refers to them, so that they are freed on the way
+            pieces,
+            work,
+            resolved,
+            handovers,
+            recorded_waits(records, work),
+            main_lane=main_lane,
+            origin_ns=window[0],
+        ),
         host,
         begin_ns=begin_ns,
         host_window=host_window,

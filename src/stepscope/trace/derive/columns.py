@@ -91,30 +91,36 @@ def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
 
 
 def derive(
-    tables: Tables,
+    tables: Tables | Callable[[], Tables],
     host: pl.DataFrame | None = None,
     read_args: Callable[[BoolArray], pl.DataFrame] | None = None,
 ) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
-        tables: The tables. Of `events`, `stream` and `bytes` are not needed.
+        tables: The tables, or what reads them, so that columns are freed as soon as they are not
+            needed. Of `events`, `stream` and `bytes` are not needed.
         host: The host steps, if already known.
         read_args: Reads `args` in place of `tables.args`, all rows of `looks_into_args`. It is
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
     """
-    with thread_beside(len(tables.events)) as beside:
-        return _derive(tables, host, read_args, beside)
+    given = [tables() if callable(tables) else tables]
+    with thread_beside(len(given[0].events)) as beside:
+        return _derive(given, host, read_args, beside)
 
 
 def _derive(
-    tables: Tables,
+    given: list[Tables],
     host: pl.DataFrame | None,
     read_args: Callable[[BoolArray], pl.DataFrame] | None,
     beside: SecondThread,
 ) -> DerivedTables:
-    """Derives in two threads: what does not depend on nesting is found beside it."""
+    """Derives in two threads: what does not depend on nesting is found beside it.
+
+    The list with the tables is emptied: nothing but this refers to tables that were read for it.
+    """
+    tables = given.pop()
     linking = beside.begin(partial(link_launches, tables.events))
     finding_steps = beside.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
@@ -137,14 +143,15 @@ def _derive(
     launch_step = np.full(len(events), -1, np.int32)
     launch_step[linked] = host_index[cause]
     devices = device_steps(events, is_work, launch_step, steps)
+    launch_step = launch_step[linked]
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
-    del host_index, launch_step
+    del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
     is_unlinked[work[launches.launch[work] < 0]] = True
     problems = _problems(tables, nesting.crossing, launches.ambiguous, is_unlinked, steps)
     narrow = pl.DataFrame(
         [
-            _column("event", np.arange(len(events), dtype=operator.dtype)),
+            events["event"].cast(pl.Int32 if operator.dtype == np.int32 else pl.Int64),
             step,
             _numbers("parent", nesting.parent),
             _column("depth", nesting.depth),
@@ -215,7 +222,7 @@ def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
     around = found.around
     if around is None:
         around = nearest_above(found.parent, None, is_around)
-    return found, around
+    return replace(found, around=None), around  # who no longer needs the latter can free it
 
 
 def _step_of(
@@ -233,14 +240,14 @@ def _step_of(
         host: The host steps.
         host_index: For each event the index of the host step in which it starts; -1 for none. It
             is used up.
-        launch_step: For each piece of work the index of the host step that launched it; else -1.
+        launch_step: The index of the host step that launched each piece of `linked`; else -1.
         linked: The work whose launch or operator is known.
         devices: The device steps.
     """
     index = host_index
     on_device = mask_of(events, GPU_CATEGORIES)
     index[on_device] = -1
-    index[linked] = launch_step[linked]
+    index[linked] = launch_step
     on_device[linked] = False
     loose = np.flatnonzero(on_device)
     rows = events.select("device", "start_ns")[loose]
