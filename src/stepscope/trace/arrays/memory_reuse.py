@@ -8,7 +8,8 @@ the retained memory into ever more mappings, and a fault has to find and clear t
 
 All threads share one such pool. With one each, as is the default, what the threads of the reader
 retained would serve nothing after loading. polars has an allocator of its own, jemalloc, with four
-pools per processor by default; it gets one for two processors.
+pools per processor by default; it gets one for two processors. Its large pieces of memory come from
+that pool as well, and not from one of their own, which returns what is freed at once.
 
 Python looks for objects that only refer to each other after every 700 new ones or so. Importing the
 modules of a report makes tens of thousands that stay, and looking at them over and over takes a
@@ -48,7 +49,7 @@ def keep_freed_memory() -> None:
     mallopt(_ARENA_MAX, 1)
     os.environ.setdefault(_HUGE_PAGES, "0")
     pools = max(1, (os.cpu_count() or 1) // 2)
-    os.environ.setdefault(_JEMALLOC, f"narenas:{pools}")
+    os.environ.setdefault(_JEMALLOC, f"narenas:{pools},oversize_threshold:0")
 
 
 def return_freed_memory() -> None:

@@ -68,8 +68,9 @@ class DerivedTables:
 
     Attributes:
         columns: Row for row alongside `events`, with the columns of `schema.DERIVED`.
-        narrow: The same with smaller types: numbers of events in 32 bits, groups numbered. None if
-            the columns are in a file.
+        narrow: The same without `event`, which is the number of the row, and with smaller types:
+            numbers of events and, where they fit, times in 32 bits, groups numbered. None if the
+            columns are in a file.
         host_steps: With the columns of `schema.HOST_STEPS`.
         device_steps: With the columns of `schema.DEVICE_STEPS`.
         problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
@@ -124,6 +125,9 @@ def _derive(
     linking = beside.begin(partial(link_launches, tables.events))
     finding_steps = beside.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
+    self_ns = _column("self_ns", _narrowed(nesting.self_ns))
+    parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
+    del nesting
     launches = linking()
     operator = link_operators(tables, launches.launch, around)
     steps, host_index = finding_steps()
@@ -148,14 +152,13 @@ def _derive(
     del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
     is_unlinked[work[launches.launch[work] < 0]] = True
-    problems = _problems(tables, nesting.crossing, launches.ambiguous, is_unlinked, steps)
+    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, steps)
     narrow = pl.DataFrame(
         [
-            events["event"].cast(pl.Int32 if operator.dtype == np.int32 else pl.Int64),
             step,
-            _numbers("parent", nesting.parent),
-            _column("depth", nesting.depth),
-            _column("self_ns", nesting.self_ns),
+            _numbers("parent", parent),
+            _column("depth", depth),
+            self_ns,
             _numbers("launch", launches.launch),
             _numbers("op", operator),
             _numbers("forward", linking_backward()),
@@ -163,8 +166,21 @@ def _derive(
             group.alias("group"),
         ]
     )
-    wide = narrow.lazy().select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
+    wide = (
+        narrow.lazy()
+        .with_row_index("event")
+        .select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
+    )
     return DerivedTables(wide, steps, devices, problems, narrow)
+
+
+def _narrowed(values: Int64Array) -> npt.NDArray[np.signedinteger[Any]]:
+    """The same numbers, in 32 bits if there are very many and all of them fit."""
+    if len(values) < COMPILED_PAYS_FROM:
+        return values
+    narrow = np.iinfo(np.int32)
+    fits = narrow.min <= values.min() and values.max() <= narrow.max
+    return values.astype(np.int32) if fits else values
 
 
 def _numbers(name: str, values: RowNumbers) -> pl.Series:
@@ -222,7 +238,7 @@ def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
     around = found.around
     if around is None:
         around = nearest_above(found.parent, None, is_around)
-    return replace(found, around=None), around  # who no longer needs the latter can free it
+    return found, around
 
 
 def _step_of(

@@ -34,3 +34,17 @@ def is_suitable(dtype: pl.DataType) -> bool:
 def cast_to(types: Types | None, frame: pl.DataFrame) -> pl.DataFrame:
     """Returns a table with columns of these types; None: as they are."""
     return frame if types is None else frame.cast(pl.Schema(types))
+
+
+def numbered(frame: pl.DataFrame, name: str | None, first: int = 0) -> pl.DataFrame:
+    """Returns a table with a first column that numbers its rows; None: as it is.
+
+    Args:
+        frame: The table.
+        name: Name of the new column.
+        first: Number of the first row.
+    """
+    if name is None:
+        return frame
+    numbers = pl.int_range(first, first + len(frame), eager=True).alias(name)
+    return frame.select(numbers, pl.all())

@@ -27,6 +27,7 @@ from stepscope.trace.parquet.types import (
     Types,
     cast_to,
     is_suitable,
+    numbered,
     physical_type,
 )
 
@@ -55,7 +56,9 @@ def prepare() -> None:
     deque(pages or (), maxlen=0)
 
 
-def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool:
+def write(
+    frame: pl.DataFrame, target: Path, types: Types | None = None, row_number: str | None = None
+) -> bool:
     """Writes a table as a Parquet file.
 
     Args:
@@ -63,6 +66,7 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
         target: The file, which is replaced.
         types: Types to write the columns as, where the table holds them in narrower ones; they are
             cast one row group at a time.
+        row_number: Name of a first column with the numbers of the rows, which the table lacks.
 
     Returns:
         Whether it was written: not if it has other columns than integers of 32 or 64 bits,
@@ -71,14 +75,14 @@ def write(frame: pl.DataFrame, target: Path, types: Types | None = None) -> bool
     Raises:
         OSError: The file cannot be written.
     """
-    schema = cast_to(types, frame.clear()).schema
+    schema = cast_to(types, numbered(frame.clear(), row_number)).schema
     if not all(map(is_suitable, schema.dtypes())):
         return False
     groups = []
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
     scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
-        rows = cast_to(types, frame[start : start + rows_each])
+        rows = cast_to(types, numbered(frame[start : start + rows_each], row_number, start))
         columns = {}
         for column in rows.iter_columns():
             found = encoded_column(column, scratch)

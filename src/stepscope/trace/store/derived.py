@@ -82,8 +82,11 @@ class DerivedFiles:
         }
 
         def write(directory: Path) -> None:
-            columns = derived.columns.collect() if derived.narrow is None else derived.narrow
-            write_table(columns, directory / "columns.parquet", COLUMNS)
+            target = directory / "columns.parquet"
+            if derived.narrow is None:
+                write_table(derived.columns.collect(), target, COLUMNS)
+            else:
+                write_table(derived.narrow, target, COLUMNS, row_number="event")
             for name, frame in frames.items():
                 write_table(frame, directory / f"{name}.parquet")
 

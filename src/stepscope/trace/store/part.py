@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.parquet.types import Types, cast_to
+from stepscope.trace.parquet.types import Types, cast_to, numbered
 
 if TYPE_CHECKING:
     from stepscope.trace.parquet.encoded import EncodedRows  # imports llvmlite
@@ -61,13 +61,16 @@ def joined_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types) -> pl.
     return frames[0] if len(frames) == 1 else pl.concat(frames)
 
 
-def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -> None:
+def write_table(
+    frame: pl.DataFrame, target: Path, types: Types | None = None, *, row_number: str | None = None
+) -> None:
     """Writes a table as a Parquet file.
 
     Args:
         frame: The table.
         target: The file, which is replaced.
         types: Types to write the columns as, where the table holds them in narrower ones.
+        row_number: Name of a first column with the numbers of the rows, which the table lacks.
 
     Raises:
         OSError: The file cannot be written.
@@ -75,15 +78,15 @@ def write_table(frame: pl.DataFrame, target: Path, types: Types | None = None) -
     """
     if len(frame) >= _LARGE_ROWS:
         write = _fast_writer()
-        if write is not None and write(frame, target, types):
+        if write is not None and write(frame, target, types, row_number):
             return
-    cast_to(types, frame).write_parquet(
+    cast_to(types, numbered(frame, row_number)).write_parquet(
         target, compression="zstd", compression_level=1, row_group_size=_ROWS_PER_GROUP
     )
 
 
 @functools.cache
-def _fast_writer() -> Callable[[pl.DataFrame, Path, Types | None], bool] | None:
+def _fast_writer() -> Callable[[pl.DataFrame, Path, Types | None, str | None], bool] | None:
     """Returns the fast writer; None if it cannot be compiled, as in a frozen program."""
     try:
         from stepscope.trace.parquet.writer import prepare, write

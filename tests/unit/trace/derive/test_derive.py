@@ -28,8 +28,9 @@ def test_shape_and_types_follow_the_schema():
     full = derive(build.build())
     assert full.columns.collect().schema == empty.columns.collect().schema
     assert full.narrow is not None
-    assert full.narrow.columns == list(DERIVED)
-    assert full.narrow.cast(pl.Schema(DERIVED)).equals(full.columns.collect())
+    assert ["event", *full.narrow.columns] == list(DERIVED)
+    types = {name: DERIVED[name] for name in full.narrow.columns}
+    assert full.narrow.cast(pl.Schema(types)).equals(full.columns.drop("event").collect())
     assert full.narrow.schema["parent"] == pl.Int32
     assert list(full.host_steps.schema) == list(HOST_STEPS)
     assert list(full.device_steps.schema) == list(DEVICE_STEPS)

@@ -57,6 +57,22 @@ def test_narrow_columns_are_written_as_what_they_stand_for(tmp_path: Path, rows:
     assert found.schema == wide.schema
 
 
+@pytest.mark.parametrize("rows", [300, 99])
+def test_rows_are_numbered_while_they_are_written(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_ROWS_PER_GROUP", 64)
+    table = _NUMBERS[:rows]
+    numbers = pl.Series("row", range(rows), pl.Int64)
+    file = tmp_path / "part.parquet"
+    types = {"row": pl.Int64, **table.schema}
+    part.write_table(table, file, types, row_number="row")
+    assert _is_fast(file) is (rows == 300)
+    found = pl.read_parquet(file)
+    assert found.equals(table.insert_column(0, numbers))
+    assert list(found.schema.items()) == list(types.items())
+
+
 def test_without_source_code_polars_writes_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
