@@ -1,15 +1,17 @@
 """Translates functions into LLVM's language.
 
-They may use: integers (`int`, signed, 64 bits, and `np.uint64`), truth values, and tuples as
-results; assignments, `if`, `while`, `for` over `range` with steps that are numbers above 0,
+They may use: integers (`int`, signed, 64 bits, and `np.uint64`), floats, truth values, and tuples
+as results; assignments, `if`, `while`, `for` over `range` with steps that are numbers above 0,
 `break`, `continue`, `return`; arithmetic, bits, comparisons, `and`, `or`, `not`, `x if y else z`,
-`in` a tuple; `min` and `max` of two; `np.uint64(...)`, `int(...)` and `as_long(...)`; constants of
-their modules; instructions, and each other; and arrays that are parameters (see `arrays.py`), alone
-or in tuples: `array[index]`, `array[index] = value`, `table[row, column]`, `len(array)`, and
-passing them on. What is assigned to `_` is not kept.
+`in` a tuple; `min` and `max` of two; `np.uint64(...)`, `int(...)` and `as_long(...)` of integers,
+and `float(...)` of signed ones; constants of their modules; instructions, and each other; and
+arrays that are parameters (see `arrays.py`), alone or in tuples: `array[index]`, `array[index] =
+value`, `table[row, column]`, `len(array)`, and passing them on. What is assigned to `_` is not
+kept.
 
-Differences from Python: numbers wrap at 64 bits, `and` and `or` give truth values, signed and
-unsigned numbers do not mix, only unsigned ones can be divided, and a variable has one type.
+Differences from Python: integers wrap at 64 bits; `and` and `or` give truth values; signed
+integers, unsigned ones and floats do not mix; `//` and `%` are for unsigned ones, and `/` for
+floats, where dividing by 0 gives infinity or no number; and a variable has one type.
 Anything else raises an error that names its place, when the function is first called.
 
 Differences from numpy: elements of any width are read as numbers of 64 bits, as Python's are, so
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
+from stepscope.trace.machine import operators
 from stepscope.trace.machine.elements import place_of, read, write
 from stepscope.trace.machine.ending import Ending, form_of
 from stepscope.trace.machine.functions import Marked, called_by
@@ -41,6 +44,7 @@ from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
     LONG,
     NOTHING,
+    REAL,
     TRUTH,
     WORD,
     Elements,
@@ -51,31 +55,6 @@ from stepscope.trace.machine.kinds import (
     passed_as,
     tuple_of,
 )
-
-_ARITHMETIC: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.BitAnd: "and_",
-    ast.BitOr: "or_",
-    ast.BitXor: "xor",
-    ast.LShift: "shl",
-}
-_UNSIGNED_ARITHMETIC: dict[type[ast.operator], str] = {
-    **_ARITHMETIC,
-    ast.FloorDiv: "udiv",
-    ast.Mod: "urem",
-    ast.RShift: "lshr",
-}
-_SIGNED_ARITHMETIC: dict[type[ast.operator], str] = {**_ARITHMETIC, ast.RShift: "ashr"}
-_COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
 
 
 def translate(entry: Marked) -> Any:
@@ -366,6 +345,8 @@ class _Body:
         return self._constant(expression.value, expression)
 
     def _constant(self, constant: object, place: ast.expr) -> Value:
+        if isinstance(constant, float):
+            return Value(REAL, ir.Constant(REAL.form, constant))
         for kind, of_kind in ((TRUTH, bool), (WORD, np.uint64), (LONG, int)):
             if isinstance(constant, of_kind):
                 return Value(kind, ir.Constant(kind.form, int(constant)))
@@ -437,23 +418,21 @@ class _Body:
         return self._arithmetic(expression, expression.op, left, right)
 
     def _arithmetic(self, place: ast.AST, symbol: ast.operator, left: Value, right: Value) -> Value:
-        names = _UNSIGNED_ARITHMETIC if left.kind is WORD else _SIGNED_ARITHMETIC
-        name = names.get(type(symbol))
-        if left.kind != right.kind or left.kind not in (LONG, WORD) or name is None:
+        value = operators.arithmetic(self._builder, symbol, left, right)
+        if value is None:
             raise self._refusal(
                 place, f"{type(symbol).__name__} of {left.kind.name} and {right.kind.name}"
             )
-        return Value(left.kind, getattr(self._builder, name)(left.code, right.code))
+        return value
 
     def _unaryop_value(self, expression: ast.UnaryOp) -> Value:
         if isinstance(expression.op, ast.Not):
             return Value(TRUTH, self._builder.not_(self._truth(expression.operand)))
         value = self._value(expression.operand)
-        if isinstance(expression.op, ast.Invert) and value.kind in (LONG, WORD):
-            return Value(value.kind, self._builder.not_(value.code))
-        if isinstance(expression.op, ast.USub) and value.kind is LONG:
-            return Value(LONG, self._builder.neg(value.code))
-        raise self._refusal(expression, f"this operator for {value.kind.name}")
+        changed = operators.before(self._builder, expression.op, value)
+        if changed is None:
+            raise self._refusal(expression, f"this operator for {value.kind.name}")
+        return changed
 
     def _boolop_value(self, expression: ast.BoolOp) -> Value:
         is_and = isinstance(expression.op, ast.And)
@@ -524,26 +503,27 @@ class _Body:
         return found
 
     def _compared(self, place: ast.expr, symbol: ast.cmpop, left: Value, right: Value) -> Any:
-        name = _COMPARISONS.get(type(symbol))
-        is_plain = left.kind in (LONG, WORD, TRUTH)
-        if left.kind != right.kind or not is_plain or name is None:
+        value = operators.compared(self._builder, symbol, left, right)
+        if value is None:
             raise self._refusal(
                 place, f"{type(symbol).__name__} of {left.kind.name} and {right.kind.name}"
             )
-        compare = self._builder.icmp_signed if left.kind is LONG else self._builder.icmp_unsigned
-        return compare(name, left.code, right.code)
+        return value.code
 
     def _call_value(self, expression: ast.Call) -> Value:
         called = self._found(expression.func)
         arguments = [self._value(argument) for argument in expression.args]
-        if called in (min, max) and [value.kind for value in arguments] == [LONG, LONG]:
-            left, right = (value.code for value in arguments)
-            is_left = self._builder.icmp_signed("<=" if called is min else ">=", left, right)
-            return Value(LONG, self._builder.select(is_left, left, right))
+        kinds = [value.kind for value in arguments]
+        if called in (min, max):
+            value = operators.extreme(self._builder, called, arguments)
+            if value is not None:
+                return value
         if called is len and len(arguments) == 1 and arguments[0].kind.elements:
             return Value(LONG, arguments[0].code[1])
-        if called is int and [value.kind for value in arguments] == [LONG]:
+        if called is int and kinds == [LONG]:
             return arguments[0]
+        if called is float and kinds == [LONG]:
+            return Value(REAL, self._builder.sitofp(arguments[0].code, REAL.form))
         if called in (np.uint64, np.int64) and len(arguments) == 1:
             if arguments[0].kind in (LONG, WORD):
                 return Value(WORD if called is np.uint64 else LONG, arguments[0].code)
