@@ -7,7 +7,8 @@ arrays and calls of each other, so they can be translated directly, which takes 
 `kinds.py` has the types of values, `arrays.py` how parameters that are arrays are declared,
 `called.py` marks functions that translated ones and Python call, `instructions.py` and
 `elements.py` have the access to memory, `operators.py` arithmetic and comparisons, and
-`functions.py` what is known of a function.
-`translate.py` translates it, `build.py` makes machine code of the result and keeps it, `calling.py`
-has the decorators and calls the code, and `loops.py` does so on first use.
+`functions.py` what is known of a function. `translate.py` translates it, with `syntax.py`,
+`code.py`, `expressions.py` and `statements.py` below it; `build.py` makes machine code of the
+result and keeps it, `calling.py` has the decorators and calls the code, and `loops.py` does so on
+first use.
 """
