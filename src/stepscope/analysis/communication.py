@@ -107,7 +107,7 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
-    collectives = read_collectives(trace, work.members)
+    collectives = read_collectives(trace, work.members_of("communication"))
     if collectives.is_empty():
         of_host = read_host_collectives(trace, work.answered.asked)
         if len(of_host):

@@ -114,7 +114,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
         UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
-    rows = work.members.filter(pl.col("kind") == "compute")
+    rows = work.members_of("compute")
     arithmetic = analyse_flops(trace, work.answered.asked)
     rows = rows.with_columns(
         operator=operator_names(trace, rows), place=places_of_work(trace, rows)
@@ -132,7 +132,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     judged = products.drop_nulls("attained_share")
     spent = int(judged["total_ns"].sum())
     bound = float((judged["attained_share"] * judged["total_ns"]).sum())
-    others = len(work.members) - len(rows)
+    others = int(work.in_steps.sum()) - len(rows)
     notes = list(work.notes)
     if rows["operator"].null_count():
         missing = int(rows.filter(pl.col("operator").is_null())["dur_ns"].sum())

@@ -68,6 +68,9 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "hfu_share": pl.Float64,
 }
 
+_LOOKED_INTO = ("event", "name_id", "device", "start_ns", "dur_ns", "group", "op")
+"""Columns of GPU work that are needed here."""
+
 _TYPES = {
     "double": "float64",
     "float": "float32",
@@ -136,7 +139,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
-    members, asked = work.members, work.answered.asked
+    members, asked = work.members_with(*_LOOKED_INTO), work.answered.asked
     forest = operator_forest(trace)
     calls, without_shapes = counted_calls(trace, forest)
     counted = np.zeros(len(forest), np.bool_)

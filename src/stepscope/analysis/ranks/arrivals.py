@@ -86,7 +86,7 @@ def read_arrivals(
 
 
 def _collectives(trace: Trace, work: GpuWork) -> pl.DataFrame:
-    found = read_collectives(trace, work.members)
+    found = read_collectives(trace, work.members_of("communication"))
     if found.is_empty():
         found = with_host_groups(trace, read_host_collectives(trace, work.answered.asked))
     return found

@@ -103,7 +103,16 @@ class GpuWork:
     @property
     def members(self) -> pl.DataFrame:
         """The rows that belong to the scope's steps."""
-        return self.table if self.in_steps.all() else self.table.filter(self.in_steps)
+        return self.members_with(*self.table.columns)
+
+    def members_of(self, kind: str) -> pl.DataFrame:
+        """These rows, as far as they are of one kind of work, such as "communication"."""
+        return self.table.filter(self.in_steps & (self.table["kind"] == kind))
+
+    def members_with(self, *columns: str) -> pl.DataFrame:
+        """Columns of these rows: to copy all for a few takes time and memory."""
+        table = self.table.select(columns)
+        return table if self.in_steps.all() else table.filter(self.in_steps)
 
 
 @remembered

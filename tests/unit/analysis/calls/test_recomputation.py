@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import stepscope
+from stepscope.analysis.calls import recomputation
 from stepscope.analysis.calls.recomputation import NOT_DETERMINED
 from stepscope.analysis.operators import analyse_operators
 
@@ -54,3 +55,20 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
     report = analyse_operators(capture(tmp_path, twice=True))
     assert report.table["recomputed"].sum() == 0
     assert report.recomputed_basis == NOT_DETERMINED
+
+
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_frames_decide_without_arguments(tmp_path, monkeypatch, reentrant):
+    asked = []
+    texts = recomputation.telling_texts
+    monkeypatch.setattr(
+        recomputation, "telling_texts", lambda *given: asked.append(given) or texts(*given)
+    )
+    with_frames = capture(tmp_path, reentrant=reentrant, with_stack=True)
+    assert not recomputation.may_read_arguments(with_frames)
+    recomputation.find_recomputed(with_frames)
+    assert not asked
+    without = capture(tmp_path, reentrant=False)
+    assert recomputation.may_read_arguments(without)
+    recomputation.find_recomputed(without)
+    assert asked

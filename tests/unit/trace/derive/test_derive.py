@@ -1,10 +1,12 @@
 """Derived columns: hand-made cases with known answers, and brute force over random traces."""
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
+from stepscope.trace.derive import columns
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.schema import DERIVED, DEVICE_STEPS, HOST_STEPS
 
@@ -35,6 +37,29 @@ def test_shape_and_types_follow_the_schema():
     assert list(full.host_steps.schema) == list(HOST_STEPS)
     assert list(full.device_steps.schema) == list(DEVICE_STEPS)
     assert full.columns.collect()["event"].to_list() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("longest", "dtype"), [(2**31 - 1, pl.Int32), (2**31, pl.Int64)], ids=["fits", "too long"]
+)
+def test_self_times_are_narrow_where_they_fit(monkeypatch, longest, dtype):
+    monkeypatch.setattr(columns, "COMPILED_PAYS_FROM", 0)
+    build = TableBuilder()
+    build.host("aten::mm", 10, longest + 5)
+    build.host("aten::mm", 12, 5)
+    found = derive(build.build())
+    assert found.narrow is not None
+    assert found.narrow.schema["self_ns"] == dtype
+    assert column(found.columns.collect(), "self_ns") == [longest, 5]
+
+
+def test_tables_that_are_read_for_it_give_the_same():
+    build = TableBuilder()
+    build.step(4, 0, 100)
+    build.launch(12, 2, 50, 100)
+    known, read = derive(build.build()), derive(build.build)
+    assert read.columns.collect().equals(known.columns.collect())
+    assert read.device_steps.equals(known.device_steps)
 
 
 def test_launches_operators_and_steps_when_the_host_runs_ahead():
