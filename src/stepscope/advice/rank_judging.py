@@ -8,7 +8,6 @@ waits that the comparison found. Without them it judges the rank by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -223,7 +222,7 @@ def _judge_window(
     asked = request.scope
     try:
         view = WindowView(trace, asked, request.baseline)
-        return_memory = _prepare(view, beside)
+        _prepare(trace, asked, beside)
         host = partition_host(trace, view.scope.steps)
         if view.has_gpu:
             # Neither is needed for the other, nor for timeline and idle time.
@@ -277,39 +276,32 @@ def _judge_window(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
-    return_memory()  # by now the second thread has, if there is one
+    _return_memory(trace)  # the path and idle time took more than the rules do
     return _with_findings(summary, subject, beside)
 
 
-def _prepare(view: WindowView, beside: SecondThread) -> Callable[[], None]:
+def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
     """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
 
     The order is that of need, but for what waits: derived columns take much memory until they are
-    in the store, so the thread that writes them has the second core to itself. They and what the
-    graph was made of took more than all that follows, so that memory is returned then. Arguments
-    take much until all have looked into them, so what may look into them comes first.
-
-    Returns:
-        What returns that memory, unless the second thread has.
+    in the store, so the thread that writes them has the second core to itself. Beside the graph,
+    they take more than all that follows, so that their memory is returned then. Arguments take much
+    until all have looked into them, so what may look into them comes first.
     """
-    trace, asked = view.trace, view.asked
     recomputation = partial(find_recomputed, trace)
     operands = partial(_read_operands, trace)
     looks_into_arguments = may_read_arguments(trace)
     beside.prepare(
-        trace.wait_until_kept,
+        partial(_return_memory, trace),
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
+        *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
     )
-    return_memory = beside.begin(partial(_return_memory, view))
-    beside.prepare(
-        *((recomputation, operands) if looks_into_arguments else (operands, recomputation))
-    )
-    return return_memory
 
 
-def _return_memory(view: WindowView) -> None:
-    """Wait for the graph, and return the memory of what it was made of, if that was much."""
-    if len(view.graph) and view.trace.event_count >= PAYS_FROM_EVENTS:
+def _return_memory(trace: Trace) -> None:
+    """Return freed memory, if it is much, once derived columns take none."""
+    trace.wait_until_kept()
+    if trace.event_count >= PAYS_FROM_EVENTS:
         return_freed_memory()
 
 
