@@ -269,7 +269,7 @@ def first_use(path: Path, small: Path) -> dict[str, float]:
         return {
             "import": min(run("import stepscope.trace.load") for _ in range(2)),
             "small": min(run(read.format(str(small))) for _ in range(2)),
-            "empty_cache": run(read.format(str(path)), NUMBA_CACHE_DIR=cache) - warm,
+            "empty_cache": run(read.format(str(path)), STEPSCOPE_COMPILED=cache) - warm,
         }
 
 

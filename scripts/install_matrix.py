@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SETS = ("newest", "lowest")
 TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis", "zstandard", "aiohttp")
-SHOWN_PACKAGES = ("numpy", "numba", "polars", "duckdb")
+SHOWN_PACKAGES = ("numpy", "llvmlite", "polars", "duckdb")
 LIMIT_S = 600
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -239,7 +239,7 @@ def _failures(inside: Path, work: Path) -> Iterator[str]:
     environment = {
         **os.environ,
         "STEPSCOPE_CACHE": str(work / "cache"),
-        "NUMBA_CACHE_DIR": str(work / "environment" / "compiled"),
+        "STEPSCOPE_COMPILED": str(work / "environment" / "compiled"),
     }
     paths = {name: work / f"{name}.json" for name in ("slow", "fast", "large")}
     for name, (words, expected) in COMMANDS.items():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from stepscope.run.cpus import allowed_cpus
-from tests.support.in_turn import compile_in_turn, waiting_for_the_first
+from tests.support.in_turn import waiting_for_the_first
 
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -86,5 +86,3 @@ def pytest_collection_finish() -> None:
     # Modules and tests stay: no collection of garbage has to look at them.
     gc.collect()
     gc.freeze()
-    if IS_WORKER and "numba" in sys.modules:
-        compile_in_turn()

@@ -642,8 +642,10 @@ def test_the_blamed_rank_leads_and_a_cell_opens_its_timeline_at_that_step(browse
 
 
 @pytest.mark.slow
-def test_the_ranks_of_a_real_job(browser):
+def test_the_ranks_of_a_real_job(browser, monkeypatch, tmp_path):
     path = path_of("amd_resnet_ddp_4rank")
+    monkeypatch.setenv("STEPSCOPE_STORES", "cache")
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path))
     with viewing([path]) as client:
         check_ranks_view(browser, client, blamed=3, cause="host", rank=2)
 

@@ -211,14 +211,13 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
 def _say_if_compiled_anew() -> None:
     """Say, after a verb that compiled code, that it was for nothing, and how to keep it."""
-    compilers = ("stepscope.trace.arrays.compiled", "stepscope.trace.machine.build")
-    used = [sys.modules[name] for name in compilers if name in sys.modules]
-    # A thread may still be importing one, as when Ctrl-C ends a viewer that has just begun.
-    tell = [getattr(compiler, "compiles_anew", None) for compiler in used]
-    if any(compiles_anew() for compiles_anew in tell if compiles_anew is not None):
+    compiler = sys.modules.get("stepscope.trace.machine.build")
+    # A thread may still be importing it, as when Ctrl-C ends a viewer that has just begun.
+    compiles_anew = getattr(compiler, "compiles_anew", None)
+    if compiles_anew is not None and compiles_anew():
         _say(
-            "compiled code cannot be kept, so each command compiles it again: set NUMBA_CACHE_DIR"
-            " to a writable directory",
+            "compiled code cannot be kept, so each command compiles it again: set"
+            " STEPSCOPE_COMPILED to a writable directory",
             is_debug=False,
         )
 

@@ -17,7 +17,6 @@ CORE: dict[str, tuple[int, ...]] = {
     "isal": (1, 7, 1),
     "llvmlite": (0, 44),
     "lz4": (4, 4, 4),
-    "numba": (0, 61, 2),
     "numpy": (1, 26),
     "nvidia-ml-py": (12, 560, 30),
     "orjson": (3, 10, 7),

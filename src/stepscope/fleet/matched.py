@@ -18,10 +18,7 @@ Definitions
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +26,8 @@ import polars as pl
 
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 Numbers = npt.NDArray[np.int64]
 
@@ -157,7 +156,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     rank = np.searchsorted(ranks, rows["rank"].to_numpy()).astype(np.int64)
     start, end = (rows[column].to_numpy().astype(np.int64) for column in ("start_ns", "end_ns"))
     previous = np.full(len(rows), -1, np.int64)
-    _compiled(_find_previous)(rank, start, end, np.lexsort((end, rank)), previous)
+    in_machine_code(find_previous)(rank, start, end, np.lexsort((end, rank)), previous)
     order = _order(named, previous, len(by_name))
     if (order < 0).any():
         # Ranks that disagree on an order are of different jobs, or their numbers are wrong.
@@ -273,19 +272,19 @@ def _order(named: Numbers, previous: Numbers, count: int) -> Numbers:
     first_edge = np.searchsorted(before[by_before], np.arange(count + 1))
     order = np.full(count, -1, np.int64)
     waiting = np.bincount(after, minlength=count).astype(np.int64)
-    _compiled(_count_up)(first_edge, after[by_before], waiting, order)
+    ready = np.empty(count, np.int64)
+    in_machine_code(count_up)(first_edge, after[by_before], waiting, ready, order)
     return order
 
 
-@functools.cache
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    from stepscope.trace.arrays.compiled import compiled
+def find_previous(
+    rank: Numbers, start: Numbers, end: Numbers, by_end: Numbers, previous: Written[np.int64]
+) -> None:
+    """Fills in of each row the one of the same rank that is the last to end before it starts.
 
-    return compiled(function)
-
-
-def _find_previous(rank: Any, start: Any, end: Any, by_end: Any, previous: Any) -> None:
-    """Fill in of each row the one of the same rank that is the last to end before it starts."""
+    Rows are in order of rank. `by_end` holds the numbers of all rows, by rank and end. All arrays
+    are of the same length, so indices lie inside.
+    """
     candidate = 0
     latest = -1
     for row in range(len(start)):
@@ -304,10 +303,23 @@ def _find_previous(rank: Any, start: Any, end: Any, by_end: Any, previous: Any) 
         previous[row] = latest
 
 
-def _count_up(first_edge: Any, after: Any, waiting: Any, order: Any) -> None:
-    """Number the nodes of a graph so that each follows all that it depends on."""
+def count_up(
+    first_edge: Numbers,
+    after: Numbers,
+    waiting: Written[np.int64],
+    ready: Written[np.int64],
+    order: Written[np.int64],
+) -> None:
+    """Numbers the nodes of a graph so that each follows all that it depends on.
+
+    Args:
+        first_edge: Where the edges of each node begin in `after`; one more at the end.
+        after: The nodes that depend on each node.
+        waiting: Of each node, on how many others it depends; it counts down.
+        ready: Room for all nodes. Each is put there once, when it waits for none.
+        order: Receives a number for each node; nodes in a circle keep what they have.
+    """
     count = len(waiting)
-    ready = np.empty(count, np.int64)
     filled = 0
     for node in range(count):
         if waiting[node] == 0:

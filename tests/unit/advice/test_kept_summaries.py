@@ -103,7 +103,7 @@ def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
     rules = {name for name in imported if name.startswith("stepscope.advice.rules.")}
     assert rules == {f"stepscope.advice.rules.{name}" for name in ("late_rank", "throttled_gpu")}
     others = (
-        "numba",
+        "llvmlite",
         "stepscope.trace.load",
         "stepscope.analysis.timeline",
         "stepscope.memory.load",

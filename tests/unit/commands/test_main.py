@@ -16,7 +16,7 @@ from stepscope.commands.main import VERBS, VerbGroup, cli, main
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 
 COMMANDS = ROOT / "src" / "stepscope" / "commands"
-HEAVY = ("torch", "numpy", "polars", "duckdb", "numba", "rich", "orjson")
+HEAVY = ("torch", "numpy", "polars", "duckdb", "llvmlite", "rich", "orjson")
 
 
 def run_python(code: str, **options) -> subprocess.CompletedProcess:

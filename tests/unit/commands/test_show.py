@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from tests.support.answers import assert_titles
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
 from stepscope.analysis.memory.named import PREFIX
@@ -82,28 +83,25 @@ def test_every_question_in_every_format(name: str, path: Path) -> None:
     assert tables == list(question(name).titles)
     rows = list(csv.DictReader(io.StringIO(_show(name, path, "--format", "csv"))))
     assert len(rows) == len(document[tables[0]])
-    assert question(name).titles[tables[0]] in _show(name, path)
-    assert f"### {question(name).titles[tables[0]]}" in _show(name, path, "--format", "md")
+    as_text, as_markdown = _show(name, path), _show(name, path, "--format", "md")
+    titles = {title: bool(document[table]) for table, title in question(name).titles.items()}
+    for told, start in ((as_text, ""), (as_markdown, "### ")):
+        assert_titles(told, start, titles)
 
 
-def test_timeline_has_exactly_the_keys_that_programs_rely_on(path: Path) -> None:
-    document = json.loads(_show("timeline", path, "--format", "json", "--scope", "linked"))
-    keys = {
-        "compute_ns",
-        "exposed_comm_ns",
-        "exposed_memcpy_ns",
-        "idle_ns",
-        "busy_ns",
-        "total_ns",
-        "total_comm_ns",
-        "total_memcpy_ns",
-        "scope",
-    }
-    assert keys <= set(document)
-    parts = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "idle_ns")
-    assert sum(document[part] for part in parts) == document["total_ns"]
-    assert document["scope"]["events"] == "linked"
-    assert document["scope"]["steps"] is None
+@pytest.mark.parametrize("output", ["table", "md"])
+def test_where_nothing_was_recorded_no_zeros_are_listed(output: str, tmp_path: Path) -> None:
+    trace = GpuTrace()
+    with trace.step(), trace.op("aten::mm"):
+        trace.python(us(10))
+    file = tmp_path / "cpu.json"
+    file.write_bytes(trace.json())
+    told = _show("idle", file, "--format", output)
+    titles = "; ".join(question("idle").titles.values())
+    assert f"No rows: {titles}\n" in told
+    assert "no GPU work" in told
+    assert "idle: 0 ns" not in told
+    assert "total" not in told
 
 
 def test_steps_and_devices_are_chosen(path: Path) -> None:

@@ -106,7 +106,7 @@ def test_printing_again_imports_no_library_of_tables(question, trace):
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"polars", "numpy", "numba", "duckdb", "rich", "stepscope.trace.load"}
+    heavy = {"polars", "numpy", "llvmlite", "duckdb", "rich", "stepscope.trace.load"}
     assert not heavy & set(done.stderr.split())
 
 

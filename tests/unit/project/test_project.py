@@ -74,14 +74,14 @@ def test_every_room_is_in_the_contracts():
     ("module", "forbidden"),
     [
         ("stepscope", {"torch", "numpy", "polars"}),
-        ("stepscope.capture.profiler", {"torch", "numpy", "polars", "duckdb", "numba"}),
-        ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.capture.profiler", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
+        ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.trace.load", {"torch"}),
         ("stepscope.memory.load", {"torch"}),
         ("stepscope.advice.diagnosis", {"torch"}),
         ("stepscope.report.diagnosis.terminal", {"torch"}),
         ("stepscope.doctor.examination", {"torch", "numpy", "polars"}),
-        ("stepscope.monitor.recorder", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.monitor.recorder", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.commands.monitor", {"torch", "numpy", "polars", "psutil"}),
     ],
 )

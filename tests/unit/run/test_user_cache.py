@@ -11,7 +11,7 @@ import pytest
 from stepscope.commands.main import main
 from stepscope.run.remote import _cache
 from stepscope.run.user_cache import user_cache
-from stepscope.trace.arrays import compiled
+from stepscope.trace.machine import build
 from stepscope.trace.store.origin import cache_directory
 
 
@@ -61,12 +61,10 @@ def test_cache_list_works_without_a_home(homeless, capsys):
 def test_code_that_cannot_be_kept_is_said_once_with_the_remedy(monkeypatch, tmp_path, capsys):
     from tests.support.gpu_trace import GpuTrace, us
 
-    def no_locator(*_args, **_options):
-        raise RuntimeError("cannot cache function: no locator available")
-
-    assert not compiled.compiles_anew()
-    monkeypatch.setattr(compiled.numba, "njit", no_locator)
-    assert compiled.compiles_anew()
+    assert not build.compiles_anew()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "file" / "below"))
+    assert build.compiles_anew()
     trace = GpuTrace()
     with trace.step():
         trace.op("aten::mm").launch("sgemm", us(100))
@@ -74,5 +72,5 @@ def test_code_that_cannot_be_kept_is_said_once_with_the_remedy(monkeypatch, tmp_
     file.write_bytes(trace.json())
     assert main(["info", str(file)]) == 0
     said = capsys.readouterr().err
-    assert said.count("set NUMBA_CACHE_DIR to a writable directory") == 1
+    assert said.count("set STEPSCOPE_COMPILED to a writable directory") == 1
     assert said.count("\n") == 1

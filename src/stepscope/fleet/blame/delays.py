@@ -24,15 +24,14 @@ All times that enter are differences on one rank's own clock.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from stepscope.fleet.blame.usual import Usual
 from stepscope.fleet.matched import Matched, Numbers
+from stepscope.trace.machine.arrays import Table, Written, WrittenTable
+from stepscope.trace.machine.loops import in_machine_code
 
 _LONGEST_CHAIN = 4096
 _LEAST_WAIT_NS = 1_000
@@ -70,21 +69,20 @@ def pass_back(matched: Matched, usual: Usual) -> Delays:
     transfers, unexplained = np.zeros(count), np.zeros(count)
     culprit_row, culprit_cause = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     if rows:
-        _compiled()(
-            matched.collective,
-            matched.previous,
+        in_machine_code(pass_back_by_loop)(
+            (matched.collective, matched.previous, matched.last_row),
             matched.first_row,
             matched.rows,
-            matched.last_row,
             matched.wait_ns,
             usual.excess_ns,
+            usual.excess_ns.sum(axis=1),
             usual.transfer_excess_ns,
             late_start,
-            work,
-            transfers,
-            unexplained,
-            culprit_row,
-            culprit_cause,
+            np.empty(_LONGEST_CHAIN, np.int64),
+            np.empty(_LONGEST_CHAIN, np.int64),
+            np.empty((_LONGEST_CHAIN, causes + 1), np.float64),
+            (work, transfers, unexplained, culprit_row, culprit_cause),
+            causes,
         )
     return Delays(
         np.rint(work).astype(np.int64),
@@ -110,37 +108,56 @@ def _late_starts(matched: Matched) -> Numbers:
     return late
 
 
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.arrays.compiled import compiled
-
-    return compiled(_pass_back)
-
-
-def _pass_back(
-    collective: Any,
-    previous: Any,
-    first_row: Any,
-    rows: Any,
-    last_row: Any,
-    waits: Any,
-    excess: Any,
-    transfer_excess: Any,
-    late_start: Any,
-    work: Any,
-    transfers: Any,
-    unexplained: Any,
-    culprit_row: Any,
-    culprit_cause: Any,
+def pass_back_by_loop(
+    links: tuple[Numbers, Numbers, Numbers],
+    first_row: Numbers,
+    rows: Numbers,
+    waits: Numbers,
+    excess: Table[np.int64],
+    excess_of_all: Numbers,
+    transfer_excess: Numbers,
+    late_start: Numbers,
+    chain: Written[np.int64],
+    found: Written[np.int64],
+    charged: WrittenTable[np.float64],
+    caused: tuple[
+        WrittenTable[np.float64],
+        Written[np.float64],
+        Written[np.float64],
+        Written[np.int64],
+        Written[np.int64],
+    ],
+    causes: int,
 ) -> None:
-    causes = excess.shape[1]
-    chain = np.empty(_LONGEST_CHAIN, np.int64)  # rows on the last member's chain, back in time
-    found = np.empty(_LONGEST_CHAIN, np.float64)  # the excess on it, up to each of them
-    charged = np.empty((_LONGEST_CHAIN, causes + 1), np.float64)
+    """The loop of `pass_back`: fills in what is caused.
+
+    Args:
+        links: Of each row its collective and its rank's previous row, and of each collective the
+            row that arrived last.
+        first_row: Of each collective, where its rows begin in `rows`; one more at the end.
+        rows: Rows by collective.
+        waits: Of each row.
+        excess: Of each row and cause.
+        excess_of_all: Of each row, over all causes.
+        transfer_excess: Of each collective.
+        late_start: Of each row.
+        chain: Room for `_LONGEST_CHAIN` rows: those on the last member's chain, back in time.
+        found: As much room, for the excess on the chain up to each of them.
+        charged: Likewise, for what each is charged with, by cause; the last column is late start.
+        caused: Receives `work_ns`, `transfer_ns`, `unexplained_ns`, `culprit_row` and
+            `culprit_cause` of `Delays`.
+        causes: How many there are, late start apart.
+
+    Rows and collectives are numbers that `Matched` has made, so they lie inside what is of each row
+    and each collective; no chain grows longer than its room.
+    """
+    collective, previous, last_row = links
+    work, transfers, unexplained, culprit_row, culprit_cause = caused
     for meeting in range(len(last_row)):
         chain[0] = last_row[meeting]
-        found[0] = excess[chain[0]].sum()
-        charged[0] = 0
+        found[0] = excess_of_all[chain[0]]
+        for cause in range(causes + 1):
+            charged[0, cause] = 0.0
         known = 1
         for place in range(first_row[meeting], first_row[meeting + 1]):
             wait = waits[rows[place]]
@@ -153,7 +170,7 @@ def _pass_back(
                 late = chain[link]
                 before_late = collective[previous[late]] if previous[late] >= 0 else -1
                 before_early = collective[previous[early]] if previous[early] >= 0 else -1
-                if before_late == before_early or link == _LONGEST_CHAIN - 1:
+                if before_late == before_early or link == len(chain) - 1:
                     break
                 if before_late < before_early:
                     early = last_row[before_early]
@@ -162,23 +179,24 @@ def _pass_back(
                 if link == known:
                     chain[link] = last_row[before_late]
                     found[link] = found[link - 1] + transfer_excess[before_late]
-                    found[link] += excess[chain[link]].sum()
-                    charged[link] = 0
+                    found[link] += excess_of_all[chain[link]]
+                    for cause in range(causes + 1):
+                        charged[link, cause] = 0.0
                     known += 1
-            part = np.float64(1)
+            part = 1.0
             rest = wait - found[link]
             if rest < 0:
-                part = wait / found[link]
+                part = float(wait) / float(found[link])
             else:
-                charged[link, causes] += min(rest, late_start[chain[link]])
-                unexplained[meeting] += max(rest - late_start[chain[link]], np.float64(0))
+                charged[link, causes] += float(min(rest, late_start[chain[link]]))
+                unexplained[meeting] += float(max(rest - late_start[chain[link]], 0))
             for step in range(link + 1):
                 row = chain[step]
                 if step:
-                    transfers[collective[row]] += part * transfer_excess[collective[row]]
+                    transfers[collective[row]] += part * float(transfer_excess[collective[row]])
                 for cause in range(causes):
-                    charged[step, cause] += part * excess[row, cause]
-        most = np.float64(0)
+                    charged[step, cause] += part * float(excess[row, cause])
+        most = 0.0
         for link in range(known):
             for cause in range(causes + 1):
                 work[chain[link], cause] += charged[link, cause]

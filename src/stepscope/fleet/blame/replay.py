@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from stepscope.fleet.matched import Matched, Numbers
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
+
+_LATEST, _EARLIEST = 2**62, -(2**62)
 
 
 class Replay:
@@ -54,27 +54,31 @@ class Replay:
         if less_transfer_ns is not None:
             transfer = np.maximum(transfer - less_transfer_ns, 0)
         end = np.zeros(len(transfer), np.int64)
-        first = _compiled()(
+        first: int = in_machine_code(replay_by_loop)(
             matched.collective, matched.previous, matched.first_row, matched.rows, gap, transfer,
             end,
         )  # fmt: skip
-        return int(end.max() - first)
+        return int(end.max()) - first
 
 
-@functools.cache
-def _compiled() -> Callable[..., int]:
-    from stepscope.trace.arrays.compiled import compiled
-
-    return compiled(_replay)
-
-
-def _replay(
-    collective: Any, previous: Any, first_row: Any, rows: Any, gap: Any, transfer: Any, end: Any
+def replay_by_loop(
+    collective: Numbers,
+    previous: Numbers,
+    first_row: Numbers,
+    rows: Numbers,
+    gap: Numbers,
+    transfer: Numbers,
+    end: Written[np.int64],
 ) -> int:
-    """Fill in the ends of all collectives; returns the first arrival."""
-    first = np.int64(2**62)
+    """Fills in the ends of all collectives; returns the first arrival.
+
+    `first_row` has one number more than there are collectives, and its numbers are places in
+    `rows`; these are numbers of rows, as those of `previous` are that are not below 0; of each row,
+    `collective` is the number of one of the collectives. So indices lie inside.
+    """
+    first = _LATEST
     for meeting in range(len(transfer)):
-        latest = np.int64(-(2**62))
+        latest = _EARLIEST
         for place in range(first_row[meeting], first_row[meeting + 1]):
             row = rows[place]
             arrival = gap[row]
@@ -83,4 +87,4 @@ def _replay(
             latest = max(latest, arrival)
             first = min(first, arrival)
         end[meeting] = latest + transfer[meeting]
-    return int(first)
+    return first

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.fleet.what_if.program import Program
+from stepscope.trace.machine.arrays import Table, WrittenTable
+from stepscope.trace.machine.loops import in_machine_code
 
 Times = npt.NDArray[np.int64]
+
+_EARLIEST = -(2**62)
 
 
 def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Times]:
@@ -28,20 +28,25 @@ def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Ti
     Returns:
         Starts and ends, likewise.
     """
-    start = np.zeros_like(work_ns)
-    end = np.zeros_like(work_ns)
-    _compiled()(
+    steps, replicas, _ = work_ns.shape
+    work, delay = (
+        np.ascontiguousarray(times).reshape(-1, program.operations) for times in (work_ns, delay_ns)
+    )
+    start, end = np.zeros(work.shape, np.int64), np.zeros(work.shape, np.int64)
+    in_machine_code(replay_by_loop)(
         program.first_member,
         program.members,
         program.meets,
         program.first_source,
         program.sources,
-        work_ns,
-        delay_ns,
+        work,
+        delay,
         start,
         end,
+        steps,
+        replicas,
     )
-    return start, end
+    return start.reshape(work_ns.shape), end.reshape(work_ns.shape)
 
 
 def launch_delays(program: Program, start_ns: Times, end_ns: Times) -> Times:
@@ -71,48 +76,49 @@ def transfers(program: Program, start_ns: Times, end_ns: Times) -> Times:
     return work
 
 
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.arrays.compiled import compiled
-
-    return compiled(_replay)
-
-
-def _replay(
-    first_member: Any,
-    members: Any,
-    meets: Any,
-    first_source: Any,
-    sources: Any,
-    work: Any,
-    delay: Any,
-    start: Any,
-    end: Any,
+def replay_by_loop(
+    first_member: Times,
+    members: Times,
+    meets: npt.NDArray[np.int8],
+    first_source: Times,
+    sources: Times,
+    work: Table[np.int64],
+    delay: Table[np.int64],
+    start: WrittenTable[np.int64],
+    end: WrittenTable[np.int64],
+    steps: int,
+    replicas: int,
 ) -> None:
-    steps, replicas, _ = work.shape
+    """Fills in `start` and `end`. The rows of all tables are the replicas of each step in turn.
+
+    `first_member` and `first_source` have one number more than there are units and operations, and
+    hold places in `members` and `sources`; these are operations, which are the columns of the
+    tables. So indices lie inside, as the tables have `steps` times `replicas` rows.
+    """
     for step in range(steps):
+        first_row, last_row = step * replicas, (step + 1) * replicas
         for unit in range(len(meets)):
             first, last = first_member[unit], first_member[unit + 1]
-            of_all = np.int64(-(2**62))
-            for replica in range(replicas):
-                of_replica = np.int64(-(2**62))
+            of_all = _EARLIEST
+            for row in range(first_row, last_row):
+                of_replica = _EARLIEST
                 for place in range(first, last):
                     op = members[place]
-                    moment = np.int64(0)
+                    moment = 0
                     if first_source[op] < first_source[op + 1]:
-                        moment = end[step, replica, sources[first_source[op]]]
+                        moment = end[row, sources[first_source[op]]]
                     for edge in range(first_source[op] + 1, first_source[op + 1]):
-                        moment = max(moment, end[step, replica, sources[edge]])
-                    moment += delay[step, replica, op]
-                    start[step, replica, op] = moment
+                        moment = max(moment, end[row, sources[edge]])
+                    moment += delay[row, op]
+                    start[row, op] = moment
                     of_replica = max(of_replica, moment)
                 of_all = max(of_all, of_replica)
                 if meets[unit] < 2:
                     for place in range(first, last):
                         op = members[place]
-                        end[step, replica, op] = of_replica + work[step, replica, op]
+                        end[row, op] = of_replica + work[row, op]
             if meets[unit] == 2:
-                for replica in range(replicas):
+                for row in range(first_row, last_row):
                     for place in range(first, last):
                         op = members[place]
-                        end[step, replica, op] = of_all + work[step, replica, op]
+                        end[row, op] = of_all + work[row, op]

@@ -7,31 +7,35 @@ segments. What a file does not say becomes null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import records, stacks
+from stepscope.memory.reading.columns import (
+    Columns,
+    blocks_table,
+    enum_of,
+    nullable,
+    segments_table,
+    stacks_table,
+)
 from stepscope.memory.reading.problems import Problems
+from stepscope.memory.reading.texts import MOST_RICH_VALUES, Texts, as_json
 from stepscope.memory.reading.tree import DICT, Tree
 from stepscope.memory.reading.values import MISSING, Plain, contained, text_of
-from stepscope.memory.reading.words import NUMBERS, UNSET
+from stepscope.memory.reading.words import NUMBERS
 from stepscope.memory.schema import (
     ACTION,
     ANNOTATIONS,
-    BLOCK_STATE,
-    BLOCKS,
     EVENTS,
     FRAMES,
     POOLS,
-    SEGMENTS,
-    TEXTS,
     Action,
     Types,
 )
@@ -39,7 +43,6 @@ from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_DEVICES = 4096
 _MOST_ANNOTATIONS = 1_000_000
-_MOST_RICH_VALUES = 20_000
 _MOST_SETTINGS = 2_000
 _WORK_PER_BYTE = 20
 _FREE_TEXT_BYTES = 64 * 1024 * 1024
@@ -90,7 +93,7 @@ class _Reader:
         )  # fmt: skip
         self.tallies = np.zeros(records.TALLIES, np.int64)
         self.known_pools = records.no_pools()
-        self.texts = _Texts(tree)
+        self.texts = Texts(tree)
 
     def read(self) -> Tables:
         """All tables.
@@ -109,8 +112,8 @@ class _Reader:
         frames_table = self._frames(frames)  # before the texts: it may tell of problems
         return Tables(
             events=self._events_table(events, found[0]),
-            segments=_segments_table(segments, found[2]),
-            blocks=_blocks_table(blocks, found[1]),
+            segments=segments_table(segments, found[2]),
+            blocks=blocks_table(blocks, found[1]),
             frames=frames_table,
             stacks=stack_rows,
             pools=self._pools(),
@@ -213,7 +216,7 @@ class _Reader:
 
     # -- records
 
-    def _segments(self, segments: int | None) -> tuple[_Columns, _Columns]:
+    def _segments(self, segments: int | None) -> tuple[Columns, Columns]:
         tree = self.tree
         count = 0 if segments is None else self._length(segments)
         block_count = 0
@@ -223,10 +226,10 @@ class _Reader:
         if count + block_count > len(tree.kinds):
             raise self._hostile("its list of segments repeats the same blocks over and over")
         handle = tree.items.dtype
-        columns = _Columns(
+        columns = Columns(
             count, "i4", "i8", "i8", "i8", "i8", "i8", "i8", "u1", "i4", "u1", frames=handle
         )
-        blocks = _Columns(block_count, "i4", "i8", "i8", "i8", "u1", frames=handle)
+        blocks = Columns(block_count, "i4", "i8", "i8", "i8", "u1", frames=handle)
         if segments is not None:
             ends = np.zeros(2, np.int64)
             self._compiled(records.read_segments)(
@@ -236,14 +239,14 @@ class _Reader:
             count, block_count = (int(end) for end in ends)
         return columns.cut(count), blocks.cut(block_count)
 
-    def _events(self, histories: list[int | None]) -> _Columns:
+    def _events(self, histories: list[int | None]) -> Columns:
         tree = self.tree
         known = [history for history in histories if history is not None]
         count = sum(self._length(history) for history in known)
         if count > len(tree.kinds):
             raise self._hostile("its histories repeat the same events over and over")
         handle = tree.items.dtype.str
-        columns = _Columns(
+        columns = Columns(
             count, "i4", "u1", "i8", "i8", "i8", "i8", "i4",
             frames=handle, others=(handle, handle, handle, handle),
         )  # fmt: skip
@@ -269,7 +272,7 @@ class _Reader:
     # -- stacks
 
     def _stacks(
-        self, columns: list[_Columns]
+        self, columns: list[Columns]
     ) -> tuple[list[Array], npt.NDArray[np.int32], pl.DataFrame]:
         """The number of each row's stack, the frames, and the table of stacks."""
         tree = self.tree
@@ -297,7 +300,7 @@ class _Reader:
         rows = self._compiled(stacks.list_frames)(
             tree.base, self.arrays, kept, numbers, of_stack, of_frame
         )
-        table = _stacks_table(of_stack[:rows], of_frame[:rows], len(kept))
+        table = stacks_table(of_stack[:rows], of_frame[:rows], len(kept))
         return found, frames[: state[stacks.FRAME_COUNT]].copy(), table
 
     def _frames(self, frames: npt.NDArray[np.int32]) -> pl.DataFrame:
@@ -309,15 +312,15 @@ class _Reader:
             tree.form, self.arrays, frames, names, filenames, lines, says_more
         )
         more: list[str | None] = [None] * len(frames)
-        for row in np.flatnonzero(says_more)[:_MOST_RICH_VALUES]:
+        for row in np.flatnonzero(says_more)[:MOST_RICH_VALUES]:
             more[row] = self._more_of(int(frames[row]))
-        self.problems.add("cut_value", max(int(says_more.sum()) - _MOST_RICH_VALUES, 0))
+        self.problems.add("cut_value", max(int(says_more.sum()) - MOST_RICH_VALUES, 0))
         return pl.DataFrame(
             {
                 "frame": np.arange(len(frames), dtype=np.uint32),
                 "name": self._strings(names),
                 "filename": self._strings(filenames),
-                "line": _nullable(lines),
+                "line": nullable(lines),
                 "more": pl.Series(more, dtype=pl.String),
             },
             schema=FRAMES,
@@ -330,7 +333,7 @@ class _Reader:
             value.pop(key, None)
         if plain.is_cut:
             self.problems.add("cut_value", 1)
-        return _json(value) if value else None
+        return as_json(value) if value else None
 
     def _strings(self, values: Array) -> pl.Series:
         """The texts of values of the tree, each decoded once."""
@@ -344,7 +347,7 @@ class _Reader:
 
     # -- small parts
 
-    def _events_table(self, columns: _Columns, of_row: Array) -> pl.DataFrame:
+    def _events_table(self, columns: Columns, of_row: Array) -> pl.DataFrame:
         device, action, address, size, stream, time, pool, _, *others = columns.arrays
         is_oom, is_snapshot = (
             action == ACTION.categories.to_list().index(kind.value)
@@ -357,14 +360,14 @@ class _Reader:
             {
                 "event": np.arange(len(action), dtype=np.int64),
                 "device": device,
-                "action": _enum(action, ACTION),
-                "address": _nullable(np.where(is_oom | is_snapshot, MISSING, address)),
-                "size_bytes": _nullable(size),
-                "stream": _nullable(stream),
-                "time_ns": _nullable(time),
-                "device_free_bytes": _nullable(np.where(is_oom, address, MISSING)),
-                "pool": _nullable(pool, -1),
-                "stack": _nullable(of_row, stacks.NO_STACK),
+                "action": enum_of(action, ACTION),
+                "address": nullable(np.where(is_oom | is_snapshot, MISSING, address)),
+                "size_bytes": nullable(size),
+                "stream": nullable(stream),
+                "time_ns": nullable(time),
+                "device_free_bytes": nullable(np.where(is_oom, address, MISSING)),
+                "pool": nullable(pool, -1),
+                "stack": nullable(of_row, stacks.NO_STACK),
                 "metadata": metadata,
                 "compile_context": context,
                 "category": category,
@@ -415,69 +418,6 @@ class _Sections:
     settings: int | None
 
 
-class _Columns:
-    """Columns that a compiled loop fills, the frames behind the numbers."""
-
-    def __init__(self, rows: int, *types: str, frames: Any, others: Iterable[str] = ()) -> None:
-        kinds = [*types, frames, *others]
-        self._place = len(types)
-        self.arrays = tuple(np.empty(rows, kind) for kind in kinds)
-
-    def cut(self, rows: int) -> _Columns:
-        """Keeps the first rows."""
-        self.arrays = tuple(array[:rows] for array in self.arrays)
-        return self
-
-    @property
-    def frames(self) -> Array:
-        """The lists of frames, as values of the tree."""
-        array: Array = self.arrays[self._place]
-        return array
-
-
-class _Texts:
-    """Texts of events, each once. A list or dictionary becomes JSON."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.is_cut = False
-        self._tree = tree
-        self._numbers: dict[str, int] = {}
-        self._rich = 0
-
-    def of(self, values: Array) -> pl.Series:
-        """The number of each value's text; null where there is none."""
-        distinct, places = np.unique(values, return_inverse=True)
-        numbers = [self._number(int(value)) for value in distinct]
-        return pl.Series(numbers, dtype=pl.UInt32).gather(places.astype(np.uint32))
-
-    def _number(self, value: int) -> int | None:
-        if value == UNSET:
-            return None
-        text = self._text(value)
-        return None if not text else self._numbers.setdefault(text, len(self._numbers))
-
-    def _text(self, value: int) -> str | None:
-        if value < self._tree.base:
-            return text_of(self._tree, value)
-        self._rich += 1
-        if self._rich > _MOST_RICH_VALUES:
-            self.is_cut = True
-            return None
-        plain = Plain(self._tree, 500)
-        found = plain.of(value)
-        self.is_cut |= plain.is_cut
-        if isinstance(found, list) and all(isinstance(line, str) for line in found):
-            return "".join(found).rstrip()  # the lines of a traceback
-        return _json(found) if found else None
-
-    def table(self) -> pl.DataFrame:
-        """The table of texts."""
-        texts = list(self._numbers)
-        return pl.DataFrame(
-            {"text": range(len(texts)), "value": pl.Series(texts, dtype=pl.String)}, schema=TEXTS
-        )
-
-
 def _annotation(value: Any) -> tuple[int, str, bool, int] | None:
     if not isinstance(value, dict):
         return None
@@ -489,79 +429,10 @@ def _annotation(value: Any) -> tuple[int, str, bool, int] | None:
     return device, name, stage == "START", time_us * 1000
 
 
-def _segments_table(columns: _Columns, of_row: Array) -> pl.DataFrame:
-    (
-        device, address, size, allocated, active, requested, stream, large, pool, expandable, _,
-    ) = columns.arrays  # fmt: skip
-    return pl.DataFrame(
-        {
-            "segment": np.arange(len(device), dtype=np.int32),
-            "device": device,
-            "address": _nullable(address),
-            "size_bytes": _nullable(size),
-            "allocated_bytes": _nullable(allocated),
-            "active_bytes": _nullable(active),
-            "requested_bytes": _nullable(requested),
-            "stream": _nullable(stream),
-            "is_large": _nullable(large, 2).cast(pl.Boolean),
-            "pool": _nullable(pool, -1),
-            "is_expandable": pl.Series(expandable == 1),
-            "stack": _nullable(of_row, stacks.NO_STACK),
-        },
-        schema=SEGMENTS,
-    )
-
-
-def _blocks_table(columns: _Columns, of_row: Array) -> pl.DataFrame:
-    segment, address, size, requested, state, _ = columns.arrays
-    return pl.DataFrame(
-        {
-            "block": np.arange(len(segment), dtype=np.int64),
-            "segment": segment,
-            "address": _nullable(address),
-            "size_bytes": size,
-            "requested_bytes": _nullable(requested),
-            "state": _enum(state, BLOCK_STATE),
-            "stack": _nullable(of_row, stacks.NO_STACK),
-        },
-        schema=BLOCKS,
-    )
-
-
-def _stacks_table(of_stack: Array, of_frame: Array, count: int) -> pl.DataFrame:
-    """One row per stack, from one row per frame in the order of the stacks."""
-    listed = (
-        pl.DataFrame({"stack": pl.Series(of_stack).set_sorted(), "frames": of_frame})
-        .group_by("stack", maintain_order=True)
-        .agg("frames")
-    )
-    if len(listed) == count:
-        return listed
-    everything = pl.DataFrame({"stack": np.arange(count, dtype=np.uint32)})
-    return everything.join(listed, on="stack", how="left", maintain_order="left").with_columns(
-        pl.col("frames").fill_null(pl.lit([], dtype=pl.List(pl.UInt32)))
-    )
-
-
 def _table(columns: dict[str, Array], types: Types) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=types)
-
-
-def _nullable(values: Array, missing: int = MISSING) -> pl.Series:
-    """A column in which one number stands for null."""
-    series = pl.Series(values)
-    absent = values == missing
-    return series.set(pl.Series(absent), None) if absent.any() else series
-
-
-def _enum(codes: Array, kind: pl.Enum) -> pl.Series:
-    return pl.Series(kind.categories, dtype=kind).gather(codes)
 
 
 def _slots(count: int) -> npt.NDArray[np.int32]:
     """A table of hashes, at most half full with so many entries."""
     return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode()

@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
 from stepscope.report.answer.columns import check_columns, selected
-from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
+from stepscope.report.answer.tables import Titled, chosen_tables, telling_numbers
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import markdown_text
@@ -70,19 +70,24 @@ def tables_to_markdown(
 ) -> list[str]:
     """The lines of the numbers and tables of a result; see `result_to_markdown`."""
     lines = [f"## {question.name}: {question.about}", ""]
+    chosen = chosen_tables(result, question, table)
     if table is None and columns is None:
-        numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
+        numbers = telling_numbers(result, chosen)
         lines += [
             f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()
         ]
-    chosen = chosen_tables(result, question, table)
     check_columns(chosen, columns)
+    empty = []
     for name, whole in chosen.items():
+        title = question.titles.get(name, label(name))
+        if whole.is_empty():
+            empty.append(title)
+            continue
         frame = selected(whole, columns)
         if not frame.columns:
             continue
-        lines += ["", f"### {question.titles.get(name, label(name))}", ""]
+        lines += ["", f"### {title}", ""]
         names = frame.columns
         labels = headings(whole.columns)
         lines.append("| " + " | ".join(markdown_text(labels[c]) for c in names) + " |")
@@ -99,6 +104,8 @@ def tables_to_markdown(
         ]
         if rows and len(frame) > rows:
             lines += ["", f"and {len(frame) - rows:,} more rows"]
+    if empty:
+        lines += ["", markdown_text(f"No rows: {'; '.join(empty)}")]
     return lines
 
 

@@ -48,6 +48,17 @@ def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataF
     return tables[name]
 
 
+def telling_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """The numbers of a result that people are shown: known ones, by field.
+
+    Where no table has a row, nothing was found to count, and zeros say nothing.
+    """
+    known = {name: value for name, value in numbers_of(result).items() if value is not None}
+    if tables and all(table.is_empty() for table in tables.values()):
+        return {name: value for name, value in known.items() if value}
+    return known
+
+
 def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, pl.DataFrame]:
     """All tables of a result, or the chosen one.
 

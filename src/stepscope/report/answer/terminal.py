@@ -16,7 +16,7 @@ from rich.text import Text
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
 from stepscope.report.answer.columns import asked_columns, check_columns, first_columns, fit
-from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
+from stepscope.report.answer.tables import Titled, chosen_tables, telling_numbers
 from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
@@ -93,13 +93,17 @@ def print_tables(
     columns: Sequence[str] | None = None,
 ) -> None:
     """Print the numbers and tables of a result, without its scope; see `print_result`."""
-    if table is None and columns is None:
-        for name, value in numbers_of(result).items():
-            if value is not None:
-                console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
     chosen = chosen_tables(result, question, table)
+    if table is None and columns is None:
+        for name, value in telling_numbers(result, chosen).items():
+            console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
     check_columns(chosen, columns)
+    empty = []
     for name, frame in chosen.items():
+        title = question.titles.get(name, label(name))
+        if frame.is_empty():
+            empty.append(title)
+            continue
         if columns is None:
             names = first_columns(frame, question.name, name)
         else:
@@ -107,11 +111,7 @@ def print_tables(
         if not names:
             continue
         console.print()
-        title = question.titles.get(name, label(name))
         console.print(Text(f"{title} ({len(frame):,})" if len(frame) > 1 else title, "bold"))
-        if frame.is_empty():
-            console.print(Padding(Text("none", "dim"), (0, 0, 0, 2)))
-            continue
         left_out = _print_table(
             frame.head(rows) if rows else frame, names, console, origin_ns, asked=bool(columns)
         )
@@ -122,6 +122,9 @@ def print_tables(
             remarks.append(f"{plural(left_out, 'more column')}: --columns all, or --format json")
         if remarks:
             console.print(Padding(Text("; ".join(remarks), "dim"), (0, 0, 0, 2)))
+    if empty:
+        console.print()
+        console.print(Text(f"No rows: {'; '.join(empty)}", "dim"))
 
 
 def _print_table(

@@ -1,8 +1,9 @@
 """Arrays as parameters of translated functions.
 
-`npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it writes to
-as well. They have one dimension, contiguous elements, and integers or truth values;
-`WrittenTable[np.int64]` has two dimensions. A parameter may also be a tuple of arrays.
+`npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it also
+writes to. They have one dimension and contiguous elements: integers, floats of 64 bits or truth
+values. `Table[np.int64]` and `WrittenTable[np.int64]` have two dimensions. A parameter may also be
+a tuple of arrays.
 
 Where elements are a type variable, whoever asks for the machine code says which type it stands for
 (`loops.in_machine_code`), and functions that are called from there have the same.
@@ -27,6 +28,9 @@ _Element = TypeVar("_Element", bound=np.generic)
 
 Written = Annotated[npt.NDArray[_Element], WRITTEN]
 """An array that a function writes to."""
+
+Table = Annotated[npt.NDArray[_Element], TWO_DIMENSIONAL]
+"""An array of rows of the same length that a function reads."""
 
 WrittenTable = Annotated[npt.NDArray[_Element], WRITTEN, TWO_DIMENSIONAL]
 """An array of rows of the same length that a function writes to."""

@@ -48,8 +48,8 @@ def machine_code_of(function: Marked) -> MachineCode:
     """Returns the machine code of a function and all that it calls, for this processor.
 
     It is kept next to this module, or in the user's cache directory if the package is read-only;
-    `NUMBA_CACHE_DIR` moves it, as it moves the code that numba compiles. Without a place, each
-    process makes it again, which takes about half a second for the scanner.
+    `STEPSCOPE_COMPILED` moves it. Without a place, each process makes it again, which takes about
+    half a second for the scanner.
 
     Raises:
         UntranslatableError: A function uses something that cannot be translated.
@@ -177,11 +177,13 @@ def _reached_from(entry: Marked) -> list[Marked]:
     return reached
 
 
-def _constants_of(function: Marked) -> Iterator[tuple[str, int]]:
+def _constants_of(function: Marked) -> Iterator[tuple[str, int | float]]:
     """Yields the constants that a function uses, which may come from other modules."""
     for name, value in _globals_of(function).items():
         if isinstance(value, (int, np.uint64)):
             yield name, int(value)
+        elif isinstance(value, float):
+            yield name, float(value)
 
 
 def _globals_of(function: Marked) -> dict[str, object]:
@@ -192,7 +194,7 @@ def _globals_of(function: Marked) -> dict[str, object]:
 
 def _directories() -> Iterator[Path]:
     """Yields where code is kept, the preferred place first."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    chosen = os.environ.get("STEPSCOPE_COMPILED")
     if chosen:
         yield Path(chosen)
         return

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.trace.machine.build import MachineCode, machine_code_of
 from stepscope.trace.machine.ending import takes_arrays
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import CALLED_WITH, LONG, Elements, Kind, passed_as
+from stepscope.trace.machine.kinds import CALLED_WITH, LONG, REAL, Elements, Kind, passed_as
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[...
     kinds = function.takes
 
     def call(*arguments: Any) -> Any:
-        passed: list[int] = []
+        passed: list[int | float] = []
         for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
             _pass(passed, argument, name, kind)
         line = ctypes.c_int64(0)
@@ -88,7 +88,7 @@ def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[...
     return call
 
 
-def _pass(passed: list[int], argument: Any, name: str, kind: Kind) -> None:
+def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> None:
     """Adds what machine code takes for an argument.
 
     Raises:
@@ -100,7 +100,7 @@ def _pass(passed: list[int], argument: Any, name: str, kind: Kind) -> None:
         for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True)):
             _pass(passed, part, f"{name}[{number}]", of_kind)
     elif kind.elements is None:
-        passed.append(int(argument))
+        passed.append(float(argument) if kind is REAL else int(argument))
     else:
         _check(argument, name, kind.elements)
         passed += argument.ctypes.data, *argument.shape

@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from stepscope.trace.machine.kinds import LONG, TRUTH, Elements, Value
+from stepscope.trace.machine.kinds import LONG, REAL, TRUTH, Elements, Value
 
 
 def place_of(builder: Any, elements: Elements, address: Any, index: Any) -> Any:
@@ -29,7 +29,7 @@ def read(builder: Any, elements: Elements, place: Any) -> Value:
     code = builder.load(place, align=elements.dtype.itemsize, typ=form)
     if elements.kind is TRUTH:
         code = builder.icmp_unsigned("!=", code, ir.Constant(form, 0))
-    elif form != LONG.form:
+    elif form not in (LONG.form, REAL.form):
         extend = builder.sext if elements.dtype.kind == "i" else builder.zext
         code = extend(code, LONG.form)
     return Value(elements.kind, code)
@@ -40,11 +40,11 @@ def write(builder: Any, elements: Elements, place: Any, value: Value) -> None:
     form, code = _form_of(elements), value.code
     if elements.kind is TRUTH:
         code = builder.zext(code, form)
-    elif form != LONG.form:
+    elif form not in (LONG.form, REAL.form):
         code = builder.trunc(code, form)
     builder.store(code, place, align=elements.dtype.itemsize)
 
 
 def _form_of(elements: Elements) -> Any:
     """Returns the form in LLVM that an element has in memory."""
-    return ir.IntType(8 * elements.dtype.itemsize)
+    return REAL.form if elements.kind is REAL else ir.IntType(8 * elements.dtype.itemsize)

@@ -17,6 +17,7 @@ from stepscope.trace.machine.called import is_callable_from_loops
 from stepscope.trace.machine.kinds import (
     LONG,
     NOTHING,
+    REAL,
     TRUTH,
     WORD,
     Kind,
@@ -25,7 +26,9 @@ from stepscope.trace.machine.kinds import (
     tuple_of,
 )
 
-_KINDS: dict[Any, Kind] = {int: LONG, np.uint64: WORD, bool: TRUTH, types.NoneType: NOTHING}
+_KINDS: dict[Any, Kind] = {
+    int: LONG, np.uint64: WORD, float: REAL, bool: TRUTH, types.NoneType: NOTHING
+}  # fmt: skip
 
 
 class Marked:
@@ -91,9 +94,10 @@ def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         return tuple_of(tuple(kind_of(part, element) for part in arguments))
-    if origin is Annotated and WRITTEN in arguments:
+    if origin is Annotated and {WRITTEN, TWO_DIMENSIONAL} & {*arguments[1:]}:
         dimensions = 2 if TWO_DIMENSIONAL in arguments else 1
-        return _array_of(arguments[0], element, are_written=True, dimensions=dimensions)
+        are_written = WRITTEN in arguments
+        return _array_of(arguments[0], element, are_written=are_written, dimensions=dimensions)
     if origin is np.ndarray:
         return _array_of(hint, element, are_written=False, dimensions=1)
     if hint not in _KINDS:

@@ -61,10 +61,13 @@ class Elements:
 
 LONG = Kind("a signed integer", ir.IntType(64))
 WORD = Kind("an unsigned integer", ir.IntType(64))
+REAL = Kind("a float", ir.DoubleType())
 TRUTH = Kind("a truth value", ir.IntType(1))
 NOTHING = Kind("nothing", ir.VoidType())
 
-CALLED_WITH: dict[Kind, Any] = {LONG: ctypes.c_int64, TRUTH: ctypes.c_bool, NOTHING: None}
+CALLED_WITH: dict[Kind, Any] = {
+    LONG: ctypes.c_int64, REAL: ctypes.c_double, TRUTH: ctypes.c_bool, NOTHING: None
+}  # fmt: skip
 """How Python passes and receives values. Others cannot leave machine code."""
 
 
@@ -81,9 +84,9 @@ def array_of(dtype: np.dtype[Any], *, are_written: bool, dimensions: int = 1) ->
         UntranslatableError: Translated functions have no such elements.
     """
     is_long = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < LONG.form.width // 8)
-    if dtype.kind not in "biu":
+    if dtype.kind not in "biu" and dtype != np.float64:
         raise UntranslatableError(f"arrays of {dtype}")
-    kind = LONG if is_long else WORD if dtype.kind == "u" else TRUTH
+    kind = LONG if is_long else {"u": WORD, "f": REAL, "b": TRUTH}[dtype.kind]
     form = ir.LiteralStructType([LONG.form] * (1 + dimensions))
     name = "a written" if are_written else "an" if dimensions == 1 else "a"
     name += f" {'array' if dimensions == 1 else 'table'} of {dtype}"

@@ -214,13 +214,13 @@ def test_anything_else_is_refused_with_its_place(function, why) -> None:
     assert place in str(refused.value)
 
 
-def floats(values: npt.NDArray[np.float64]) -> int:
+def single_precision(values: npt.NDArray[np.float32]) -> int:
     return len(values)
 
 
 def test_other_elements_are_refused() -> None:
-    with pytest.raises(UntranslatableError, match="arrays of float64"):
-        translated(floats)(np.zeros(1))
+    with pytest.raises(UntranslatableError, match="arrays of float32"):
+        translated(single_precision)(np.zeros(1, np.float32))
 
 
 def test_arrays_are_known_where_numpy_names_them_by_an_alias() -> None:

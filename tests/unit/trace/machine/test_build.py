@@ -33,7 +33,7 @@ def last_above(values: npt.NDArray[np.int64], limit: int) -> int:
 
 @pytest.fixture
 def kept(monkeypatch, tmp_path) -> Path:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path))
     return tmp_path
 
 
@@ -101,7 +101,7 @@ def test_long_functions_take_fewer_passes_where_llvmlite_has_them(kept, monkeypa
     assert not asked
     monkeypatch.setattr(build, "_LONG_CHARACTERS", 0)
     monkeypatch.setattr(build, "_FEW_PASSES", ("sroa", "unheard_of"))
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kept / "other"))
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(kept / "other"))
     assert translated(last_above)(np.array([1, 3]), 0) == 1
     assert asked == [None]
 
@@ -129,13 +129,13 @@ def test_code_of_another_user_is_not_run(kept, made, monkeypatch):
 
 def test_without_a_place_every_process_compiles(made, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "file" / "below"))
     assert [translated(add)(1), translated(add)(1)] == [4, 4]
     assert made == ["add", "add"]
 
 
 def test_it_is_known_that_code_cannot_be_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "new" / "below"))
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "new" / "below"))
     assert not build.compiles_anew()
     (tmp_path / "new").write_text("")
     assert build.compiles_anew()
@@ -150,7 +150,7 @@ def test_whoever_watches_is_told_of_compiling_and_only_then(kept, monkeypatch):
 
 
 def test_a_read_only_package_keeps_its_code_in_the_users_cache(monkeypatch, tmp_path):
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("STEPSCOPE_COMPILED", raising=False)
     monkeypatch.setattr(build, "user_cache", lambda: tmp_path)
     monkeypatch.setattr(build, "__file__", str(tmp_path / "no-folder.py" / "build.py"))
     (tmp_path / "no-folder.py").write_text("")

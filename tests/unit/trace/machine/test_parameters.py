@@ -144,7 +144,7 @@ def calls_weighed(values: npt.NDArray[Number]) -> int:
 def test_code_is_compiled_anew_if_a_constant_of_a_called_function_changes(
     monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path))
     made = []
     compile_it = build._compiled
 

@@ -171,8 +171,20 @@ def calls_others(first: int) -> int:
     return len(str(first))
 
 
-def floats(first: float) -> int:
-    return int(first)
+def single_precision(first: np.float32) -> int:
+    return 1
+
+
+def truncates(first: int) -> int:
+    return int(float(first))
+
+
+def mixes_with_floats(first: int) -> float:
+    return first * 0.5
+
+
+def floors(first: int) -> float:
+    return float(first) // 2.0
 
 
 def returns_another(first: int) -> int:
@@ -192,6 +204,9 @@ def returns_another(first: int) -> int:
         (steps_by_nothing, 1, "a loop over anything but `range`"),
         (calls_others, 1, "this call"),
         (returns_another, 1, "a truth value as the result"),
+        (truncates, 1, "this call"),
+        (mixes_with_floats, 1, "Mult of a signed integer and a float"),
+        (floors, 1, "FloorDiv of a float and a float"),
     ],
 )
 def test_anything_else_is_refused_with_its_place(function, line, why) -> None:
@@ -202,5 +217,5 @@ def test_anything_else_is_refused_with_its_place(function, line, why) -> None:
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(UntranslatableError, match="float"):
-        translated(floats)(1)
+    with pytest.raises(UntranslatableError, match="float32"):
+        translated(single_precision)(1)

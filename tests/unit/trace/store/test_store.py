@@ -249,16 +249,16 @@ def in_new_process(script: str) -> str:
 def test_small_traces_never_load_the_compiler(path: Path) -> None:
     in_new_process(
         f"from stepscope.trace.load import load\nload({str(path)!r}).events.collect()\n"
-        "assert not {'numba', 'llvmlite'} & set(sys.modules)"
+        "assert 'llvmlite' not in sys.modules"
     )
 
 
-def test_large_traces_are_read_without_numba(path: Path) -> None:
+def test_large_traces_are_read_by_machine_code(path: Path) -> None:
     in_new_process(
         "from stepscope.trace.formats.chrome import format\n"
         "from stepscope.trace.load import load\nformat.COMPILED_ABOVE_BYTES = 0\n"
         f"load({str(path)!r}, store=False).events.collect()\n"
-        "assert 'llvmlite' in sys.modules and 'numba' not in sys.modules"
+        "assert 'llvmlite' in sys.modules"
     )
 
 

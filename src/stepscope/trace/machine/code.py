@@ -1,0 +1,109 @@
+"""The code of one function while it is translated: where it grows, and its variables."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import Any
+
+from llvmlite import ir
+
+from stepscope.trace.machine.ending import Ending
+from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.kinds import UntranslatableError, Value, each
+from stepscope.trace.machine.syntax import assigned_once, definition_of
+
+
+class Code:
+    """The code of one function.
+
+    Attributes:
+        function: The function.
+        form: The function in LLVM, which this fills.
+        definition: Its syntax.
+        builder: Adds instructions at the end of the present block.
+        ending: How the function ends.
+    """
+
+    def __init__(self, function: Marked, form: Any, *, is_entry: bool) -> None:
+        """Begins the code of a function.
+
+        Args:
+            function: The function.
+            form: The function in LLVM, without any code.
+            is_entry: Whether Python calls it.
+        """
+        self.function = function
+        self.form = form
+        self.definition, self._lines_before = definition_of(function.function)
+        self._fixed = assigned_once(self.definition)
+        self._values: dict[str, Value] = {}  # of what is assigned once; of others, where it is kept
+        self._first = ir.IRBuilder(form.append_basic_block("variables"))
+        self.builder = ir.IRBuilder(form.append_basic_block("body"))
+        self._start = self.builder.block
+        self.ending = Ending(function, form, is_entry=is_entry)
+
+    def finish(self) -> None:
+        """Completes the code, after all of the function has been translated."""
+        self.ending.finish()
+        self._first.branch(self._start)
+
+    def block(self, name: str) -> Any:
+        """Adds a block."""
+        return self.form.append_basic_block(name)
+
+    def go_to(self, block: Any) -> None:
+        """Ends the present block by going to another one, unless it has ended already."""
+        if not self.builder.block.is_terminated:
+            self.builder.branch(block)
+
+    def room(self, form: Any) -> Any:
+        """Returns the place of a new variable in memory."""
+        return self._first.alloca(form)
+
+    def variable(self, name: str) -> Value | None:
+        """Returns the value of a variable, or None if it has none so far."""
+        kept = self._values.get(name)
+        if kept is None or name in self._fixed:
+            return kept
+        return Value(kept.kind, each(self.builder.load, kept.code))
+
+    def set_variable(self, name: str, value: Value, place: ast.expr | None = None) -> None:
+        """Gives a variable a value.
+
+        Raises:
+            UntranslatableError: It had one of another type.
+        """
+        if name in self._fixed:
+            self._values[name] = value
+            return
+        if name not in self._values:
+            places = each(lambda code: self.room(code.type), value.code)
+            self._values[name] = Value(value.kind, places)
+        kept = self._values[name]
+        if kept.kind != value.kind:
+            raise self.refusal(place, f"{value.kind.name} for {name}, which is {kept.kind.name},")
+        each(self.builder.store, value.code, kept.code)
+
+    def found(self, expression: ast.expr) -> object:
+        """Returns what a name means in the function's module.
+
+        Raises:
+            UntranslatableError: It is no name, or it means nothing there.
+        """
+        if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
+            return getattr(self.found(expression.value), expression.attr)
+        if isinstance(expression, ast.Name):
+            for names in (self.function.function.__globals__, vars(builtins)):
+                if expression.id in names:
+                    return names[expression.id]
+        raise self.refusal(expression, "this name")
+
+    def line_of(self, place: ast.AST | None) -> int:
+        """Returns the line of its file where something stands."""
+        return self._lines_before + int(getattr(place, "lineno", 1))
+
+    def refusal(self, place: ast.AST | None, what: str) -> UntranslatableError:
+        """Returns the error that something cannot be translated."""
+        file = self.function.function.__code__.co_filename
+        return UntranslatableError(f"{file}:{self.line_of(place)}: {what} cannot be translated")

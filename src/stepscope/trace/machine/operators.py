@@ -1,0 +1,80 @@
+"""Operators of translated functions, for each type of values.
+
+Each function returns None where translated functions have no such operator for the types given.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from stepscope.trace.machine.kinds import LONG, REAL, TRUTH, WORD, Kind, Value
+
+_OF_ALL_INTEGERS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.BitAnd: "and_",
+    ast.BitOr: "or_",
+    ast.BitXor: "xor",
+    ast.LShift: "shl",
+}
+_ARITHMETIC: dict[Kind, dict[type[ast.operator], str]] = {
+    LONG: {**_OF_ALL_INTEGERS, ast.RShift: "ashr"},
+    WORD: {**_OF_ALL_INTEGERS, ast.FloorDiv: "udiv", ast.Mod: "urem", ast.RShift: "lshr"},
+    REAL: {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"},
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+
+
+def arithmetic(builder: Any, symbol: ast.operator, left: Value, right: Value) -> Value | None:
+    """Adds the instructions of an operator between two values, such as `+`."""
+    name = _ARITHMETIC.get(left.kind, {}).get(type(symbol))
+    if left.kind != right.kind or name is None:
+        return None
+    return Value(left.kind, getattr(builder, name)(left.code, right.code))
+
+
+def before(builder: Any, symbol: ast.unaryop, value: Value) -> Value | None:
+    """Adds the instructions of an operator before a number: `-` or `~`."""
+    if isinstance(symbol, ast.Invert) and value.kind in (LONG, WORD):
+        return Value(value.kind, builder.not_(value.code))
+    if isinstance(symbol, ast.USub) and value.kind is LONG:
+        return Value(LONG, builder.neg(value.code))
+    if isinstance(symbol, ast.USub) and value.kind is REAL:
+        return Value(REAL, builder.fneg(value.code))
+    return None
+
+
+def compared(builder: Any, symbol: ast.cmpop, left: Value, right: Value) -> Value | None:
+    """Adds the instructions of a comparison."""
+    name = _COMPARISONS.get(type(symbol))
+    if left.kind != right.kind or left.kind not in (LONG, WORD, REAL, TRUTH) or name is None:
+        return None
+    if left.kind is REAL:
+        # Nothing equals what is no number, and nothing is less or greater: it differs from all.
+        compare = builder.fcmp_unordered if name == "!=" else builder.fcmp_ordered
+    else:
+        compare = builder.icmp_signed if left.kind is LONG else builder.icmp_unsigned
+    return Value(TRUTH, compare(name, left.code, right.code))
+
+
+def extreme(builder: Any, of: object, arguments: list[Value]) -> Value | None:
+    """Adds the instructions of `min` or `max` of two numbers.
+
+    As in Python, it is the first one unless the second is less, or greater.
+    """
+    if len(arguments) != 2 or arguments[0].kind not in (LONG, REAL):
+        return None
+    first, second = arguments
+    is_second = compared(builder, ast.Lt() if of is min else ast.Gt(), second, first)
+    if is_second is None:
+        return None
+    return Value(first.kind, builder.select(is_second.code, second.code, first.code))
