@@ -86,3 +86,6 @@ def pytest_collection_finish() -> None:
     # Modules and tests stay: no collection of garbage has to look at them.
     gc.collect()
     gc.freeze()
+    # Large documents hold no garbage either: to look for it every 700 objects takes a quarter of
+    # the time of reading them.
+    gc.set_threshold(50_000, 20, 20)
