@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from stepscope.commands.main import main
+from stepscope.commands.entry import run
 
-sys.exit(main())
+sys.exit(run())

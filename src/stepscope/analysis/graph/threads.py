@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.arrays.search import places
 
@@ -68,11 +69,14 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     # Threads hold their events more or less in order, which these sorts make use of.
     begins, ends = (np.sort(times[is_main], kind="stable") for times in (start, end))
     others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
-    others = others[by_group_and_time(lane[others], start[others])]
-    lane, start, end = lane[others], start[others], end[others]
+    others = looked_up(others, by_group_and_time(lane[others], start[others]))
+    lane, start, end = (looked_up(column, others) for column in (lane, start, end))
     begun, ended = (places(times, start, "right") for times in (begins, ends))
     stir = np.minimum(
-        np.minimum(np.append(begins, window[1])[begun], np.append(ends, window[1])[ended]),
+        np.minimum(
+            looked_up(np.append(begins, window[1]), begun),
+            looked_up(np.append(ends, window[1]), ended),
+        ),
         window[1],
     )
     done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
