@@ -56,6 +56,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are imported and tests made: all of it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -76,3 +86,6 @@ def pytest_collection_finish() -> None:
     # Modules and tests stay: no collection of garbage has to look at them.
     gc.collect()
     gc.freeze()
+    # Large documents hold no garbage either: to look for it every 700 objects takes a quarter of
+    # the time of reading them.
+    gc.set_threshold(50_000, 20, 20)

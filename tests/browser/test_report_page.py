@@ -6,12 +6,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from tests.support.browser import browsing, chromium
+
+from stepscope.commands.main import cli
+from tests.support.browser import chromium
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import SCENARIOS
 from tests.support.step_records import step_records, write_run
-
-from stepscope.commands.main import cli
 
 READY = "() => document.documentElement.dataset.ready"
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
@@ -63,12 +63,6 @@ def files(tmp_path_factory):
     return {path.stem: path for path in folder.glob("*.html")}
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with browsing(tmp_path_factory.mktemp("profile")) as new_page:
-        yield new_page
-
-
 @pytest.fixture
 def opened(browser, files):
     """Opens a page by its name, offline; checks afterwards that it asked for nothing else."""
@@ -87,7 +81,7 @@ def opened(browser, files):
         assert found.errors == []
         outside = [one for one in found.requests if one != address]
         assert [one for one in outside if not one.startswith("data:")] == []
-        found.page.close()
+        found.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -180,7 +174,7 @@ def test_the_policy_stops_what_a_name_might_have_smuggled_in(browser, files):
     )
     assert "owned" not in found.page.title()
     assert any("Content Security Policy" in error for error in found.errors)
-    found.page.close()
+    found.close()
 
 
 def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):

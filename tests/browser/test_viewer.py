@@ -9,13 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
 import pytest
-from tests.support.allocator import Allocator
-from tests.support.browser import browsing, chromium
-from tests.support.gpu_trace import GpuTrace, us
-from tests.support.rank_jobs import rank_of_job
-from tests.support.real_traces import path_of
-from tests.support.snapshots import train
-from tests.support.viewer import serving, training, viewing
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
@@ -23,6 +16,13 @@ from stepscope.memory.opening import SnapshotRef
 from stepscope.report.units import size
 from stepscope.trace import load as loading
 from stepscope.viewer import opened
+from tests.support.allocator import Allocator
+from tests.support.browser import chromium
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.rank_jobs import rank_of_job
+from tests.support.real_traces import path_of
+from tests.support.snapshots import train
+from tests.support.viewer import serving, training, viewing
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
 CAMERA = """() => { const { start, end, width, endNs } = window.stepscope.timeline.timeline.camera;
@@ -41,12 +41,6 @@ HOSTILE = [
     "javascript:document.title='owned'",
     "\u202eevil\u0000\u001b[31m",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with browsing(tmp_path_factory.mktemp("profile")) as new_page:
-        yield new_page
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +66,7 @@ def page(browser, viewer):
     found.until(SETTLED)
     yield found
     check(found, viewer)
-    found.page.close()
+    found.close()
 
 
 def to(page, hash_):
@@ -112,7 +106,7 @@ def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, re
     place = found.page.evaluate(PLACE, "busy/0")
     assert count_pixels(found, place["y"], "colour-compute") > 20
     check(found, viewer)
-    found.page.close()
+    found.close()
 
 
 def test_without_a_graphics_processor_the_page_draws_the_same_picture_by_itself(browser, viewer):
@@ -129,7 +123,7 @@ def test_without_a_graphics_processor_the_page_draws_the_same_picture_by_itself(
         assert used == ("webgl2" if chosen else "canvas2d")
         pictures.append(found.page.locator(".surface").screenshot())
         check(found, viewer)
-        found.page.close()
+        found.close()
     assert different_pixels(browser, *pictures) < 0.01
 
 
@@ -159,7 +153,7 @@ def different_pixels(browser, one, other):
         }""",
         [base64.b64encode(shot).decode() for shot in (one, other)],
     )
-    page.page.close()
+    page.close()
     return found
 
 
@@ -235,7 +229,7 @@ def test_a_link_reproduces_the_view(browser, viewer, page):
     here, there = page.page.evaluate(CAMERA), other.page.evaluate(CAMERA)
     assert (here["start"], here["end"]) == (there["start"], there["end"])
     check(other, viewer)
-    other.page.close()
+    other.close()
 
 
 def test_a_click_shows_the_slice_and_its_links_lead_on(page, viewer):
@@ -397,7 +391,7 @@ def test_hostile_names_are_only_text(browser, tmp_path):
         assert page.page.evaluate("() => document.title").startswith("<img")
         assert page.page.evaluate(MARKUP) == 0
         check(page, client)
-        page.page.close()
+        page.close()
 
 
 def test_two_viewers_at_once(browser, viewer, page, tmp_path):
@@ -412,7 +406,7 @@ def test_two_viewers_at_once(browser, viewer, page, tmp_path):
         steps = "() => window.stepscope.context.overview.steps.length"
         assert (page.page.evaluate(steps), other.page.evaluate(steps)) == (3, 5)
         check(other, client)
-        other.page.close()
+        other.close()
 
 
 def test_a_store_that_changes_under_the_viewer_is_said_and_opened_again(
@@ -431,7 +425,7 @@ def test_a_store_that_changes_under_the_viewer_is_said_and_opened_again(
         page.when(lambda: "changed" in page.text(".banner"))
         page.page.get_by_role("button", name="Open it again").click()
         page.until("() => window.stepscope.context?.overview.steps.length === 5")
-        page.page.close()
+        page.close()
 
 
 def test_the_first_picture_of_a_large_trace_fills_in(browser, viewer, tmp_path, monkeypatch):
@@ -460,7 +454,7 @@ def test_the_first_picture_of_a_large_trace_fills_in(browser, viewer, tmp_path, 
             page.page.wait_for_timeout(300)
             pictures.append(page.page.locator(".surface").screenshot())
             check(page, client_)
-            page.page.close()
+            page.close()
     assert different_pixels(browser, *pictures) == 0
 
 
@@ -476,7 +470,7 @@ def test_two_traces_are_compared(browser, tmp_path):
             "() => document.querySelector('.waterfall') && document.querySelector('.flame-canvas')"
         )
         check(page, client)
-        page.page.close()
+        page.close()
 
 
 def test_the_work_of_both_is_compared_on_the_gpu_s_clock(browser, tmp_path):
@@ -500,7 +494,7 @@ def test_the_work_of_both_is_compared_on_the_gpu_s_clock(browser, tmp_path):
             assert window["end"] == [str(steps[-1]["end_ns"])]
         assert steps[-1]["end_ns"] - steps[0]["start_ns"] >= us(27_000)
         check(page, client)
-        page.page.close()
+        page.close()
 
 
 def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
@@ -516,7 +510,7 @@ def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
         page.page.emulate_media(color_scheme="dark")
         page.when(lambda: page.page.evaluate(drawn) != light)
         check(page, client)
-        page.page.close()
+        page.close()
 
 
 @pytest.mark.parametrize(
@@ -539,7 +533,7 @@ def test_real_traces_are_shown_without_an_error(browser, name):
             to(page, view)
             page.until("() => document.querySelector('[data-ready], [data-panel=search] h2')")
         check(page, client)
-        page.page.close()
+        page.close()
 
 
 MEMORY = "() => document.querySelector('.memory-view')?.dataset.ready"
@@ -557,7 +551,7 @@ def memory_page(browser, tmp_path):
         found.until(MEMORY_SETTLED)
         yield found, SnapshotRef(str(path)).open()
         check(found, client)
-        found.page.close()
+        found.close()
 
 
 def test_a_snapshot_is_stacked_and_a_click_tells_whose_it_is(memory_page):
@@ -680,7 +674,7 @@ def check_ranks_view(browser, client, *, blamed, cause, rank):
     origin = content.index.origin_ns
     assert query["range"] == [f"{steps['start_ns'] - origin}-{steps['end_ns'] - origin}"]
     check(found, client)
-    found.page.close()
+    found.close()
 
 
 THOUSAND_RANKS = """async () => {
@@ -727,4 +721,4 @@ def test_a_thousand_ranks_are_readable(browser, viewer):
     assert max(far) > 60
     assert max(near) <= 2
     assert found["bottom"] == found["usual"]
-    page.page.close()
+    page.close()

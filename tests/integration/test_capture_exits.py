@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.support.launching import WITHOUT_COMPILER
 from tests.support.runs import manifest_of, steps_in_trace
 from tests.support.warm_python import warm_python
 
@@ -25,7 +26,7 @@ def run_script(tmp_path, body, python=None, timeout=250):
         training = SmallTraining()
         options = dict(output_dir=sys.argv[1], wait=1, warmup=1, active=4, activities="cpu")
     """
-    script.write_text(textwrap.dedent(head) + textwrap.dedent(body))
+    script.write_text(WITHOUT_COMPILER + textwrap.dedent(head) + textwrap.dedent(body))
     return subprocess.run(
         [python or warm_python(), str(script), str(tmp_path / "out")],
         cwd=tmp_path,

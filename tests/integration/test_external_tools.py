@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
 from tests.support.guides import environment
+from tests.support.launching import WITHOUT_COMPILER
 from tests.support.warm_python import warm_python
 
 from stepscope import load, open_run
@@ -27,7 +28,9 @@ from stepscope.commands.main import main
 from stepscope.commands.report import command as report
 from stepscope.report.units import size
 
-SCRIPT = """
+SCRIPT = (
+    WITHOUT_COMPILER
+    + """
 import sys, time
 import torch
 from torch import nn
@@ -63,6 +66,7 @@ def main(seconds, steps, code):
 if __name__ == "__main__":
     main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
 """
+)
 RANKS = """
 import torch, time
 from torch import nn

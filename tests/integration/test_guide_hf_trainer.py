@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from tests.support.guides import environment, run_inline, run_script
+from tests.support.launching import WITHOUT_COMPILER
 from tests.support.runs import manifest_of, rank_directory, steps_in_trace
 
 from stepscope import open_run
@@ -135,7 +136,9 @@ needs_py_spy = pytest.mark.skipif(
     find_program("py-spy") is None or sys.platform == "darwin",
     reason="needs py-spy, and on macOS root",
 )
-PLAIN = """
+PLAIN = (
+    WITHOUT_COMPILER
+    + """
 import sys, time
 import torch
 
@@ -158,6 +161,7 @@ for _ in range(int(sys.argv[1])):
     print("step", flush=True)
 sys.exit(7)
 """
+)
 MEMORY = """
     import argparse
     import tracemalloc

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from tests.support.guides import environment
-from tests.support.launching import HEAD, QUICK, TORCHRUN, plainly, recorded
+from tests.support.launching import HEAD, QUICK, TORCHRUN, WITHOUT_COMPILER, plainly, recorded
 from tests.support.runs import steps_in_trace
 from tests.support.warm_python import warm_python
 
@@ -161,7 +161,7 @@ def test_an_uncaught_error_is_told_and_its_code_passed_on(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
     text = PLAIN.replace("steps += 1", "steps += 1; print(steps, flush=True); time.sleep(0.1)")
-    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "train.py").write_text(WITHOUT_COMPILER + text)
     command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--no-report", "--"]
     command += [sys.executable, "train.py", "0", "1", "0"]
     with subprocess.Popen(

@@ -32,6 +32,18 @@ def tell(*words):
 
 
 """
+WITHOUT_COMPILER = """
+import sys, types
+
+names = ("torch._dynamo", "torch._inductor", "torch._inductor.config")
+compiler, backend, config = (sys.modules.setdefault(one, types.ModuleType(one)) for one in names)
+compiler.disable = lambda function, *given, **named: function
+compiler.graph_break = lambda: None
+backend.config, config.triton = config, types.SimpleNamespace(cudagraphs=False)
+"""
+"""Begins scripts that need a Python of their own and compile nothing. Optimizers ask torch's
+compiler to leave them alone, and the profiler asks whether it makes graphs; to import it takes as
+long as torch does."""
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 QUICK = ("--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu")
 
