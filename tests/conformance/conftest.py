@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture(scope="package", autouse=True)
-def stores_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep stores in a directory of the tests."""
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where stores of real traces are kept, for all modules."""
+    return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stores_apart(stores: Path) -> Iterator[None]:
+    """Keep stores in a directory of the tests, while a module of this directory runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_STORES", "cache")
-        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("stores")))
+        patch.setenv("STEPSCOPE_CACHE", str(stores))
         yield

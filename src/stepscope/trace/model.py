@@ -136,13 +136,23 @@ class Trace:
         with turns_of(self).of("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
-                known.update(_read_columns(self.events, missing))
+                known.update(self._read_columns(missing))
         return pl.DataFrame([known[name] for name in names])
 
     @once_property
     def event_count(self) -> int:
         """How many rows `events` has: more by one than the number of the last event."""
         return int(self.events.select(pl.len()).collect().item())
+
+    def _read_columns(self, names: Sequence[str]) -> dict[str, pl.Series]:
+        """Reads columns of `events` by name, each in one contiguous chunk.
+
+        Long ones one after another: the pieces of one serve the next, where all at once would take
+        twice the memory, and longer.
+        """
+        if self.event_count < BESIDE_FROM_EVENTS:
+            return self.events.select(names).collect().rechunk().to_dict()
+        return {name: self.events.select(name).collect().to_series().rechunk() for name in names}
 
     @once_property
     def name_rows(self) -> pl.DataFrame:
@@ -161,7 +171,7 @@ class Trace:
         """
         names = self.name_rows
         often_read = self.columns(*_OFTEN_READ)
-        links = _read_columns(self.events, _LINKS).values()
+        links = self._read_columns(_LINKS).values()
         narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
         number = pl.int_range(pl.len(), dtype=narrow).alias("event")
         empty = {
@@ -400,15 +410,6 @@ class Trace:
         from stepscope.trace.sql.query import run_sql
 
         return run_sql(self, query)
-
-
-def _read_columns(table: pl.LazyFrame, names: Sequence[str]) -> dict[str, pl.Series]:
-    """Reads columns by name, each in one contiguous chunk.
-
-    One after another: the pieces of one serve the next, where all at once would take twice the
-    memory, and longer.
-    """
-    return {name: table.select(name).collect().to_series().rechunk() for name in names}
 
 
 def _integer(value: object) -> int | None:

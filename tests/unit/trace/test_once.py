@@ -119,6 +119,7 @@ def test_threads_read_a_column_once(trace: Trace, monkeypatch: pytest.MonkeyPatc
         read.append(frame)
         return collect(frame, *given, **options)
 
+    assert trace.event_count == 4  # known from now on
     monkeypatch.setattr(pl.LazyFrame, "collect", counting)
     together = threading.Barrier(THREADS)
 
