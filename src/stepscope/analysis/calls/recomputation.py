@@ -72,7 +72,8 @@ def may_read_arguments(trace: Trace) -> bool:
     return not _has_frames(trace)
 
 
-def _has_frames(trace: Trace) -> bool:
+@remembered
+def _has_frames(trace: Trace, _scope: Scope | None = None) -> bool:
     is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
     return bool(names_that(trace, is_frame & (pl.col("raw_category") == "python_function")).any())
 

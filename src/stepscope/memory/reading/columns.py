@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.memory.reading import stacks
 from stepscope.memory.reading.values import MISSING
 from stepscope.memory.schema import BLOCK_STATE, BLOCKS, SEGMENTS
+from stepscope.trace.arrays.nullable import nullable
 
 Array = npt.NDArray[Any]
 
@@ -45,16 +46,16 @@ def segments_table(columns: Columns, of_row: Array) -> pl.DataFrame:
         {
             "segment": np.arange(len(device), dtype=np.int32),
             "device": device,
-            "address": nullable(address),
-            "size_bytes": nullable(size),
-            "allocated_bytes": nullable(allocated),
-            "active_bytes": nullable(active),
-            "requested_bytes": nullable(requested),
-            "stream": nullable(stream),
-            "is_large": nullable(large, 2).cast(pl.Boolean),
-            "pool": nullable(pool, -1),
+            "address": known(address),
+            "size_bytes": known(size),
+            "allocated_bytes": known(allocated),
+            "active_bytes": known(active),
+            "requested_bytes": known(requested),
+            "stream": known(stream),
+            "is_large": known(large, 2).cast(pl.Boolean),
+            "pool": known(pool, -1),
             "is_expandable": pl.Series(expandable == 1),
-            "stack": nullable(of_row, stacks.NO_STACK),
+            "stack": known(of_row, stacks.NO_STACK),
         },
         schema=SEGMENTS,
     )
@@ -67,11 +68,11 @@ def blocks_table(columns: Columns, of_row: Array) -> pl.DataFrame:
         {
             "block": np.arange(len(segment), dtype=np.int64),
             "segment": segment,
-            "address": nullable(address),
+            "address": known(address),
             "size_bytes": size,
-            "requested_bytes": nullable(requested),
+            "requested_bytes": known(requested),
             "state": enum_of(state, BLOCK_STATE),
-            "stack": nullable(of_row, stacks.NO_STACK),
+            "stack": known(of_row, stacks.NO_STACK),
         },
         schema=BLOCKS,
     )
@@ -92,11 +93,9 @@ def stacks_table(of_stack: Array, of_frame: Array, count: int) -> pl.DataFrame:
     )
 
 
-def nullable(values: Array, missing: int = MISSING) -> pl.Series:
-    """A column in which one number stands for null."""
-    series = pl.Series(values)
-    absent = values == missing
-    return series.set(pl.Series(absent), None) if absent.any() else series
+def known(values: Array, missing: int = MISSING) -> pl.Series:
+    """A column of numbers, with null for the one that stands for it."""
+    return nullable(values, values != missing, "")
 
 
 def enum_of(codes: Array, kind: pl.Enum) -> pl.Series:

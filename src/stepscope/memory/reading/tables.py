@@ -18,10 +18,11 @@ import polars as pl
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import records, stacks
 from stepscope.memory.reading.columns import (
+    Array,
     Columns,
     blocks_table,
     enum_of,
-    nullable,
+    known,
     segments_table,
     stacks_table,
 )
@@ -46,8 +47,6 @@ _MOST_ANNOTATIONS = 1_000_000
 _MOST_SETTINGS = 2_000
 _WORK_PER_BYTE = 20
 _FREE_TEXT_BYTES = 64 * 1024 * 1024
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -320,7 +319,7 @@ class _Reader:
                 "frame": np.arange(len(frames), dtype=np.uint32),
                 "name": self._strings(names),
                 "filename": self._strings(filenames),
-                "line": nullable(lines),
+                "line": known(lines),
                 "more": pl.Series(more, dtype=pl.String),
             },
             schema=FRAMES,
@@ -361,13 +360,13 @@ class _Reader:
                 "event": np.arange(len(action), dtype=np.int64),
                 "device": device,
                 "action": enum_of(action, ACTION),
-                "address": nullable(np.where(is_oom | is_snapshot, MISSING, address)),
-                "size_bytes": nullable(size),
-                "stream": nullable(stream),
-                "time_ns": nullable(time),
-                "device_free_bytes": nullable(np.where(is_oom, address, MISSING)),
-                "pool": nullable(pool, -1),
-                "stack": nullable(of_row, stacks.NO_STACK),
+                "address": known(np.where(is_oom | is_snapshot, MISSING, address)),
+                "size_bytes": known(size),
+                "stream": known(stream),
+                "time_ns": known(time),
+                "device_free_bytes": known(np.where(is_oom, address, MISSING)),
+                "pool": known(pool, -1),
+                "stack": known(of_row, stacks.NO_STACK),
                 "metadata": metadata,
                 "compile_context": context,
                 "category": category,

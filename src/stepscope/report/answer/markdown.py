@@ -8,7 +8,13 @@ from typing import Any
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
 from stepscope.report.answer.columns import check_columns, selected
-from stepscope.report.answer.tables import Titled, chosen_tables, telling_numbers
+from stepscope.report.answer.tables import (
+    Titled,
+    chosen_tables,
+    telling_numbers,
+    title_of,
+    without_rows,
+)
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import markdown_text
@@ -78,16 +84,13 @@ def tables_to_markdown(
             for name, value in numbers.items()
         ]
     check_columns(chosen, columns)
-    empty = []
     for name, whole in chosen.items():
-        title = question.titles.get(name, label(name))
         if whole.is_empty():
-            empty.append(title)
             continue
         frame = selected(whole, columns)
         if not frame.columns:
             continue
-        lines += ["", f"### {title}", ""]
+        lines += ["", f"### {title_of(name, question)}", ""]
         names = frame.columns
         labels = headings(whole.columns)
         lines.append("| " + " | ".join(markdown_text(labels[c]) for c in names) + " |")
@@ -104,8 +107,9 @@ def tables_to_markdown(
         ]
         if rows and len(frame) > rows:
             lines += ["", f"and {len(frame) - rows:,} more rows"]
-    if empty:
-        lines += ["", markdown_text(f"No rows: {'; '.join(empty)}")]
+    empty = without_rows(chosen, question)
+    if empty is not None:
+        lines += ["", markdown_text(empty)]
     return lines
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.errors import UsageError
+from stepscope.report.answer.cells import label
 
 
 class Titled(Protocol):
@@ -57,6 +58,17 @@ def telling_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str
     if tables and all(table.is_empty() for table in tables.values()):
         return {name: value for name, value in known.items() if value}
     return known
+
+
+def title_of(field: str, question: Titled) -> str:
+    """The title of a table of a result."""
+    return question.titles.get(field, label(field))
+
+
+def without_rows(tables: Mapping[str, pl.DataFrame], question: Titled) -> str | None:
+    """A line that names the tables without rows; None if there are none."""
+    empty = [title_of(field, question) for field, table in tables.items() if table.is_empty()]
+    return f"No rows: {'; '.join(empty)}" if empty else None
 
 
 def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, pl.DataFrame]:

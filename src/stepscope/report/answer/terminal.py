@@ -16,7 +16,13 @@ from rich.text import Text
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
 from stepscope.report.answer.columns import asked_columns, check_columns, first_columns, fit
-from stepscope.report.answer.tables import Titled, chosen_tables, telling_numbers
+from stepscope.report.answer.tables import (
+    Titled,
+    chosen_tables,
+    telling_numbers,
+    title_of,
+    without_rows,
+)
 from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
@@ -98,11 +104,8 @@ def print_tables(
         for name, value in telling_numbers(result, chosen).items():
             console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
     check_columns(chosen, columns)
-    empty = []
     for name, frame in chosen.items():
-        title = question.titles.get(name, label(name))
         if frame.is_empty():
-            empty.append(title)
             continue
         if columns is None:
             names = first_columns(frame, question.name, name)
@@ -111,6 +114,7 @@ def print_tables(
         if not names:
             continue
         console.print()
+        title = title_of(name, question)
         console.print(Text(f"{title} ({len(frame):,})" if len(frame) > 1 else title, "bold"))
         left_out = _print_table(
             frame.head(rows) if rows else frame, names, console, origin_ns, asked=bool(columns)
@@ -122,9 +126,10 @@ def print_tables(
             remarks.append(f"{plural(left_out, 'more column')}: --columns all, or --format json")
         if remarks:
             console.print(Padding(Text("; ".join(remarks), "dim"), (0, 0, 0, 2)))
-    if empty:
+    empty = without_rows(chosen, question)
+    if empty is not None:
         console.print()
-        console.print(Text(f"No rows: {'; '.join(empty)}", "dim"))
+        console.print(Text(empty, "dim"))
 
 
 def _print_table(

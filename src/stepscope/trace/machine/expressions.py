@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from llvmlite import ir
@@ -154,11 +154,11 @@ class Expressions:
     def arithmetic(self, place: ast.AST, symbol: ast.operator, left: Value, right: Value) -> Value:
         """Returns what an operator makes of two values; see `value`."""
         value = operators.arithmetic(self._code.builder, symbol, left, right)
-        if value is None:
-            raise self._code.refusal(
-                place, f"{type(symbol).__name__} of {left.kind.name} and {right.kind.name}"
-            )
-        return value
+        return value or self._refuse(place, symbol, left, right)
+
+    def _refuse(self, place: ast.AST, symbol: ast.AST, left: Value, right: Value) -> NoReturn:
+        names = f"{left.kind.name} and {right.kind.name}"
+        raise self._code.refusal(place, f"{type(symbol).__name__} of {names}")
 
     def _unaryop_value(self, expression: ast.UnaryOp) -> Value:
         if isinstance(expression.op, ast.Not):
@@ -239,11 +239,7 @@ class Expressions:
 
     def _compared(self, place: ast.expr, symbol: ast.cmpop, left: Value, right: Value) -> Any:
         value = operators.compared(self._code.builder, symbol, left, right)
-        if value is None:
-            raise self._code.refusal(
-                place, f"{type(symbol).__name__} of {left.kind.name} and {right.kind.name}"
-            )
-        return value.code
+        return (value or self._refuse(place, symbol, left, right)).code
 
     def _call_value(self, expression: ast.Call) -> Value:
         called = self._code.found(expression.func)
