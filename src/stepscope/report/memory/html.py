@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.report.answer.cells import headings, label, shown
-from stepscope.report.answer.tables import numbers_of, tables_of
+from stepscope.report.answer.tables import numbers_of, tables_of, title_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
@@ -21,7 +21,7 @@ def write(answer: MemoryAnswer, sink: Sink, _layout: Layout) -> None:
 def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
     asked = answer.question
     tables = [
-        blocks.table(asked.titles.get(name, label(name)), frame, rows, labels=headings, shown=20)
+        blocks.table(title_of(name, asked), frame, rows, labels=headings, shown=20)
         for name, frame in tables_of(answer.result, asked).items()
     ]
     notes = blocks.items(list(answer.result.notes))

@@ -102,7 +102,7 @@ def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.questions import question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.report.answer.cells import label, shown
-    from stepscope.report.answer.tables import numbers_of, tables_of
+    from stepscope.report.answer.tables import numbers_of, tables_of, title_of
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
 
@@ -122,7 +122,7 @@ def _table(asked: Asked) -> dict[str, Any]:
             for name, value in numbers.items()
         ],
         "tables": [
-            {"name": name, "title": chosen.titles.get(name, label(name)), **for_page(frame, origin)}
+            {"name": name, "title": title_of(name, chosen), **for_page(frame, origin)}
             for name, frame in tables_of(result, chosen).items()
         ],
         "scope": describe_scope(result.scope),
