@@ -9,15 +9,15 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def real_trace_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where stores of real traces are kept, for all modules."""
     return tmp_path_factory.mktemp("stores")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stores_apart(stores: Path) -> Iterator[None]:
+def stores_apart(real_trace_stores: Path) -> Iterator[None]:
     """Keep stores in a directory of the tests, while a module of this directory runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STEPSCOPE_STORES", "cache")
-        patch.setenv("STEPSCOPE_CACHE", str(stores))
+        patch.setenv("STEPSCOPE_CACHE", str(real_trace_stores))
         yield

@@ -258,9 +258,13 @@ def test_a_commands_own_columns_and_file(tmp_path):
     frame, skipped = read_metrics(file)
     assert skipped == 0
     assert frame["process.count"].max() == 1
-    missing = stepscope("monitor", "--", "no-such-program-at-all")
+
+
+def test_a_command_that_cannot_be_started_leaves_nothing(tmp_path):
+    missing = stepscope("monitor", "--", "no-such-program-at-all", cwd=tmp_path)
     assert missing.returncode == 2
-    assert "cannot be started" in missing.stderr
+    assert "no-such-program-at-all: cannot be started" in missing.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_monitors_a_script_without_a_change_to_it(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,10 @@ def run_watched(command: WatchedCommand) -> tuple[int, Path]:
         most_bytes = parse_size(command.max_bytes)
     except ValueError as error:
         raise UsageError(f"--max-bytes={command.max_bytes}: not {error}") from None
+    words = startable(command.words)
+    # A command that cannot be started leaves no folder with metrics of nothing.
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"{words[0]}: cannot be started: no such program, or not executable")
     path = command.file or _file_of_its_own(command.output_dir)
     columns = DEFAULT_COLUMNS if command.columns is None else parse_columns(command.columns)
     job = RecordingJob(
@@ -69,7 +74,7 @@ def run_watched(command: WatchedCommand) -> tuple[int, Path]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
     with recorder.in_thread():
-        code = run_command(startable(command.words), dict(os.environ))
+        code = run_command(words, dict(os.environ))
     return code, path
 
 
