@@ -251,11 +251,12 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     start, dur = random.integers(0, 3000, size), random.integers(0, 40, size)
     rank = random.integers(0, 3, size).astype(np.int8)
     rows = np.nonzero(random.random(size) < 0.8)[0]
-    few = nest(lane, start, dur, rank, rows=rows)
+    few, all_by_few = nest(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
-    many = nest(lane, start, dur, rank, rows=rows)
+    many, all_by_many = nest(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
     for field in FIELDS:
         assert np.array_equal(getattr(few, field), getattr(many, field)), field
+        assert np.array_equal(getattr(all_by_few, field), getattr(all_by_many, field)), field
     chosen = random.random(size) < 0.3
     found = nesting.nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
     assert found.parent.dtype == np.int32
