@@ -16,7 +16,6 @@ Windows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,16 +144,6 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     excluded[OTHER_STEPS] = len(work) - int(mine.sum())
     answered = AnsweredScope(asked, covered, tuple(devices), int(mine.sum()))
     return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
-
-
-def side_by_side(
-    trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
-) -> pl.DataFrame:
-    """Columns of `events` and of `derived`, row for row."""
-    derived = trace.derived.select("event", *from_derived).collect()
-    read = [name for name in from_events if name != "event"]
-    both = pl.concat([derived, trace.columns(*read)], how="horizontal")
-    return both.select(*from_events, *from_derived)
 
 
 def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
