@@ -125,8 +125,17 @@ def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
     for (device,), rows in copies.group_by(["device"], maintain_order=True):
         beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
         alone = intervals.difference(window.spans(rows), window.spans(beside))
-        exposed[device] = alone.total_ns
+        exposed[device] = _within_steps(window, device, alone)
     return exposed
+
+
+def _within_steps(window: WindowView, device: int | None, spans: intervals.Intervals) -> int:
+    """How much lies in the device's steps: a stream may begin the first one's work before."""
+    steps = window.timeline.steps.filter(pl.col("device") == device)
+    if steps.is_empty():
+        return spans.total_ns
+    starts, lengths = steps["start_ns"].to_numpy(), steps["total_ns"].to_numpy()
+    return int(intervals.covered(spans, starts, starts + lengths).sum())
 
 
 def _largest(copies: pl.DataFrame) -> tuple[str, int, int]:
