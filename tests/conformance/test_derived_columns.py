@@ -119,9 +119,12 @@ def test_steps_divide_both_clocks(name):
         # The first step begins when the device has done what was launched before it.
         work = work_of(name)
         own = work.filter(pl.col("launch").is_not_null(), pl.col("step") == host["step"][0])
-        backlog = work.filter(
-            pl.col("launch").is_null(),
-            pl.col("start_ns") < own["start_ns"].min(),
+        first = dict(own.group_by("lane_id").agg(pl.col("start_ns").min()).rows())
+        unlinked = work.filter(pl.col("launch").is_null())
+        last = dict(unlinked.group_by("lane_id").agg(pl.col("start_ns").max()).rows())
+        drained = [lane for lane in first if lane in last and last[lane] < first[lane]]
+        backlog = unlinked.filter(
+            (pl.col("start_ns") < own["start_ns"].min()) | pl.col("lane_id").is_in(drained),
             pl.col("start_ns") + pl.col("dur_ns") <= (own["start_ns"] + own["dur_ns"]).max(),
         )
         done = (backlog["start_ns"] + backlog["dur_ns"]).to_list()
