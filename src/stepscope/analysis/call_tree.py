@@ -22,6 +22,7 @@ import polars as pl
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps, side_by_side
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -111,7 +112,7 @@ def build_call_tree(
     wanted = (
         events["category"].is_in([c.value for c in categories]) & ~is_step
     ).to_numpy() & in_steps(events["step"], asked)
-    parent = events["parent"].fill_null(-1).to_numpy()
+    parent = filled(events["parent"], -1)
     holder = nearest(parent, wanted)
     rows = np.nonzero(wanted)[0]
     row_of_event = np.full(len(events), -1, np.int64)
@@ -126,8 +127,8 @@ def build_call_tree(
     held = np.nonzero((holder >= 0) & ~wanted & in_steps(events["step"], asked))[0]
     np.add.at(self_ns, row_of_event[holder[held]], own_ns[held])
 
-    cause = members["launch"].fill_null(-1).to_numpy().copy()
-    operator = members["op"].fill_null(-1).to_numpy()
+    cause = filled(members["launch"], -1).copy()
+    operator = filled(members["op"], -1)
     cause = np.where(cause >= 0, cause, operator)
     place = np.where(cause >= 0, holder[cause], -1)
     # A launch outside the tree (nothing wanted around it) still may have a known operator.

@@ -34,6 +34,7 @@ from stepscope.analysis.calls.recomputation import EVALUATION, names_matching
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps, side_by_side
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import nearest, nearest_above
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
@@ -106,11 +107,11 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
         ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
         ["step", "parent", "forward"],
     )
-    parent = events["parent"].fill_null(-1).to_numpy()
+    parent = filled(events["parent"], -1)
     source, places = _places(trace, events, parent)
 
     # Anchors: what time is hung on. Their phase and their place are known; the rest follows.
-    forward = events["forward"].fill_null(-1).to_numpy()
+    forward = filled(events["forward"], -1)
     is_call = places.of_event >= 0
     is_backward = (forward >= 0) & ~is_call
     call_around = nearest(parent, is_call)
@@ -193,8 +194,8 @@ def _self_times(events: pl.DataFrame, rows: Int64Array) -> Int64Array:
 
 def _anchor_of_work(work: pl.DataFrame, holder: Int64Array) -> Int64Array:
     """For each piece of GPU work what it hangs on; -1: nothing."""
-    launch = work["launch"].fill_null(-1).to_numpy()
-    operator = work["op"].fill_null(-1).to_numpy()
+    launch = filled(work["launch"], -1)
+    operator = filled(work["op"], -1)
     found = np.where(launch >= 0, holder[launch], -1) if len(holder) else launch
     anchor: Int64Array = np.where((found < 0) & (operator >= 0), holder[operator], found)
     return anchor
