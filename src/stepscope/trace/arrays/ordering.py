@@ -31,16 +31,13 @@ def by_group_and_time(
     """
     place = times
     if groups is not None and len(times):
-        place = groups.astype(np.int64)
-        place -= place.min()
+        group = groups.astype(np.int64)
+        group -= group.min()
         earliest = int(times.min())
         span = int(times.max()) - earliest + 1
-        if (int(place.max()) + 1) * span >= _WIDEST:
+        if (int(group.max()) + 1) * span >= _WIDEST:
             return np.lexsort((*ties[::-1], times, groups))
-        # In place: to get the memory of further columns takes longer than the arithmetic.
-        place *= span
-        place -= earliest
-        place += times
+        place = group * np.int64(span) + (times - earliest)
     order = np.argsort(place, kind="stable")
     if not ties or not len(order):
         return order
