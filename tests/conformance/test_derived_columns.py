@@ -8,7 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.traces import KINETO, read_derived, read_tables
 
-from stepscope.trace.arrays.intervals import merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.derive import links
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.derive.told import looks_into_args

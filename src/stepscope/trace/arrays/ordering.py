@@ -74,3 +74,14 @@ def distinct_groups(groups: npt.NDArray[np.integer[Any]]) -> list[int]:
     least = int(groups.min())
     found: list[int] = (np.flatnonzero(np.bincount(groups - least)) + least).tolist()
     return found
+
+
+def numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Returns the distinct values in order, and for each value its place among them."""
+    least = int(values.min(initial=0))
+    if int(values.max(initial=0)) - least > 4 * len(values):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place.reshape(-1).astype(np.int64, copy=False)
+    # Values that are close to each other need not be sorted.
+    occurs = np.bincount(values - least) > 0
+    return np.flatnonzero(occurs) + least, (np.cumsum(occurs) - 1)[values - least]

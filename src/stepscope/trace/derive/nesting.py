@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
