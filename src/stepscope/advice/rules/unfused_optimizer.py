@@ -46,7 +46,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     updates = _updates(window)
     times = max(1, len(updates))
-    updating = _launched_in(window, updates)
+    has_zeroing = updates.total_ns < spans.total_ns
+    updating = _launched_in(window, updates) if has_zeroing else launched
     fused = updating.filter(pl.col("name").str.contains(_FUSED))
     per_time = len(updating) / times
     zeroing = (len(launched) - len(updating)) / times
@@ -74,7 +75,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
-    spans = window.spans(_ranges(window))
+    spans = window.spans(window.once(_ranges))
     updates = _updates(window)
     operators = window.main_spans(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
@@ -126,11 +127,11 @@ def _ranges(window: WindowView) -> pl.DataFrame:
 def _updates(window: WindowView) -> Intervals:
     """The same without what only zeroes the gradients."""
     is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return window.spans(_ranges(window).filter(~is_zeroing))
+    return window.spans(window.once(_ranges).filter(~is_zeroing))
 
 
 def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
-    spans = window.spans(_ranges(window))
+    spans = window.spans(window.once(_ranges))
     return spans, _launched_in(window, spans)
 
 
