@@ -84,10 +84,10 @@ def facts_of(subject: Subject) -> LoaderFacts:
     if subject.window is None:
         return LoaderFacts()
     name = pl.col("name")
-    names = subject.window.trace.names.select(
+    names = subject.window.trace.name_rows.select(
         without=name.str.contains(_ONE_PROCESS, literal=True).any(),
         with_workers=name.str.contains(_WORKERS, literal=True).any(),
-    ).collect()
+    )
     if names["with_workers"][0]:
         return LoaderFacts(has_workers=True)
     return LoaderFacts(workers=0, has_workers=False) if names["without"][0] else LoaderFacts()

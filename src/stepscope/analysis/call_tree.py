@@ -24,6 +24,7 @@ from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.derive.nesting import no_rows
 from stepscope.trace.model import Trace
@@ -120,9 +121,8 @@ def build_call_tree(
     np.add.at(self_ns, row_of_event[holder[held]], own_ns[held])
     del own_ns
 
-    cause, operator = (
-        members[link].cast(pl.Int64).fill_null(-1).to_numpy() for link in ("launch", "op")
-    )
+    cause = filled(members["launch"], -1)
+    operator = filled(members["op"], -1)
     cause = np.where(cause >= 0, cause, operator)
     place = np.where(cause >= 0, holder[cause], -1)
     # A launch outside the tree (nothing wanted around it) still may have a known operator.

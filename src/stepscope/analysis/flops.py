@@ -192,7 +192,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         peak_flops_per_s=peak,
         device_names=names,
         work=pl.DataFrame({"event": members["event"], "row": owner})
-        .join(calls.select("row", "name", "dims", "type"), on="row", maintain_order="left")
+        .join(calls["row", "name", "dims", "type"], on="row", maintain_order="left")
         .drop("row"),
         notes=(*work.notes, *notes),
     )
@@ -221,7 +221,7 @@ def _with_measures(
         device=pl.Series(device[row]),
         busy_ns=pl.Series(np.where(device[row] >= 0, busy[row], 0)),
         host_ns=pl.Series(forest.dur_ns[row]),
-        step=forest.rows["step"].gather(row),
+        step=forest.rows["step"][row],
         again=pl.Series(again[row]),
         tf32=pl.Series(uses_tf32[row]),
         type=pl.when(float8).then(pl.lit("float8")).otherwise(plain),
@@ -246,7 +246,7 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
     )
     limits = [
         (device, type_name, known.peak(type_name or ""), known.memory_gb_per_s * 1e9)
-        for device, type_name in grouped.select("device", "type").unique().iter_rows()
+        for device, type_name in grouped["device", "type"].unique().iter_rows()
         if device is not None and (known := peaks.get(device)) is not None
     ]
     limit = pl.DataFrame(
@@ -365,7 +365,7 @@ def _remarks(
     """What the peaks are of, and what a reader must know."""
     names: list[str] = []
     notes: list[str] = []
-    recorded = dict(trace.devices.select("device", "name").iter_rows())
+    recorded = dict(trace.devices["device", "name"].iter_rows())
     for device in work.answered.devices:
         known = peaks.get(device)
         if known is None:

@@ -36,6 +36,7 @@ from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import nearest_above, nearest_of
 from stepscope.trace.derive.nesting import RowNumbers, clock_resolution_ns, nest
 from stepscope.trace.model import Trace
@@ -113,7 +114,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     place[places.events] = places.of_event
     phase = np.zeros(len(parent), np.int8)
     phase[places.events[places.in_backward]] = 2
-    forward = trace.derived_numbers("forward").fill_null(-1).to_numpy()
+    forward = filled(trace.derived_numbers("forward"), -1)
     backward = np.nonzero((forward >= 0) & ~is_call)[0]
     origin = nearest_of(parent, forward[backward].astype(np.int64), is_call)
     place[backward] = np.where(origin >= 0, place[origin], NOWHERE)
@@ -197,12 +198,9 @@ def _in_steps(trace: Trace, asked: Scope, rows: Int64Array) -> BoolArray:
 
 def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:
     """For each piece of GPU work what it hangs on; -1: nothing."""
-    launch, operator = (
-        work[link].cast(pl.Int64).fill_null(-1).to_numpy() for link in ("launch", "op")
-    )
-    found = nearest_of(parent, launch, anchored)
+    found = nearest_of(parent, filled(work["launch"], -1), anchored)
     rest = np.nonzero(found < 0)[0]
-    found[rest] = nearest_of(parent, operator[rest], anchored)
+    found[rest] = nearest_of(parent, filled(work["op"], -1)[rest], anchored)
     return found
 
 

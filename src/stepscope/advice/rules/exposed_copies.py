@@ -57,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or not window.has_gpu:
         return []
     copies = window.work.filter(pl.col("kind") == "memcpy").join(
-        pageable_copies(window).select("event"), on="event", how="anti"
+        pageable_copies(window)[["event"]], on="event", how="anti"
     )
     exposed_ns = sum(_exposed(window, copies).values())
     share = exposed_ns / max(1, window.timeline.total_ns)
@@ -129,9 +129,9 @@ def _operator(window: WindowView, copies: pl.DataFrame) -> str:
 def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
     """Per device the time in which some copies run and nothing else does."""
     is_copy = window.nodes(copies)[window.work["node"].to_numpy()]
-    others = window.work.select("device", "start_ns", "end_ns").filter(pl.Series(~is_copy))
+    others = window.work["device", "start_ns", "end_ns"].filter(pl.Series(~is_copy))
     exposed = {}
-    for (device,), rows in copies.group_by(["device"], maintain_order=True):
+    for (device,), rows in copies.partition_by("device", as_dict=True).items():
         beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
         alone = intervals.difference(window.spans(rows), window.spans(beside))
         exposed[device] = _within_steps(window, device, alone)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated import unannotated_steps
@@ -116,11 +117,9 @@ def _marks(tables: Tables) -> pl.DataFrame:
         ).drop_nulls()
         if numbers.is_empty():
             continue
-        marks = (
-            tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))
-            .select("event", "name_id", "lane_id", "start_ns", "dur_ns")
-            .join(numbers, on="name_id")
-        )
+        marks = tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))[
+            "event", "name_id", "lane_id", "start_ns", "dur_ns"
+        ].join(numbers, on="name_id")
         if not marks.is_empty():
             return marks
     return pl.DataFrame()
@@ -147,9 +146,7 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
 
 def step_names(tables: Tables) -> npt.NDArray[np.bool_]:
     """For each name, whether it annotates a step."""
-    found: npt.NDArray[np.bool_] = (
-        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
-    )
+    found: npt.NDArray[np.bool_] = filled(tables.names["group"] == "profiler_step", value=False)
     return found
 
 
@@ -228,11 +225,11 @@ def device_steps(
         host: The result of `host_steps`.
     """
     rows = np.flatnonzero(is_work)
-    work = events.select("device", "lane_id", "start_ns", "dur_ns")[rows]
-    has_device = work["device"].is_not_null()
-    if not has_device.all():
+    work = events["device", "lane_id", "start_ns", "dur_ns"][rows]
+    if work["device"].has_nulls():
+        has_device = work["device"].is_not_null()
         work, rows = work.filter(has_device), rows[has_device.to_numpy()]
-    devices = work["device"].unique().sort().to_list()
+    devices = distinct(work["device"]).tolist()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
     launch_step = launch_step[rows]
