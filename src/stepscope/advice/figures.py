@@ -5,6 +5,8 @@ from __future__ import annotations
 from stepscope.run.figures import significant
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_SLOW = 0.1
+"""Bandwidths below this, in GB/s, are told in MB/s."""
 
 
 def in_binary_unit(count_bytes: float) -> tuple[float, str]:
@@ -20,3 +22,10 @@ def binary_size(count_bytes: float) -> str:
     """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
     number, unit = in_binary_unit(count_bytes)
     return f"{significant(number)} {unit}"
+
+
+def speed(gigabytes_per_second: float) -> str:
+    """A bandwidth in decimal units: 27.7 GB/s, and 16.2 MB/s instead of 0.0162 GB/s."""
+    if gigabytes_per_second < _SLOW:
+        return f"{significant(gigabytes_per_second * 1000)} MB/s"
+    return f"{significant(gigabytes_per_second)} GB/s"

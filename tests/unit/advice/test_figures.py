@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.advice.figures import binary_size, significant
+from stepscope.advice.figures import binary_size, significant, speed
 from stepscope.advice.finding import short
 from stepscope.report import units
 from stepscope.run.figures import percent
@@ -49,6 +49,14 @@ def test_no_figure_is_in_scientific_notation(number):
 def test_the_reports_own_figures_have_separators_from_a_thousand_on():
     assert units.value(1710.4, "factor") == "1,710×"
     assert units.size(1710 << 40) == "1,710 TiB"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(27.71, "27.7 GB/s"), (0.1, "0.1 GB/s"), (0.0162, "16.2 MB/s"), (0.000917, "0.917 MB/s")],
+)
+def test_slow_links_have_the_smaller_unit(number, text):
+    assert speed(number) == text
 
 
 def test_of_a_long_kernels_name_what_tells_it_from_others_stays():

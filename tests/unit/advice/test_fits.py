@@ -100,6 +100,27 @@ def test_a_step_of_copies_is_never_said_to_have_nothing_that_stands_out(judge):
     assert "nothing stands out" not in diagnosis.verdict
 
 
+def test_kernels_that_zero_gradients_are_no_half_of_an_optimizer_step(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t, 2)
+        with t.annotate("Optimizer.step#SGD.step"):
+            for _ in range(90):
+                t.op("aten::add_", before=us(20)).launch("add", us(4))
+        with t.annotate("Optimizer.zero_grad#SGD.zero_grad"):
+            for _ in range(30):
+                t.op("aten::zero_", before=us(20)).launch("fill", us(2))
+
+    t = GpuTrace(memory_bytes=80 << 30)
+    t.memory(55 << 30)
+    for number in range(6):
+        with t.step():
+            body(t, number)
+    t.sync()
+    finding = one(judge(t), "unfused-optimizer")
+    assert finding.title == "the optimizer launches 90 kernels per step"
+    assert seen(finding)["and to zero the gradients"] == 30
+
+
 def test_a_saving_from_copies_says_how_many_have_no_launch(judge):
     def body(t: GpuTrace, _step: int) -> None:
         for _ in range(8):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.advice.collectives import undisturbed
-from stepscope.advice.figures import binary_size
+from stepscope.advice.figures import binary_size, speed
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -26,7 +26,7 @@ from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import percent, significant
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-communication"
@@ -87,9 +87,7 @@ def _bandwidth(most: dict[str, Any] | None) -> tuple[Evidence, ...]:
     return (
         Evidence("most exposed", f"{most['kind']} of {binary_size(most['message_bytes'])}", "text"),
         Evidence("between ranks", most["group_size"], "count"),
-        Evidence(
-            "its bus bandwidth", f"{significant(most['bus_bandwidth_gb_per_s'])} GB/s", "text"
-        ),
+        Evidence("its bus bandwidth", speed(most["bus_bandwidth_gb_per_s"]), "text"),
     )
 
 

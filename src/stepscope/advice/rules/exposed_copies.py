@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.figures import speed
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.run.figures import percent, significant
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-copies"
@@ -72,7 +73,7 @@ def find(subject: Subject) -> list[Finding]:
     if bytes_moved and copying_ns:
         evidence += [
             Evidence("which move, per step", window.per_step(bytes_moved), "bytes"),
-            Evidence("at", f"{significant(bytes_moved / copying_ns)} GB/s", "text"),
+            Evidence("at", speed(bytes_moved / copying_ns), "text"),
         ]
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
     if launched_by:

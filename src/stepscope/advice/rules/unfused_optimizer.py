@@ -1,8 +1,9 @@
 """Unfused optimizer: the optimizer updates parameters one by one, with many launches.
 
 Measured as the pieces of GPU work launched within `Optimizer.step` per optimizer step, where
-neither foreach nor fused operators do it. The saving assumes that the fused optimizer takes a
-tenth of the host's time and half of the device's.
+neither foreach nor fused operators do it. What zeroes the gradients is told apart, and part of the
+times. The saving assumes that the fused optimizer takes a tenth of the host's time and half of the
+device's.
 
 Without a GPU, the operators within `Optimizer.step` are counted instead. There, a fused optimizer
 makes one pass over each tensor where the other makes one per operator: the saving assumes that it
@@ -43,10 +44,14 @@ def find(subject: Subject) -> list[Finding]:
     spans, launched = optimizer_of(window)
     if launched.is_empty():
         return []
-    times = len(spans)
-    fused = launched.filter(pl.col("name").str.contains(_FUSED))
-    per_time = len(launched) / max(1, times)
-    few_fused = len(fused) * 2 < len(launched)
+    updates = _updates(window)
+    times = max(1, len(updates))
+    has_zeroing = updates.total_ns < spans.total_ns
+    updating = _launched_in(window, updates) if has_zeroing else launched
+    fused = updating.filter(pl.col("name").str.contains(_FUSED))
+    per_time = len(updating) / times
+    zeroing = (len(launched) - len(updating)) / times
+    few_fused = len(fused) * 2 < len(updating)
     if per_time < subject.thresholds.optimizer_kernels or not few_fused:
         return []
     changes = unchanged(window.graph).scale_host(spans, 0.1).scale_work(window.nodes(launched), 0.5)
@@ -59,6 +64,7 @@ def find(subject: Subject) -> list[Finding]:
         assumption="fused, it takes a tenth of the host's time and half of the device's",
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
+            *([Evidence("and to zero the gradients", zeroing, "count")] if zeroing else []),
             Evidence("host time in it per step", window.per_step(spans.total_ns), "ns"),
             Evidence(
                 "device time per step", window.per_device_step(int(launched["dur_ns"].sum())), "ns"
@@ -69,13 +75,14 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
-    spans = window.spans(_ranges(window))
+    spans = window.spans(window.once(_ranges))
+    updates = _updates(window)
     operators = window.main_spans(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
     )
-    within = intervals.contains(spans, operators["start_ns"].to_numpy())
+    within = intervals.contains(updates, operators["start_ns"].to_numpy())
     names = window.names_of(operators.filter(pl.Series(within, dtype=pl.Boolean))["event"])
-    times = max(1, len(spans))
+    times = max(1, len(updates))
     # Of an operator that consists of others, only the outermost is the optimizer's own call; the
     # difference does not matter for a count that is compared with a few dozen.
     per_time = len(names) / times
@@ -117,15 +124,26 @@ def _ranges(window: WindowView) -> pl.DataFrame:
     )
 
 
+def _updates(window: WindowView) -> Intervals:
+    """The same without what only zeroes the gradients."""
+    is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
+    return window.spans(window.once(_ranges).filter(~is_zeroing))
+
+
 def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
-    spans = window.spans(_ranges(window))
+    spans = window.spans(window.once(_ranges))
+    return spans, _launched_in(window, spans)
+
+
+def _launched_in(window: WindowView, spans: Intervals) -> pl.DataFrame:
+    """The GPU work launched in some moments of the host."""
     work = window.work
     if not len(spans):
-        return spans, work.clear()
+        return work.clear()
     calls = window.calls
     within = intervals.contains(spans, calls["start_ns"].to_numpy())
     # A place of its own, which nothing is, for work without a known launch.
     unknown = window.trace.event_count
     launches = are_among(calls["event"].filter(pl.Series(within)), unknown + 1)
     launched = launches[filled(work["launch"], unknown)]
-    return spans, work.filter(pl.Series(launched))
+    return work.filter(pl.Series(launched))
