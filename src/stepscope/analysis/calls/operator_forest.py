@@ -17,7 +17,8 @@ import polars as pl
 from stepscope.analysis.selection.names import events_named, is_step
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest

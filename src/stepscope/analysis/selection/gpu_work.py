@@ -16,7 +16,6 @@ Windows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +24,7 @@ import polars as pl
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run.step_numbers import steps_in_words
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import by_group_and_time
@@ -149,16 +149,6 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
 
 
-def side_by_side(
-    trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
-) -> pl.DataFrame:
-    """Columns of `events` and of `derived`, row for row."""
-    derived = trace.derived.select("event", *from_derived).collect()
-    read = [name for name in from_events if name != "event"]
-    both = pl.concat([derived, trace.columns(*read)], how="horizontal")
-    return both.select(*from_events, *from_derived)
-
-
 def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     """For each event whether its step is one that the scope asks for."""
     if scope.steps is None:
@@ -184,7 +174,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
         return tuple(known)
     missing = sorted(set(asked.steps) - set(known))
     if missing:
-        have = f"it has {_ranges(known)}" if known else "it has no steps"
+        have = f"it has {steps_in_words(sorted(set(known)))}" if known else "it has no steps"
         raise UsageError(f"{trace.path}: no step {', '.join(map(str, missing))}: {have}")
     return tuple(step for step in known if step in set(asked.steps))
 
@@ -275,11 +265,3 @@ def _whole(work: pl.DataFrame) -> pl.DataFrame:
         .with_columns(step=pl.lit(None, pl.Int32))
         .select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
     )
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Numbers as a person writes them: 3-5, 9."""
-    values = np.unique(np.asarray(numbers, np.int64))
-    breaks = np.nonzero(np.diff(values) != 1)[0] + 1
-    runs = np.split(values, breaks)
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
