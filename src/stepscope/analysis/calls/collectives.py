@@ -91,9 +91,10 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     found = work.filter(work["kind"] == "communication")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    if len(found) == len(_said_of_work(trace)):
+    known = _said_of_work(trace)
+    if len(found) == len(known):
         return _of_all_work(trace)
-    return _with_sizes(_said_of_work(trace).join(found[["event"]], on="event", how="semi"))
+    return _with_sizes(known.filter(known["event"].is_in(found["event"].implode())))
 
 
 @remembered
