@@ -8,7 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.traces import KINETO, read_derived, read_tables
 
-from stepscope.trace.arrays.intervals import merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.derive import links
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.derive.told import looks_into_args
@@ -119,9 +119,12 @@ def test_steps_divide_both_clocks(name):
         # The first step begins when the device has done what was launched before it.
         work = work_of(name)
         own = work.filter(pl.col("launch").is_not_null(), pl.col("step") == host["step"][0])
-        backlog = work.filter(
-            pl.col("launch").is_null(),
-            pl.col("start_ns") < own["start_ns"].min(),
+        first = dict(own.group_by("lane_id").agg(pl.col("start_ns").min()).rows())
+        unlinked = work.filter(pl.col("launch").is_null())
+        last = dict(unlinked.group_by("lane_id").agg(pl.col("start_ns").max()).rows())
+        drained = [lane for lane in first if lane in last and last[lane] < first[lane]]
+        backlog = unlinked.filter(
+            (pl.col("start_ns") < own["start_ns"].min()) | pl.col("lane_id").is_in(drained),
             pl.col("start_ns") + pl.col("dur_ns") <= (own["start_ns"] + own["dur_ns"]).max(),
         )
         done = (backlog["start_ns"] + backlog["dur_ns"]).to_list()

@@ -134,6 +134,11 @@ def check_diagnosis(diagnosis: Diagnosis) -> None:
             if finding.saving_ns is not None and finding.predicted_step_ns is not None:
                 assert 0 <= finding.saving_ns <= step_ns
                 assert finding.saving_ns + finding.predicted_step_ns == step_ns
+            if finding.id == "exposed-copies" and rank.recorded_partition is not None:
+                window = rank.recorded_partition
+                # Those from pageable memory are another finding's.
+                exposed_ns = window.of("exposed copies") / max(1, window.steps)
+                assert finding.evidence[0].value <= exposed_ns + 1
         assert (rank.together_ns is None) == (not savings)
         if rank.together_ns is not None:
             assert max(savings) <= rank.together_ns <= min(step_ns, sum(savings))

@@ -14,9 +14,18 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.trace.arrays.intervals import Int64Array
 
-_OUTLIER = (
-    *("node", "event", "step", "kind", "dur_ns", "expected_ns", "expected_from", "times", "cause"),
-)
+_OUTLIER: dict[str, pl.DataType | type[pl.DataType]] = {
+    "node": pl.Int64,
+    "event": pl.Int64,
+    "step": pl.Int64,  # an index
+    "kind": pl.String,
+    "dur_ns": pl.Int64,
+    "expected_ns": pl.Int64,
+    "expected_from": pl.String,
+    "times": pl.Float64,
+    "cause": pl.String,  # null: not known
+}
+_SAID_OF_SIZES = list(_OUTLIER)[3:]
 _SAME_PLACE = "the same place in the other steps"
 
 
@@ -30,7 +39,7 @@ def collectives(window: WindowView) -> pl.DataFrame:
 
 def _collectives(window: WindowView) -> pl.DataFrame:
     found = with_peers(analyse_communication(window.trace, window.scope).collectives)
-    nodes = window.work.select("event", "node", "step")
+    nodes = window.work["event", "node", "step"]
     return found.drop("step").join(nodes, on="event", maintain_order="left")
 
 
@@ -40,6 +49,10 @@ def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     Columns: node, event, step (index), kind, dur_ns, expected_ns, expected_from, times, cause
     (null: not known).
     """
+    return window.once(_outliers, limits)
+
+
+def _outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     return pl.concat([_by_size(window, limits), _by_place(window, limits)])
 
 
@@ -67,11 +80,12 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         baseline=window.baseline,
         factor=limits.abnormal_collective_factor,
     )
-    found = report.table.select("event", *_OUTLIER[3:])
+    if report.table.is_empty():
+        return pl.DataFrame(schema=_OUTLIER)
     return (
-        window.work.select("event", "node", "step")
-        .join(found, on="event", maintain_order="left")
-        .select(_OUTLIER)
+        window.work["event", "node", "step"]
+        .join(report.table[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
+        .select(list(_OUTLIER))
     )
 
 
@@ -80,6 +94,8 @@ def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     rows = collectives(window).filter(
         pl.col("message_bytes").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
     )
+    if rows.is_empty():
+        return pl.DataFrame(schema=_OUTLIER)
     expected = pl.col("median_ns").round().cast(pl.Int64)
     return (
         rows.with_columns(
@@ -89,7 +105,7 @@ def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
             cause=pl.lit(None, pl.String),
         )
         .filter(pl.col("times") >= limits.abnormal_collective_factor)
-        .select(_OUTLIER)
+        .select(list(_OUTLIER))
     )
 
 

@@ -4,7 +4,7 @@ Let a step take C without its wait for input, and S with it. A loader without wo
 in S - C, so k workers make one every (S - C) / k. A loader with w workers that cannot keep up makes
 a batch every S, so each worker takes w S for one, and k workers make one every w S / k. The step
 then takes the longer of that and C. One worker more than needed evens out what varies between
-batches.
+batches, where there is a CPU for it.
 
 Work that uses a CPU cannot use more of them than there are: then the training thread keeps one, and
 the workers get the others. Work that waits, for a disk or a network, is not bound by them.
@@ -84,10 +84,10 @@ def facts_of(subject: Subject) -> LoaderFacts:
     if subject.window is None:
         return LoaderFacts()
     name = pl.col("name")
-    names = subject.window.trace.names.select(
+    names = subject.window.trace.name_rows.select(
         without=name.str.contains(_ONE_PROCESS, literal=True).any(),
         with_workers=name.str.contains(_WORKERS, literal=True).any(),
-    ).collect()
+    )
     if names["with_workers"][0]:
         return LoaderFacts(has_workers=True)
     return LoaderFacts(workers=0, has_workers=False) if names["without"][0] else LoaderFacts()
@@ -106,7 +106,8 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         return _unknown_number(step_ns, compute_ns)
     now = facts.workers or 0
     work_ns = now * step_ns if now else waited_ns
-    needed = max(now, math.ceil(work_ns / compute_ns)) + 1
+    least = max(now, math.ceil(work_ns / compute_ns))
+    needed = least + 1
     most = None
     if facts.cpus is not None and facts.burns_cpu is not False:
         most = max(1, facts.cpus - 1, now)
@@ -126,7 +127,8 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     if workers == 1:
         assumption = assumption.replace("and take no", "and takes no")
     alone_ns = None
-    if workers < needed:
+    keep_up = workers >= least
+    if not keep_up:
         alone_ns = max(compute_ns, round(work_ns / workers))
         assumption = f"batches cost so much less that {_workers(workers)} can keep up"
     if now:
@@ -139,13 +141,13 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     reason = ""
     if facts.burns_cpu is False:
         reason = " Loading mostly waits, so there may be more workers than CPUs."
-    elif workers < needed:
+    elif not keep_up:
         reason = (
             f" To keep up it would take {needed}, but there are only {_cpus(facts)}, and the "
             "training needs one."
         )
-    more = f" Also {_CHEAPER}." if workers < needed else f" If that is not enough, {_CHEAPER}."
-    storage = f" {_storage(facts)}" if workers < needed and _storage(facts) else ""
+    more = f" If that is not enough, {_CHEAPER}." if keep_up else f" Also {_CHEAPER}."
+    storage = f" {_storage(facts)}" if not keep_up and _storage(facts) else ""
     return LoaderAdvice(workers, alone_ns, assumption, f"{do}.{reason}{more}{storage}")
 
 

@@ -237,7 +237,7 @@ def _judge_window(
         trouble.notes.append(str(error))
         return None
     wrong = trace.all_problems
-    problems = tuple(wrong.select("problem", "count", "message").iter_rows())
+    problems = tuple(wrong["problem", "count", "message"].iter_rows())
     trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
     trouble.notes.extend(view.steady.notes)
     trouble.notes.extend(view.graph.notes)

@@ -1,8 +1,9 @@
 """The ranks of a run compared: who waits for whom, and what is each one's own time.
 
 Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
-all ranks recorded. What a rank waits in a collective is the latest arrival less its own; its own
-time is its step less these waits, so that the rank with the most of it sets the pace.
+all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
+longer than its kernel where ranks may leave before all have come. Its own time is its step less
+these waits, so that the rank with the most of it sets the pace.
 """
 
 from __future__ import annotations

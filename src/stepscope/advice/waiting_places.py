@@ -10,6 +10,7 @@ from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 
 _MOST = 3
+_LEAST = 0.01  # of the wait at all places
 
 
 def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
@@ -38,8 +39,10 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
             strict=True,
         )
     ]
+    least_ns = _LEAST * sum(wait for wait, _, _ in waits)
     return [
         f"{place} ({significant(count / window.steps)}× per step, "
         f"{duration(total_ns / window.steps)})"
         for total_ns, place, count in sorted(waits, key=lambda wait: (-wait[0], wait[1]))[:_MOST]
+        if total_ns >= least_ns
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -50,10 +50,15 @@ class WindowView:
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
 
-    def once(self, question: Callable[[WindowView], Answer]) -> Answer:
-        """The result of a pure function of this window, cached because several rules need it."""
-        known: dict[Callable[[WindowView], Any], Any] = self.__dict__.setdefault("_answers", {})
-        return turns_of(self).find(known, question, lambda: question(self))
+    def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
+        """The result of a pure function of this window, cached because several rules need it.
+
+        Args:
+            question: The function.
+            about: What it is given besides the window.
+        """
+        known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
+        return turns_of(self).find(known, (question, *about), lambda: question(self, *about))
 
     @once_property
     def graph(self) -> StepGraph:

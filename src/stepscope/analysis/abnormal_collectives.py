@@ -32,6 +32,7 @@ from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import gathered
 from stepscope.trace.model import Trace
 
 FACTOR = 5.0
@@ -212,9 +213,11 @@ def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
 
 def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
     """Add what the device's memory did at the time, and the cause as far as it shows."""
+    if abnormal.is_empty():
+        return pl.DataFrame(schema=ABNORMAL)
     starts = trace.columns("start_ns").to_series()
     launch = pl.select(
-        pl.coalesce(starts.gather(abnormal["launch"]), abnormal["start_ns"])
+        pl.coalesce(gathered(starts, abnormal["launch"]), abnormal["start_ns"])
     ).to_series()
     first = launch.to_numpy()
     last = (abnormal["start_ns"] + abnormal["dur_ns"]).to_numpy()
@@ -258,16 +261,14 @@ def _memory_within(
     trace: Trace, devices: pl.Series, first: Int64Array, last: Int64Array
 ) -> tuple[pl.Series, pl.Series]:
     """Highest allocated and reserved of each window, its last record before included."""
-    none = pl.Series([None] * len(devices), dtype=pl.Int64)
-    if not len(devices):
-        return none, none
     records = (
         memory_events(trace).filter(pl.col("kind") == "gpu").sort("time_ns", maintain_order=True)
     )
+    of_devices = records.partition_by("device", as_dict=True)
     allocated: list[int | None] = []
     reserved: list[int | None] = []
     for device, start, end in zip(devices.to_list(), first, last, strict=True):
-        mine = records.filter(pl.col("device") == device)
+        mine = of_devices.get((device,), records.clear())
         times = mine["time_ns"].to_numpy()
         low = max(int(np.searchsorted(times, start, side="right")) - 1, 0)
         within = mine[low : int(np.searchsorted(times, end, side="right"))]

@@ -19,10 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.gpu_work import gpu_work, in_steps, side_by_side
+from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
+from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import depths, nearest
+from stepscope.trace.derive.nesting import no_rows
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -97,37 +101,28 @@ def build_call_tree(
     """
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
-    events = side_by_side(
-        trace,
-        ["event", "name_id", "category", "lane_id", "dur_ns"],
-        ["step", "parent", "depth", "self_ns"],
-    )
-    is_step = events["name_id"].is_in(
-        trace.names.filter(pl.col("group") == "profiler_step")
-        .select("name_id")
-        .collect()["name_id"]
-        .implode()
-    )
-    wanted = (
-        events["category"].is_in([c.value for c in categories]) & ~is_step
-    ).to_numpy() & in_steps(events["step"], asked)
-    parent = events["parent"].fill_null(-1).to_numpy()
+    events = trace.columns("name_id", "lane_id", "dur_ns")
+    name_id = events["name_id"].to_numpy()
+    is_counted = _in_steps(trace, asked)
+    wanted = _names_in_tree(trace, categories)[name_id] & is_counted
+    parent = parents_of_events(trace)
     holder = nearest(parent, wanted)
     rows = np.nonzero(wanted)[0]
-    row_of_event = np.full(len(events), -1, np.int64)
+    row_of_event = no_rows(len(parent))
     row_of_event[rows] = np.arange(len(rows))
     above = parent[rows]
     holder_above = np.where(above >= 0, holder[above], -1)
-    row_parent = np.where(holder_above >= 0, row_of_event[holder_above], -1)
+    row_parent = np.where(holder_above >= 0, row_of_event[holder_above], -1).astype(np.int64)
 
     # Self time of what is passed over counts for the event that holds it.
-    own_ns = events["self_ns"].to_numpy()
+    own_ns = trace.derived.select("self_ns").collect()["self_ns"].to_numpy()
     self_ns = own_ns[rows]
-    held = np.nonzero((holder >= 0) & ~wanted & in_steps(events["step"], asked))[0]
+    held = np.nonzero((holder >= 0) & ~wanted & is_counted)[0]
     np.add.at(self_ns, row_of_event[holder[held]], own_ns[held])
+    del own_ns
 
-    cause = members["launch"].fill_null(-1).to_numpy().copy()
-    operator = members["op"].fill_null(-1).to_numpy()
+    cause = filled(members["launch"], -1)
+    operator = filled(members["op"], -1)
     cause = np.where(cause >= 0, cause, operator)
     place = np.where(cause >= 0, holder[cause], -1)
     # A launch outside the tree (nothing wanted around it) still may have a known operator.
@@ -138,9 +133,10 @@ def build_call_tree(
     kernels = np.zeros(len(rows), np.int64)
     np.add.at(device_ns, row_of_event[place[known]], duration[known])
     np.add.at(kernels, row_of_event[place[known]], 1)
+    del holder, row_of_event, wanted
 
     lane_id = None if merge_threads else events["lane_id"].to_numpy()[rows]
-    paths = _number_paths(row_parent, events["name_id"].to_numpy()[rows], lane_id)
+    paths = _number_paths(row_parent, name_id[rows], lane_id)
     values = {
         "host_total_ns": events["dur_ns"].to_numpy()[rows],
         "host_self_ns": self_ns,
@@ -155,6 +151,19 @@ def build_call_tree(
         int(duration[~known].sum()),
         work.notes,
     )
+
+
+def _names_in_tree(trace: Trace, categories: tuple[Category, ...]) -> BoolArray:
+    """For each name whether its events become nodes: steps do not."""
+    is_step = (pl.col("group") == "profiler_step").fill_null(value=False)
+    return names_that(trace, pl.col("category").is_in([one.value for one in categories]) & ~is_step)
+
+
+def _in_steps(trace: Trace, asked: Scope) -> BoolArray:
+    """For each event whether its step is one that the scope asks for."""
+    if asked.steps is None:
+        return np.ones(trace.event_count, np.bool_)
+    return in_steps(trace.derived.select("step").collect()["step"], asked)
 
 
 @dataclass(frozen=True, eq=False)

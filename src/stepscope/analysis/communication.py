@@ -35,6 +35,7 @@ from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -119,7 +120,7 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
     overlapped = np.zeros(len(collectives), np.int64)
     rows = []
     for device in work.answered.devices:
-        mine = (collectives["device"] == device).fill_null(value=False).to_numpy()
+        mine = filled(collectives["device"] == device, value=False)
         own = collectives.filter(pl.Series(mine))
         start = own["start_ns"].to_numpy()
         end = start + own["dur_ns"].to_numpy()

@@ -234,7 +234,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     if not any(peaks.values()):
         return None
     streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
-    elementwise = rows.select("op", "device", "dur_ns", "group").filter(
+    elementwise = rows["op", "device", "dur_ns", "group"].filter(
         pl.col("group") == "elementwise", pl.col("op").is_not_null()
     )
     name_id = trace.columns("name_id")["name_id"].to_numpy()

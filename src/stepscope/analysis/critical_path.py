@@ -291,7 +291,7 @@ def _segment_table(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(_names(graph), dtype=pl.String).gather(cause),
+            "cause": pl.Series(_names(graph), dtype=pl.String)[cause],
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }
@@ -306,7 +306,7 @@ def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
     return (
         on_path.select(
             "cause",
-            name_id=name_id.gather(on_path["event"]),
+            name_id=name_id[on_path["event"]],
             dur_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
         .group_by("name_id", "cause")

@@ -13,7 +13,8 @@ Definitions
     floats that of TF32 if a kernel's name says that it used it.
     MFU and HFU: `hardware.utilisation`; per step, with the steps of the device where there is one.
     The peak is that of the type that most of the FLOPs have. Where more than a tenth of the GPU
-    time of matrix kernels belongs to no counted operator, too much is missing: neither is given.
+    time of matrix kernels in the steps belongs to no counted operator, too much is missing: neither
+    is given.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "hfu_share": pl.Float64,
 }
 
-_LOOKED_INTO = ("event", "name_id", "device", "start_ns", "dur_ns", "group", "op")
+_LOOKED_INTO = ("event", "name_id", "device", "start_ns", "dur_ns", "group", "op", "step")
 """Columns of GPU work that are needed here."""
 
 _TYPES = {
@@ -161,11 +162,18 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     matrix_ns = int(duration[is_matrix].sum())
     type_name = _main_type(table)
     peak = _main_peak(type_name, work, peaks)
-    is_whole = uncounted_ns <= MOST_UNCOUNTED * matrix_ns
+    of_steps = is_matrix
+    if not work.device_steps.is_empty():
+        of_steps = is_matrix & members["step"].is_not_null().to_numpy()
+    missing_ns = int(duration[of_steps & (owner < 0)].sum())
+    is_whole = missing_ns <= MOST_UNCOUNTED * int(duration[of_steps].sum())
     possible_peak = peak if is_whole else None
     steps = _steps(trace, work, calls, possible_peak, has_gpu=has_gpu)
     mfu, hfu = _whole(steps, possible_peak, len(work.answered.devices))
-    names, notes = _remarks(trace, work, peaks, table, without_shapes, uncounted_ns, is_whole)
+    effect = "MFU is a lower bound" if is_whole else "too much is missing for MFU"
+    if not missing_ns:
+        effect = "none of them is in a step, so MFU lacks nothing"
+    names, notes = _remarks(trace, work, peaks, table, without_shapes, uncounted_ns, effect)
     return FlopsReport(
         operators=table,
         steps=steps,
@@ -184,7 +192,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         peak_flops_per_s=peak,
         device_names=names,
         work=pl.DataFrame({"event": members["event"], "row": owner})
-        .join(calls.select("row", "name", "dims", "type"), on="row", maintain_order="left")
+        .join(calls["row", "name", "dims", "type"], on="row", maintain_order="left")
         .drop("row"),
         notes=(*work.notes, *notes),
     )
@@ -213,7 +221,7 @@ def _with_measures(
         device=pl.Series(device[row]),
         busy_ns=pl.Series(np.where(device[row] >= 0, busy[row], 0)),
         host_ns=pl.Series(forest.dur_ns[row]),
-        step=forest.rows["step"].gather(row),
+        step=forest.rows["step"][row],
         again=pl.Series(again[row]),
         tf32=pl.Series(uses_tf32[row]),
         type=pl.when(float8).then(pl.lit("float8")).otherwise(plain),
@@ -238,7 +246,7 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
     )
     limits = [
         (device, type_name, known.peak(type_name or ""), known.memory_gb_per_s * 1e9)
-        for device, type_name in grouped.select("device", "type").unique().iter_rows()
+        for device, type_name in grouped["device", "type"].unique().iter_rows()
         if device is not None and (known := peaks.get(device)) is not None
     ]
     limit = pl.DataFrame(
@@ -352,12 +360,12 @@ def _remarks(
     table: pl.DataFrame,
     without_shapes: int,
     uncounted_ns: int,
-    is_whole: bool,
+    effect: str,
 ) -> tuple[tuple[str, ...], list[str]]:
     """What the peaks are of, and what a reader must know."""
     names: list[str] = []
     notes: list[str] = []
-    recorded = dict(trace.devices.select("device", "name").iter_rows())
+    recorded = dict(trace.devices["device", "name"].iter_rows())
     for device in work.answered.devices:
         known = peaks.get(device)
         if known is None:
@@ -376,8 +384,8 @@ def _remarks(
     if uncounted_ns and not table.is_empty():
         notes.append(
             f"{uncounted_ns / 1e6:.3f} ms of matrix kernels belong to no counted operator"
-            " (compiled graphs, custom kernels, missing shapes, or work without a launch): "
-            + ("MFU is a lower bound" if is_whole else "too much is missing for MFU")
+            " (compiled graphs, custom kernels, missing shapes, or work without a launch):"
+            f" {effect}"
         )
     if work.table.is_empty() and not table.is_empty():
         notes.append("times are those of the operators on the host")

@@ -56,6 +56,7 @@ from stepscope.analysis.host.idle_gaps import (
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays.nullable import gathered
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 
@@ -180,7 +181,7 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
 
 def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Add `activity`: in words what explains each row, from its note and its `name_id`."""
-    names = trace.name_rows["name"].gather(rows["name_id"])
+    names = trace.name_rows["name"][rows["name_id"]]
     # Which work waited says less than why it did, and refilling is no matter of single operators.
     by_note = pl.col("note").is_in([NOTES[code] for code in _SAID_BY_NOTE])
     note = pl.col("note").cast(pl.String)
@@ -196,7 +197,7 @@ def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
     ids = trace.columns("name_id")["name_id"]
     if ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.UInt32)
-    return ids.gather(events)
+    return gathered(ids, events)
 
 
 def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
@@ -221,7 +222,7 @@ def _steps(segments: pl.DataFrame, clipped: Clipped, device_steps: pl.DataFrame)
     np.add.at(sums, clipped.window * codes + cause, clipped.end - clipped.start)
     table = sums.reshape(len(device_steps), codes)
     columns = [f"{name}_ns" for name in IDLE_CAUSES]
-    return device_steps.select("device", "step").with_columns(
+    return device_steps["device", "step"].with_columns(
         idle_ns=pl.Series(table.sum(axis=1), dtype=pl.Int64),
         **{name: pl.Series(table[:, code], dtype=pl.Int64) for code, name in enumerate(columns)},
     )
@@ -259,12 +260,12 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         mine.group_by("gap")
         .agg(pl.col("start_ns").min(), _dur().sum().alias("dur_ns"))
         .join(main, on="gap")
-        .join(gaps.select("gap", "device", "step", "ended_by", "launch"), on="gap")
+        .join(gaps["gap", "device", "step", "ended_by", "launch"], on="gap")
         .sort("dur_ns", "start_ns", "gap", descending=[True, False, False])
     )
     op = operators_of_events(trace)
     ended = table["ended_by"]
-    ops = op.gather(ended) if len(op) else ended
+    ops = gathered(op, ended) if len(op) else ended
     return table.select(
         "device",
         "step",

@@ -26,6 +26,7 @@ from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.nesting import innermost_at
 from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
@@ -262,7 +263,7 @@ def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         place, peak = -1, at_start
     # Up to the peak, an address is live if the last event on it allocated.
     until = rows.head(place + 1)
-    address = until["address"].fill_null(-1).to_numpy()
+    address = filled(until["address"], -1)
     order = np.argsort(address, kind="stable")
     by_address = address[order]
     is_last = np.ones(len(order), np.bool_)

@@ -30,12 +30,15 @@ from stepscope.analysis.calls.module_places import (
     places_by_arguments,
     places_by_frames,
 )
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.recomputation import EVALUATION, names_matching
-from stepscope.analysis.selection.gpu_work import gpu_work, in_steps, side_by_side
+from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
+from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.ancestors import nearest, nearest_above
-from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.derive.ancestors import nearest_above, nearest_of
+from stepscope.trace.derive.nesting import RowNumbers, clock_resolution_ns, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -101,28 +104,23 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     """
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
-    events = side_by_side(
-        trace,
-        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
-        ["step", "parent", "forward"],
-    )
-    parent = events["parent"].fill_null(-1).to_numpy()
-    source, places = _places(trace, events, parent)
+    parent = parents_of_events(trace)
+    source, places = _places(trace, parent)
 
     # Anchors: what time is hung on. Their phase and their place are known; the rest follows.
-    forward = events["forward"].fill_null(-1).to_numpy()
-    is_call = places.of_event >= 0
-    is_backward = (forward >= 0) & ~is_call
-    call_around = nearest(parent, is_call)
-    place = places.of_event.copy()
-    origin = np.where(is_backward, call_around[forward], -1)
-    place[is_backward] = np.where(
-        origin[is_backward] >= 0, places.of_event[origin[is_backward]], NOWHERE
-    )
-    phase = np.zeros(len(events), np.int8)
-    phase[is_backward] = 1
-    phase[places.in_backward] = 2
-    anchored = is_call | is_backward
+    is_call = np.zeros(len(parent), np.bool_)
+    is_call[places.events] = True
+    place = np.full(len(parent), NOWHERE, np.int32)
+    place[places.events] = places.of_event
+    phase = np.zeros(len(parent), np.int8)
+    phase[places.events[places.in_backward]] = 2
+    forward = filled(trace.derived_numbers("forward"), -1)
+    backward = np.nonzero((forward >= 0) & ~is_call)[0]
+    origin = nearest_of(parent, forward[backward].astype(np.int64), is_call)
+    place[backward] = np.where(origin >= 0, place[origin], NOWHERE)
+    phase[backward] = 1
+    anchored = is_call
+    anchored[backward] = True
 
     # One cell per phase, place and side: 0 is the host, 1 the device.
     shape = (len(PHASES), len(places), 2)
@@ -134,14 +132,14 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
 
     calls = np.zeros(len(places), np.int64)
     rows = np.nonzero(anchored)[0]
-    own = _self_times(events, rows)
-    chosen = in_steps(events["step"], asked)[rows] & (place[rows] >= 0)
+    own = _self_times(trace, rows)
+    chosen = _in_steps(trace, asked, rows) & (place[rows] >= 0)
     np.add.at(cells, cell_of(rows[chosen], 0), own[chosen])
     called = rows[chosen & (phase[rows] == 0)]
     np.add.at(calls, place[called], 1)
 
     duration = members["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(members, nearest(parent, anchored))
+    anchor = _anchor_of_work(members, parent, anchored)
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
@@ -155,21 +153,20 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     )
 
 
-def _places(trace: Trace, events: pl.DataFrame, parent: Int64Array) -> tuple[str, Places]:
+def _places(trace: Trace, parent: RowNumbers) -> tuple[str, Places]:
     """The modules' places, from the first source that has any."""
-    name_id = events["name_id"].to_numpy()
-    is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)[name_id]
+    is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
 
     def of_frames(pattern: str, prefix: str) -> Places:
-        is_frame: BoolArray = names_matching(trace, pattern, Category.PYTHON_FUNCTION)[name_id]
-        frames = np.nonzero(is_frame)[0]
-        in_backward = nearest_above(parent, frames, is_evaluation) >= 0
+        frames = events_with_names(trace, names_matching(trace, pattern, Category.PYTHON_FUNCTION))
+        name_id = trace.columns("name_id").to_series().to_numpy()
+        in_backward = nearest_above(parent, frames, is_evaluation[name_id]) >= 0
         return places_by_frames(trace, name_id, parent, frames, in_backward, prefix)
 
     places = of_frames(_MODULE_FRAME, "nn.Module: ")
     if len(places):
         return BY_FRAMES, places
-    of_operators = places_by_arguments(trace, events)
+    of_operators = places_by_arguments(trace)
     if len(of_operators.by_hierarchy):
         return BY_HIERARCHY, of_operators.by_hierarchy
     places = of_frames(_FORWARD_FRAME, "")
@@ -180,8 +177,9 @@ def _places(trace: Trace, events: pl.DataFrame, parent: Int64Array) -> tuple[str
     return NONE, places
 
 
-def _self_times(events: pl.DataFrame, rows: Int64Array) -> Int64Array:
+def _self_times(trace: Trace, rows: Int64Array) -> Int64Array:
     """Duration of each anchor less the union of the anchors inside it."""
+    events = trace.columns("lane_id", "start_ns", "dur_ns")
     start = events["start_ns"].to_numpy()[rows]
     return nest(
         events["lane_id"].to_numpy()[rows],
@@ -191,13 +189,19 @@ def _self_times(events: pl.DataFrame, rows: Int64Array) -> Int64Array:
     ).self_ns
 
 
-def _anchor_of_work(work: pl.DataFrame, holder: Int64Array) -> Int64Array:
+def _in_steps(trace: Trace, asked: Scope, rows: Int64Array) -> BoolArray:
+    """For each of some events whether its step is one that the scope asks for."""
+    if asked.steps is None:
+        return np.ones(len(rows), np.bool_)
+    return in_steps(trace.derived_of(pl.Series(rows), "step")["step"], asked)
+
+
+def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:
     """For each piece of GPU work what it hangs on; -1: nothing."""
-    launch = work["launch"].fill_null(-1).to_numpy()
-    operator = work["op"].fill_null(-1).to_numpy()
-    found = np.where(launch >= 0, holder[launch], -1) if len(holder) else launch
-    anchor: Int64Array = np.where((found < 0) & (operator >= 0), holder[operator], found)
-    return anchor
+    found = nearest_of(parent, filled(work["launch"], -1), anchored)
+    rest = np.nonzero(found < 0)[0]
+    found[rest] = nearest_of(parent, filled(work["op"], -1)[rest], anchored)
+    return found
 
 
 def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFrame:

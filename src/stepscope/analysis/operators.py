@@ -35,6 +35,7 @@ from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -188,7 +189,7 @@ def _row_numbers(keys: pl.DataFrame) -> Int64Array:
     number = np.zeros(len(keys), np.int64)
     largest = 0
     for key in keys.iter_columns():
-        codes = key.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
+        codes = filled(key.to_physical().cast(pl.Int64), -1) + 1
         values = int(codes.max(initial=0)) + 1
         if (largest + 1) * values >= 1 << 62:
             number = np.unique(number, return_inverse=True)[1].astype(np.int64)

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
-from stepscope.analysis.selection.gpu_work import check_steps, in_steps, side_by_side
+from stepscope.analysis.selection.gpu_work import check_steps, in_steps
+from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.reader import Run
-from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.grouped_intervals import union_lengths
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import numbered
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import traces_of_rank
 from stepscope.trace.schema import Category
@@ -113,9 +117,12 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     asked = scope or Scope()
     covered_steps = check_steps(trace, asked)
     spans, functions, launchers = _spans(trace)
-    chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
-    by_thread = _unions(chosen, ["lane_id"])
-    covered_ns = int(by_thread["total_ns"].sum())
+    chosen = spans
+    if asked.steps is not None:
+        chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
+    pairs = _by_thread_and_function(chosen, len(functions))
+    covered = _covered_by_thread(chosen)
+    covered_ns = int(covered["total_ns"].sum())
     recording_ns = 0
     if len(chosen):
         end_ns = (chosen["start_ns"] + chosen["dur_ns"]).to_numpy().max()
@@ -132,8 +139,8 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     return PythonFunctions(
         covered_ns,
         recording_ns,
-        _functions(chosen, functions, covered_ns),
-        _threads(trace, chosen, functions, by_thread, recording_ns),
+        _functions(pairs, functions, covered_ns),
+        _threads(trace, pairs, functions, covered, recording_ns),
         AnsweredScope(
             asked,
             covered_steps,
@@ -151,54 +158,78 @@ def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     There are millions of spans and thousands of functions, so spans have their numbers
     (`function_id`), which are in the order of the names.
     """
-    events = side_by_side(
-        trace,
-        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
-        ["step", "self_ns"],
-    ).filter(pl.col("category") == Category.PYTHON_FUNCTION.value)
-    names = trace.names.select("name_id", function="name").collect()
-    names = names.filter(~pl.col("function").str.contains(_MARKS))
-    functions = names.select("function").unique().sort("function").with_row_index("function_id")
-    numbers = names.join(functions, on="function").select("name_id", "function_id")
-    spans = events.join(numbers, on="name_id", maintain_order="left")
-    launcher = functions.filter(pl.col("function").str.contains(_LAUNCHER))["function_id"]
-    is_launcher = pl.col("function_id").is_in(launcher.implode())
-    launchers = spans.filter(is_launcher)["lane_id"].unique()
-    kept = spans.filter(~pl.col("lane_id").is_in(launchers.implode()))
+    names = trace.name_rows
+    is_function = (pl.col("category") == Category.PYTHON_FUNCTION.value) & ~pl.col(
+        "name"
+    ).str.contains(_MARKS)
+    functions = (
+        names.filter(is_function)
+        .select(function="name")
+        .unique()
+        .sort("function")
+        .with_row_index("function_id")
+    )
+    numbers = names.select(function="name").join(
+        functions, on="function", how="left", maintain_order="left"
+    )["function_id"]
+    is_launcher = names_that(trace, is_function & pl.col("name").str.contains(_LAUNCHER))
+    events = events_with_names(trace, names_that(trace, is_function))
+    read = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
+    rows = pl.Series(events, dtype=pl.UInt32)
+    name_id = read["name_id"].gather(rows)
+    lane_id = read["lane_id"].gather(rows)
+    launchers = lane_id.filter(pl.Series(is_launcher[name_id.to_numpy()])).unique()
+    spans = pl.DataFrame(
+        [
+            lane_id,
+            read["start_ns"].gather(rows),
+            read["dur_ns"].gather(rows),
+            *trace.derived_of(rows, "step", "self_ns"),
+            numbers.gather(name_id),
+        ]
+    )
+    kept = spans.filter(~lane_id.is_in(launchers.implode())) if len(launchers) else spans
     return kept, functions, len(spans) - len(kept)
 
 
-def _unions(spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The union of the spans within each combination of keys: keys, total_ns."""
-    groups = spans.select(keys).unique(maintain_order=True).with_row_index("group")
-    placed = spans.join(groups, on=keys, how="left", maintain_order="left")
-    start = placed["start_ns"].to_numpy()
-    group, first, last = intervals.merge_by_group(
-        placed["group"].to_numpy(), start, start + placed["dur_ns"].to_numpy()
-    )
-    sums = (
-        pl.DataFrame({"group": group, "total_ns": last - first})
-        .group_by("group")
-        .agg(pl.col("total_ns").sum())
-        .with_columns(pl.col("group").cast(groups["group"].dtype))
-    )
-    return (
-        groups.join(sums, on="group", how="left", maintain_order="left")
-        .with_columns(pl.col("total_ns").fill_null(0))
-        .drop("group")
+def _by_thread_and_function(spans: pl.DataFrame, functions: int) -> pl.DataFrame:
+    """One row per function on a thread: lane_id, function_id, count, self_ns, total_ns."""
+    pair = spans["lane_id"].to_numpy().astype(np.int64) * functions
+    pair += spans["function_id"].to_numpy()
+    distinct, row = numbered(pair)
+    self_ns = np.zeros(len(distinct), np.int64)
+    np.add.at(self_ns, row, spans["self_ns"].to_numpy())
+    return pl.DataFrame(
+        {
+            "lane_id": pl.Series(distinct // max(functions, 1), dtype=pl.UInt32),
+            "function_id": pl.Series(distinct % max(functions, 1), dtype=pl.UInt32),
+            "count": np.bincount(row, minlength=len(distinct)),
+            "self_ns": self_ns,
+            "total_ns": _union_lengths(row, spans, len(distinct)),
+        }
     )
 
 
-def _functions(spans: pl.DataFrame, functions: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
-    totals = (
-        _unions(spans, ["lane_id", "function_id"])
-        .group_by("function_id")
-        .agg(pl.col("total_ns").sum(), threads=pl.len().cast(pl.Int64))
+def _covered_by_thread(spans: pl.DataFrame) -> pl.DataFrame:
+    """One row per thread: lane_id, total_ns."""
+    distinct, row = numbered(spans["lane_id"].to_numpy().astype(np.int64))
+    return pl.DataFrame(
+        {
+            "lane_id": pl.Series(distinct, dtype=pl.UInt32),
+            "total_ns": _union_lengths(row, spans, len(distinct)),
+        }
     )
+
+
+def _union_lengths(groups: Int64Array, spans: pl.DataFrame, size: int) -> Int64Array:
+    start = spans["start_ns"].to_numpy()
+    return union_lengths(groups, start, start + spans["dur_ns"].to_numpy(), size)
+
+
+def _functions(pairs: pl.DataFrame, functions: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
     return (
-        spans.group_by("function_id")
-        .agg(count=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
-        .join(totals, on="function_id")
+        pairs.group_by("function_id")
+        .agg(pl.col("count", "self_ns", "total_ns").sum(), threads=pl.len().cast(pl.Int64))
         .join(functions, on="function_id")
         .sort(["self_ns", "total_ns", "function"], descending=[True, True, False])
         .select(
@@ -231,15 +262,13 @@ def _place(column: str) -> pl.Expr:
 
 def _threads(
     trace: Trace,
-    spans: pl.DataFrame,
+    pairs: pl.DataFrame,
     functions: pl.DataFrame,
-    unions: pl.DataFrame,
+    covered: pl.DataFrame,
     recording_ns: int,
 ) -> pl.DataFrame:
     hottest = (
-        spans.group_by("lane_id", "function_id")
-        .agg(pl.col("self_ns").sum())
-        .join(functions, on="function_id")
+        pairs.join(functions, on="function_id")
         .sort(["lane_id", "self_ns", "function"], descending=[False, True, False])
         .group_by("lane_id", maintain_order=True)
         .agg(
@@ -254,7 +283,7 @@ def _threads(
         thread=pl.coalesce(pl.col("thread_name"), pl.col("tid").cast(pl.String)),
     )
     return (
-        unions.join(lanes, on="lane_id", how="left")
+        covered.join(lanes, on="lane_id", how="left")
         .join(hottest, on="lane_id", how="left")
         .with_columns(covered_share=_share("total_ns", recording_ns))
         .sort(

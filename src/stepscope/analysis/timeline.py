@@ -31,6 +31,7 @@ from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import KIND, Kind
@@ -196,7 +197,7 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
     devices = work["device"].to_numpy()
     begun_of, lengths = work["start_ns"].to_numpy(), work["dur_ns"].to_numpy()
     parts = []
-    for (device,), rows in windows.group_by(["device"], maintain_order=True):
+    for (device,), rows in windows.partition_by("device", as_dict=True).items():
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
         # A device may have steps and no work that counts, as with linked events alone.
         did = by_device.get(device, DeviceSets(device, none, none, none, none, none, none))
@@ -244,5 +245,5 @@ def _overlap_share() -> pl.Expr:
 
 def _steps_of_no_length(work: GpuWork) -> list[int]:
     empty = work.device_steps.filter(pl.col("end_ns") <= pl.col("start_ns"))["step"]
-    found: list[int] = empty.unique().sort().to_list()
+    found: list[int] = distinct(empty).tolist()
     return found

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.run.step_numbers import steps_in_words
 from stepscope.trace.model import Trace
 from stepscope.trace.tables import Tables
 
@@ -123,8 +124,8 @@ def _in_steps(
     known = trace.steps.filter(pl.col("step").is_in(list(steps)))
     missing = sorted(set(steps) - set(known["step"].to_list()))
     if missing:
-        have = trace.steps["step"]
-        has = f"it has {have[0]} to {have[-1]}" if len(have) else "it has none"
+        have = trace.steps["step"].unique().sort().to_list()
+        has = f"it has {steps_in_words(have)}" if have else "it has none"
         raise UsageError(f"{trace.path}: has no step {missing[0]}; {has}")
     of = trace.derived.select(pl.col("step").is_in(list(steps)).fill_null(False)).collect()["step"]
     mine = of.to_numpy()

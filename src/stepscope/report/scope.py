@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
+from stepscope.run.step_numbers import steps_in_words
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope
@@ -20,9 +20,9 @@ def scope_words(scope: AnsweredScope) -> str:
     """The scope without the word, for lines that begin otherwise."""
     asked = scope.asked
     if asked.steps is None:
-        where = "the whole file" + (f", {_steps(scope.steps)}" if scope.steps else "")
+        where = "the whole file" + (f", {steps_in_words(scope.steps)}" if scope.steps else "")
     else:
-        where = _steps(scope.steps)
+        where = steps_in_words(scope.steps)
     parts = [where]
     if scope.devices:
         word = "device" if len(scope.devices) == 1 else "devices"
@@ -41,16 +41,3 @@ def scope_words(scope: AnsweredScope) -> str:
         else:
             parts.append(f"tables of recorded steps ({window}), not of all the run's ({mean})")
     return "; ".join(parts)
-
-
-def _steps(steps: tuple[int, ...]) -> str:
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    # Step numbers come from files, so the gap between two of them may be huge.
-    breaks = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1]
-    runs = [(steps[a], steps[b - 1]) for a, b in pairwise([0, *breaks, len(steps)])]
-    words = [
-        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
-        for first, last in runs
-    ]
-    return f"steps {', '.join(words)}"

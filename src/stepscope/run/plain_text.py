@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_NAMESPACES = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
+
 
 def printable(text: str) -> str:
     """Replace control characters, which could steer a terminal."""
@@ -13,3 +17,8 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def without_namespaces(name: str) -> str:
+    """A kernel's name without the namespaces that nearly all of torch's kernels share."""
+    return _NAMESPACES.sub("", name)

@@ -400,6 +400,8 @@ def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:
     Returns:
         `event`, `kind` and `group` of the kernels found.
     """
+    if kernels.is_empty():
+        return pl.DataFrame(schema={"event": pl.Int64, "kind": KIND, "group": pl.String})
     word = pl.col("args").str.extract(rf'{COLLECTIVE_NAME}\s*:\s*"([^"]+)"')
     return (
         kernels.lazy()

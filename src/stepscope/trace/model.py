@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -85,7 +85,7 @@ class Trace:
     @classmethod
     def from_tables(cls, tables: Tables, path: str) -> Trace:
         """Creates a trace from tables in memory."""
-        return cls(
+        trace = cls(
             path=path,
             events=tables.events.lazy(),
             args=tables.args.lazy(),
@@ -97,6 +97,9 @@ class Trace:
             lanes=tables.lanes,
             problems=tables.problems,
         )
+        # What is in memory is not read again.
+        trace.__dict__.update(event_count=len(tables.events), name_rows=tables.names)
+        return trace
 
     @classmethod
     def from_store(cls, stored: StoredTables, path: str) -> Trace:
@@ -139,6 +142,11 @@ class Trace:
                 known.update(self._read_columns(missing))
         return pl.DataFrame([known[name] for name in names])
 
+    @property
+    def engine(self) -> Literal["in-memory", "auto"]:
+        """How to collect the frames: the streaming engine reads a store, and begins more slowly."""
+        return "in-memory" if self.store is None else "auto"
+
     @once_property
     def event_count(self) -> int:
         """How many rows `events` has: more by one than the number of the last event."""
@@ -151,7 +159,7 @@ class Trace:
         twice the memory, and longer.
         """
         if self.event_count < BESIDE_FROM_EVENTS:
-            return self.events.select(names).collect().rechunk().to_dict()
+            return self.events.select(names).collect(engine=self.engine).rechunk().to_dict()
         return {name: self.events.select(name).collect().to_series().rechunk() for name in names}
 
     @once_property
@@ -173,17 +181,17 @@ class Trace:
         often_read = self.columns(*_OFTEN_READ)
         links = self._read_columns(_LINKS).values()
         narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
-        number = pl.int_range(pl.len(), dtype=narrow).alias("event")
+        number = pl.int_range(self.event_count, dtype=narrow, eager=True).alias("event")
         empty = {
             name: pl.DataFrame(schema=TABLES[name])
             for name in ("args", "instants", "counters", "metadata")
         }
         if with_args:
-            empty["args"] = self.args.collect()
+            empty["args"] = self.args.collect(engine=self.engine)
         return Tables(
-            events=often_read.select(number, *_OFTEN_READ).hstack(list(links)),
+            events=pl.DataFrame([number, *often_read, *links]),
             names=names,
-            flows=self.flows.filter(looks_into_flows(names)).collect(),
+            flows=self.flows.filter(looks_into_flows(names)).collect(engine=self.engine),
             lanes=self.lanes,
             problems=self.problems,
             **empty,
@@ -254,8 +262,8 @@ class Trace:
         tables = self._derived_tables
         if tables.narrow is None:
             return tables.columns.select(names).collect()[events]
-        rows = tables.narrow.select(names)[events]
-        return rows.cast({name: DERIVED[name] for name in names})
+        rows = tables.narrow[list(names)][events]
+        return pl.DataFrame([rows[name].cast(DERIVED[name]) for name in names])
 
     def derived_numbers(self, name: str) -> pl.Series:
         """Returns a derived column of numbers of events, in 32 bits where that is enough.
@@ -308,7 +316,7 @@ class Trace:
     @once_property
     def header(self) -> dict[str, Any]:
         """`metadata` with parsed values. If a key occurs twice, the last value wins."""
-        rows = self.metadata.collect().iter_rows()
+        rows = self.metadata.collect(engine=self.engine).iter_rows()
         return {key: json.loads(value) for key, value in rows}
 
     @property

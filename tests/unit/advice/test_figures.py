@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.advice.figures import binary_size, significant
+from stepscope.advice.finding import short
 from stepscope.report import units
 from stepscope.run.figures import percent
 
@@ -48,3 +49,13 @@ def test_no_figure_is_in_scientific_notation(number):
 def test_the_reports_own_figures_have_separators_from_a_thousand_on():
     assert units.value(1710.4, "factor") == "1,710×"
     assert units.size(1710 << 40) == "1,710 TiB"
+
+
+def test_of_a_long_kernels_name_what_tells_it_from_others_stays():
+    name = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+        "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)"
+    )
+    assert "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>" in short(name)
+    assert len(short(name)) == 60
+    assert short("void at::native::fill<4>(int)") == "void at::native::fill<4>(int)"

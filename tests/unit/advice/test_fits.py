@@ -100,6 +100,22 @@ def test_a_step_of_copies_is_never_said_to_have_nothing_that_stands_out(judge):
     assert "nothing stands out" not in diagnosis.verdict
 
 
+def test_a_saving_from_copies_says_how_many_have_no_launch(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(8):
+            t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
+        products(t, 2)
+        t.sync()
+
+    t = job(body)
+    assert "no launch" not in one(judge(t), "exposed-copies").assumption
+    calls = [event for event in t.events if event["name"] == "cudaMemcpyAsync"]
+    t.events = [event for event in t.events if event not in calls[::4]]
+    copies = one(judge(t), "exposed-copies")
+    assert copies.saving_ns is not None
+    assert "25% of their time has no launch in the trace" in copies.assumption
+
+
 @pytest.mark.parametrize(("size", "word"), [(8, "torch.full"), (64 << 20, "pin_memory")])
 def test_the_remedy_for_pageable_copies_depends_on_their_size(judge, size, word):
     def body(t: GpuTrace, _step: int) -> None:

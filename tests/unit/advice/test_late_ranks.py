@@ -48,6 +48,7 @@ def test_what_keeps_the_late_rank_is_the_verdict(tmp_path, by_input, cause):
     first, second = diagnosis.findings[:2]
     assert (first.id, first.rank) == (cause, 1)
     assert (second.id, second.rank) == ("late-rank", 1)
+    assert {one.label: one.value for one in second.evidence}["who comes late"] == "rank 1"
     assert diagnosis.verdict.startswith(cause)
     assert "Rank 1 comes late" in diagnosis.verdict
     symptoms = [one for one in diagnosis.findings if one.rank == 0 and one.id == "rank-waiting"]

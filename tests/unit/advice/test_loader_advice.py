@@ -25,6 +25,16 @@ def test_two_cpus_are_not_told_forty_workers():
     assert "cost so much less" in found.assumption
 
 
+def test_one_worker_that_keeps_up_is_not_told_to_be_too_few():
+    """1.4 ms of loading beside 18.6 ms of work: a spare worker has no CPU, and is not needed."""
+    facts = LoaderFacts(workers=0, has_workers=False, cpus=2, cpu_share=1.0)
+    found = advise(facts, 20 * MS, round(1.4 * MS))
+    assert found.workers == 1
+    assert found.alone_ns is None
+    assert "keep up" not in found.advice
+    assert found.assumption.startswith("1 worker prepares batches")
+
+
 def test_loading_that_waits_may_have_more_workers_than_cpus():
     facts = LoaderFacts(workers=0, has_workers=False, cpus=2, cpu_share=0.02)
     found = advise(facts, 50 * MS, 40 * MS)

@@ -174,6 +174,23 @@ def test_findings_say_what_they_save_together(judge):
     assert "their savings do not add up" in together(diagnosis)
 
 
+def test_on_the_cpu_causes_at_different_times_save_their_sum_together(judge):
+    t = GpuTrace()
+    for _ in range(6):
+        with t.step():
+            t.data_wait(ms(10))
+            t.op("aten::mm").python(ms(4))
+            t.python(ms(7))
+            t.op("aten::mm").python(ms(4))
+    diagnosis = judge(t)
+    rank = diagnosis.shown
+    savings = {one.id: one.saving_ns for one in rank.findings if one.saving_ns is not None}
+    assert set(savings) == {"input-bound", "cpu-bound-python"}
+    assert rank.together_ns == pytest.approx(sum(savings.values()), abs=len(savings))
+    assert "together save" in together(diagnosis)
+    assert "overlap" not in together(diagnosis)
+
+
 def test_a_file_without_steps_promises_nothing_per_step(judge):
     t = GpuTrace(annotate_steps=False)
     for _ in range(3):

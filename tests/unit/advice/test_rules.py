@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.finding import Severity
+from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import (
     busy_cpus,
     cpu_bound_python,
@@ -34,6 +36,15 @@ def test_input_bound_promises_the_step_without_its_wait():
     assert finding.predicted_step_ns == 40 * MS
     workers = next(e for e in finding.evidence if e.label == input_bound.WORKERS_LABEL)
     assert workers.value == 3  # 60 ms of loading fit into 40 ms of work twice, and one to spare
+
+
+def test_waits_for_a_cpu_are_part_of_other_waits_in_what_both_save():
+    """A step of 360 ms, 327 of them input, in a fifth of which no CPU was free: some is left."""
+    both = subject([360] * 20, waits_ms=327, cpu_ms=20, queued_ms=75)
+    found = [*input_bound.find(both), *busy_cpus.find(both)]
+    assert [one.saving_ns for one in found] == [327 * MS, 75 * MS]
+    left_ns = 360 * MS - saved_together(found, None, 360 * MS)
+    assert left_ns == pytest.approx(33 * MS * (1 - 75 / 360), abs=1)
 
 
 def test_input_bound_severity_follows_the_share():
@@ -113,6 +124,27 @@ def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
     assert slow_phase.find(explained)
     assert uneven_steps.find(explained) == []
     assert uneven_steps.find(subject([100] * 20)) == []
+
+
+def test_steps_that_are_slow_at_one_distance_promise_the_others():
+    """Every tenth step saves for 150 ms; two others were disturbed, and one was recorded."""
+    durations = [10.0] * 80
+    for step in range(9, 80, 10):
+        durations[step] = 160
+    durations[27] = durations[61] = 40
+    (finding,) = uneven_steps.find(subject(durations))
+    assert finding.title == "1 step in 10 takes 16 times as long as the others"
+    assert finding.severity is Severity.HIGH
+    assert finding.steps == tuple(range(9, 80, 10))
+    assert finding.saving_ns == 8 * 150 * MS // 80
+    assert "every 10 steps" in finding.advice
+
+
+@pytest.mark.parametrize("slow", [(9, 14, 15, 31, 38, 57), (9, 19), tuple(range(30, 40))])
+def test_steps_that_are_slow_at_no_distance_promise_nothing(slow):
+    durations = [160.0 if step in slow else 10.0 for step in range(80)]
+    (finding,) = uneven_steps.find(subject(durations))
+    assert finding.saving_ns is None
 
 
 def test_busy_cpus_promises_the_step_without_the_queue():

@@ -41,6 +41,19 @@ def test_a_blocking_call_has_its_operator_module_and_line(tmp_path):
     assert places[1].startswith("aten::item in log_loss (train.py:31) (1× per step, ")
 
 
+def test_a_place_with_hardly_any_of_the_waiting_is_not_named(tmp_path):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(6):
+            several_products(t)
+            t.item()
+        with t.frame("train.py(31): log_loss"):
+            t.item()
+
+    finding = finding_of(job(body), tmp_path, "synchronisation")
+    (place,) = (item.value for item in finding.evidence if item.label == "at")
+    assert "log_loss" not in place
+
+
 def test_a_blocking_copy_to_the_device_has_its_place_too(tmp_path):
     def body(t: GpuTrace, _step: int) -> None:
         with t.frame("nn.Module: SparseArch_1"), t.frame("data/sparse.py(12): to_device"):

@@ -320,6 +320,23 @@ def test_too_much_that_is_not_counted_leaves_mfu_open():
     assert any("too much is missing" in note for note in report.notes)
 
 
+def test_products_before_the_first_step_leave_mfu_as_it_is():
+    """Half of the matrix kernels' time is work that was launched before the recording began."""
+    t = GpuTrace()
+    t.launch("nvjet", us(500), linked=False)
+    with t.step(dur_ns=ms(10)):
+        t.op("aten::mm", shapes=[[4096, 4096]] * 2, types=["c10::BFloat16"] * 2).launch(
+            "nvjet", us(500)
+        )
+        t.sync()
+    report = analyse_flops(t.load())
+    assert report.matrix_ns == 2 * us(500)
+    assert report.uncounted_matrix_ns == us(500)
+    assert report.mfu_share is not None
+    assert report.mfu_share == report.steps["mfu_share"][0]
+    assert any("none of them is in a step" in note for note in report.notes)
+
+
 def test_without_shapes():
     t = GpuTrace()
     with t.step(), t.op("aten::linear"):

@@ -86,7 +86,7 @@ def test_a_step_or_device_that_is_not_there_is_refused():
     t = GpuTrace()
     with t.step():
         t.op("aten::mm").launch("gemm", us(10))
-    with pytest.raises(UsageError, match="no step 9: it has 0"):
+    with pytest.raises(UsageError, match="no step 9: it has step 0"):
         analyse_operators(t.load(), Scope(steps=(9,)))
     with pytest.raises(UsageError, match="on device 3: it has 0"):
         analyse_operators(t.load(), Scope(devices=(3,)))

@@ -137,7 +137,7 @@ def test_without_gpu_work_everything_is_zero_and_says_so() -> None:
 
 def test_steps_and_devices_that_are_not_there() -> None:
     trace = _training().load()
-    with pytest.raises(UsageError, match=r"no step 7: it has 0-2"):
+    with pytest.raises(UsageError, match=r"no step 7: it has steps 0 to 2"):
         timeline(trace, Scope(steps=(1, 7)))
     with pytest.raises(UsageError, match=r"device 3: it has 0"):
         timeline(trace, Scope(devices=(3,)))

@@ -84,7 +84,7 @@ def test_arrows_stay_only_with_both_ends(tmp_path):
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(steps=(9,)), "has no step 9; it has 0 to 2"),
+        (Selection(steps=(9,)), "has no step 9; it has steps 0 to 2"),
         (Selection(lanes=("nowhere",)), "has no lane 'nowhere'; choose host, gpu, main"),
         (Selection(start_ns=10**15), "the selection holds no events"),
     ],

@@ -21,6 +21,7 @@ from stepscope.run.remote import is_url
 
 _NOT_OPTIONS = {
     "STEPSCOPE_CACHE",
+    "STEPSCOPE_COMPILED",
     "STEPSCOPE_DEBUG",
     "STEPSCOPE_INPUT_LIMIT",
     "STEPSCOPE_LAUNCH",

@@ -173,7 +173,7 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
         called = mine.filter(name.str.starts_with(_COLLECTIVE))["end_ns"].to_numpy()
         follows = np.isin(plain.starts, called)
         waits = intervals.merge(plain.starts[follows], plain.ends[follows])
-    if has_peers or _DATA_PARALLEL in mine["name"]:
+    if has_peers or (mine["name"] == _DATA_PARALLEL).any():
         phases = mine.filter(name.is_in(_MEETINGS))
         spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
         waits = intervals.union(waits, spans)
@@ -224,9 +224,13 @@ def _within(window: WindowView, host: pl.DataFrame, start_ns: int, end_ns: int) 
     frame = window.frame_over(start_ns, end_ns)
     if frame is not None:
         return frame
-    around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
-    order = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)
-    return window.names_of(order["event"][:1])[0] if len(order) else None
+    starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
+    around = np.flatnonzero((starts <= start_ns) & (ends >= end_ns))
+    if not len(around):
+        return None
+    innermost = around[np.argmin(ends[around] - starts[around])]
+    name: str | None = window.names_of(host["event"][[int(innermost)]])[0]
+    return name
 
 
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:

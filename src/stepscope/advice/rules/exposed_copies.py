@@ -56,7 +56,7 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or not window.has_gpu:
         return []
     copies = window.work.filter(pl.col("kind") == "memcpy").join(
-        pageable_copies(window).select("event"), on="event", how="anti"
+        pageable_copies(window)[["event"]], on="event", how="anti"
     )
     exposed_ns = sum(_exposed(window, copies).values())
     share = exposed_ns / max(1, window.timeline.total_ns)
@@ -77,6 +77,15 @@ def find(subject: Subject) -> list[Finding]:
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
     if launched_by:
         evidence.append(Evidence("mostly launched by", launched_by, "text"))
+    copies_ns = int(copies["dur_ns"].sum())
+    unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
+    is_unclear = unlinked_ns >= subject.thresholds.unlinked_work * copies_ns
+    assumption = "all these copies run beside computation, or are not made"
+    if is_unclear:
+        assumption += (
+            f"; that saves more, because {percent(unlinked_ns / max(1, copies_ns))} of their time "
+            "has no launch in the trace, and the host's waits for these stay"
+        )
     title = f"{percent(share)} of the device's time is copying that nothing runs beside"
     advice = _ADVICE.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
@@ -85,13 +94,12 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(window.graph).scale_work(window.nodes(copies), 0.0),
         rule=ID,
         title=title,
-        assumption="all these copies run beside computation, or are not made",
+        assumption=assumption,
         evidence=tuple(evidence),
         advice=advice,
     )
     limits = subject.thresholds
-    unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
-    if found or unlinked_ns < limits.unlinked_work * int(copies["dur_ns"].sum()):
+    if found or not is_unclear:
         return found
     # What a replay makes of work whose launch it does not know is no reason to be silent.
     return finding_without_saving(
@@ -120,13 +128,22 @@ def _operator(window: WindowView, copies: pl.DataFrame) -> str:
 def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
     """Per device the time in which some copies run and nothing else does."""
     is_copy = window.nodes(copies)[window.work["node"].to_numpy()]
-    others = window.work.select("device", "start_ns", "end_ns").filter(pl.Series(~is_copy))
+    others = window.work["device", "start_ns", "end_ns"].filter(pl.Series(~is_copy))
     exposed = {}
-    for (device,), rows in copies.group_by(["device"], maintain_order=True):
+    for (device,), rows in copies.partition_by("device", as_dict=True).items():
         beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
         alone = intervals.difference(window.spans(rows), window.spans(beside))
-        exposed[device] = alone.total_ns
+        exposed[device] = _within_steps(window, device, alone)
     return exposed
+
+
+def _within_steps(window: WindowView, device: int | None, spans: intervals.Intervals) -> int:
+    """How much lies in the device's steps: a stream may begin the first one's work before."""
+    steps = window.timeline.steps.filter(pl.col("device") == device)
+    if steps.is_empty():
+        return spans.total_ns
+    starts, lengths = steps["start_ns"].to_numpy(), steps["total_ns"].to_numpy()
+    return int(intervals.covered(spans, starts, starts + lengths).sum())
 
 
 def _largest(copies: pl.DataFrame) -> tuple[str, int, int]:

@@ -46,7 +46,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),
-                Evidence("late ranks", ", ".join(map(str, skew.late)), "text"),
+                Evidence("who comes late", _ranks(skew.late), "text"),
                 Evidence("taken from", basis, "text"),
                 Evidence("steps compared", skew.steps, "count"),
                 *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
@@ -59,3 +59,7 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _ranks(numbers: tuple[int, ...]) -> str:
+    return f"{'ranks' if len(numbers) > 1 else 'rank'} {', '.join(map(str, numbers))}"

@@ -79,7 +79,8 @@ def find(subject: Subject) -> list[Finding]:
 def _busy_share(line: Timeline, kernels: pl.DataFrame) -> float | None:
     """Time in which kernels run, as a share of the devices' time; None: there is no time."""
     busy_ns = 0
-    for (device,), rows in kernels.group_by(["device"], maintain_order=True):
+    spans = kernels["device", "start_ns", "end_ns"]
+    for (device,), rows in spans.partition_by("device", as_dict=True).items():
         busy = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         # A damaged file may have work that tells no device.
         steps = line.steps.filter(pl.col("device").eq_missing(pl.lit(device)))

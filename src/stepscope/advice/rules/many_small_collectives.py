@@ -17,6 +17,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.schema import Kind
 
@@ -73,10 +74,10 @@ def _in_rows(window: WindowView) -> pl.DataFrame:
     """Collectives of `window.work` in rows of short ones, with the number of their `row`."""
     columns = ["device", "group", "step", "launch", "dur_ns", "start_ns", "kind"]
     launched = window.work.select(columns).drop_nulls("launch")
-    communicates = (launched["kind"] == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()
+    communicates = filled(launched["kind"] == Kind.COMMUNICATION.value, value=False)
     # The place of each collective among all work, sorted as a table would take far longer.
     called_ns = window.trace.columns("start_ns")["start_ns"].to_numpy()[launched["launch"]]
-    device = launched["device"].fill_null(-1).to_numpy()
+    device = filled(launched["device"], -1)
     order = by_group_and_time(device, called_ns, launched["start_ns"].to_numpy())
     place = np.flatnonzero(communicates[order])
     ordered = launched[order[place]].with_columns(place=pl.Series(place))

@@ -132,12 +132,12 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
     report = analyse_flops(window.trace, window.scope)
     slow = report.operators.filter(
         pl.col("attained_share") < least, ~pl.col("type").is_in(["float32", "float64"])
-    ).select("name", "dims", "type", "attained_share")
+    )["name", "dims", "type", "attained_share"]
     of_attention = window.work.filter(pl.Series(attention_of(window).products))["node"]
     without_units = products.filter(pl.col("type") == "half", pl.col("uses") == "no")["node"]
     others = pl.concat([of_attention, without_units])
     matrix = (
-        window.work.select("node", "event", "dur_ns", "group")
+        window.work["node", "event", "dur_ns", "group"]
         .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
         .drop("group")
     )

@@ -66,11 +66,14 @@ def _blocking_calls(window: WindowView) -> pl.DataFrame:
     """
     graph = window.graph
     waiting = graph.call[graph.edge_kind == EdgeKind.SYNC]
-    pageable = pageable_copies(window)
-    op_of_pageable = pageable["op"].drop_nulls().unique()
     # One look at a table takes all others out first: most calls wait for nothing.
     waits = are_among(pl.Series(waiting[waiting >= 0]), window.trace.event_count)
-    return window.calls.filter(pl.Series(waits[window.calls["event"].to_numpy()])).filter(
+    calls = window.calls.filter(pl.Series(waits[window.calls["event"].to_numpy()]))
+    if calls.is_empty():
+        return calls
+    pageable = pageable_copies(window)
+    op_of_pageable = pageable["op"].drop_nulls().unique()
+    return calls.filter(
         ~pl.col("event").is_in(harness_synchronisations(window.trace).implode())
         & (pl.col("group") != "allocation")
         & ~pl.col("event").is_in(pageable["launch"].implode())

@@ -1,16 +1,32 @@
 """Uneven steps: some steps take more than twice the median, and no single phase is the reason.
 
 Measured from the step record over the steady steps. The record does not show the cause, so no
-saving is promised: it says how much time the slow steps cost and which they are.
+saving is promised: it says how much time the slow steps cost and which they are. Steps that are
+slow at regular distances do something that the others do not: the saving assumes that they no
+longer do it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import severity_of
 from stepscope.advice.rules import slow_phase
 from stepscope.advice.subject import Subject
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.run.figures import significant
 
 ID = "uneven-steps"
+_SLOWEST = 20
+"""How many of the slowest steps tell the distances that are looked at."""
+_LEAST_TIMES = 3
+_MOSTLY = 0.8
+"""Of the steps at a distance, the share that must be slow."""
+_EXPLAINED = 0.7
+"""Of what all slow steps cost, the share that those at one distance must have."""
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -29,6 +45,9 @@ def find(subject: Subject) -> list[Finding]:
     share = excess_ns / max(1, summary.partition.total_ns)
     if share < limits.uneven_steps_share or not slow:
         return []
+    regular = _at_one_distance(summary.steps, slow)
+    if regular is not None:
+        return [_regular(subject, summary, *regular)]
     return [
         Finding(
             id=ID,
@@ -56,3 +75,59 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _at_one_distance(
+    steps: Sequence[int], slow: Mapping[int, int]
+) -> tuple[int, dict[int, int]] | None:
+    """The distance at which steps are slow, and these steps; None where there is no such distance.
+
+    Args:
+        steps: All steps.
+        slow: What each slow one took beyond the median.
+    """
+    slowest = sorted(sorted(slow, key=lambda step: -slow[step])[:_SLOWEST])
+    distances = {later - step for step, later in pairwise(slowest)}
+    for distance in sorted(distances - {1}):
+        cost: Counter[int] = Counter()
+        for step, excess_ns in slow.items():
+            cost[step % distance] += excess_ns
+        place, cost_ns = cost.most_common(1)[0]
+        at = {step: excess for step, excess in slow.items() if step % distance == place}
+        due = sum(step % distance == place and step >= min(at) for step in steps)
+        is_regular = len(at) >= max(_LEAST_TIMES, _MOSTLY * due)
+        if is_regular and cost_ns >= _EXPLAINED * sum(slow.values()):
+            return distance, at
+    return None
+
+
+def _regular(
+    subject: Subject, summary: StepSummary, distance: int, slow: dict[int, int]
+) -> Finding:
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
+    saving_ns = round(excess_ns / len(summary.steps))
+    return Finding(
+        id=ID,
+        title=f"1 step in {distance} takes {significant(times)} times as long as the others",
+        severity=severity_of(share, subject.thresholds),
+        rank=subject.rank,
+        saving_ns=saving_ns,
+        saving_reason="",
+        assumption="these steps take as long as the others",
+        predicted_step_ns=summary.mean_ns - saving_ns,
+        evidence=(
+            Evidence("a slow step every", f"{distance} steps", "text"),
+            Evidence("beyond the median, per step", saving_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            Evidence("longest", summary.median_ns + max(slow.values()), "ns"),
+            Evidence("median step", summary.median_ns, "ns"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            f"Find what the program does every {distance} steps: saving, evaluation, logging, "
+            "garbage collection. Do it less often or beside the training (an asynchronous "
+            "checkpoint, another thread), or give it a phase, so that it is counted apart."
+        ),
+    )

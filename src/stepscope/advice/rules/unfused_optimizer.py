@@ -22,7 +22,7 @@ from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
-from stepscope.trace.arrays.nullable import are_among
+from stepscope.trace.arrays.nullable import are_among, filled
 
 ID = "unfused-optimizer"
 _ADVICE = (
@@ -127,5 +127,5 @@ def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
     # A place of its own, which nothing is, for work without a known launch.
     unknown = window.trace.event_count
     launches = are_among(calls["event"].filter(pl.Series(within)), unknown + 1)
-    launched = launches[work["launch"].fill_null(unknown).to_numpy()]
+    launched = launches[filled(work["launch"], unknown)]
     return spans, work.filter(pl.Series(launched))

@@ -68,6 +68,14 @@ def frees_when_idle() -> pl.Expr:
     return (pl.col("group") == "allocation") & pl.col("name").str.contains(_FREES)
 
 
+_PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "allocated_bytes": pl.Int64,
+    "reserved_bytes": pl.Int64,
+    "total_bytes": pl.Int64,
+}
+
+
 @remembered
 def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
@@ -113,9 +121,11 @@ def memory_peaks(trace: Trace) -> pl.DataFrame:
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's
     events have no totals.
     """
+    events = memory_events(trace)
+    if events.is_empty():
+        return pl.DataFrame(schema=_PEAKS)
     return (
-        memory_events(trace)
-        .filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
+        events.filter(pl.col("kind") == "gpu", pl.col("device") >= 0)
         .drop_nulls(["allocated_bytes", "reserved_bytes"])
         .group_by(pl.col("device").cast(pl.Int32, strict=False))
         .agg(pl.col("allocated_bytes").max(), pl.col("reserved_bytes").max())

@@ -32,6 +32,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import collective_group
 from stepscope.trace.model import Trace
 
@@ -90,36 +91,33 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     found = work.filter(work["kind"] == "communication")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    found = found.sort("start_ns", "event")
-    names = trace.name_rows["name_id", "name"]
-    collective = (
-        found.select(
-            "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
-        )
-        .with_columns(classified=found["group"])
-        .join(said_of_collectives(trace), on="event", how="left", maintain_order="left")
-        .join(names, on="name_id", how="left", maintain_order="left")
-    )
-    return _interpreted(trace, collective)
+    if len(found) == len(_said_of_work(trace)):
+        return _of_all_work(trace)
+    return _with_sizes(_said_of_work(trace).join(found[["event"]], on="event", how="semi"))
 
 
 @remembered
-def said_of_collectives(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
-    """What the file says of all communication on GPUs: arguments are read once for all scopes.
+def _of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    return _with_sizes(_said_of_work(trace))
 
-    Returns:
-        event, text (the arguments that name the collective), operator_text and operator_name.
-    """
-    found = recorded_work(trace).filter(pl.col("kind") == "communication").select("event", "op")
-    said = _around(trace, found["op"], found["event"])
-    own = said["own_text"]
+
+@remembered
+def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """What the file says of all communication on GPUs: arguments are read once for all scopes."""
+    work = recorded_work(trace)
+    found = work.filter(work["kind"] == "communication").sort("start_ns", "event")
+    around = _around(trace, found["op"], found["event"])
+    own = around["own_text"]
     has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
-    return found.select(
-        "event",
-        text=pl.select(pl.when(has_own).then(own).otherwise(said["text"])).to_series(),
-        operator_text=said["operator_text"],
-        operator_name=said["operator_name"],
+    rows = found.select(
+        *("event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"),
+        classified="group",
+        name=trace.name_rows["name"][found["name_id"]],
+        text=pl.select(pl.when(has_own).then(own).otherwise(around["text"])).to_series(),
+        operator_text=around["operator_text"],
+        operator_name=around["operator_name"],
     )
+    return _interpreted(trace, rows)
 
 
 def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFrame:
@@ -156,7 +154,8 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
         operator_text=argument_texts(trace, event),
         operator_name="name",
     )
-    return _interpreted(trace, rows.filter(pl.Series(in_steps(step, scope or Scope()))))
+    rows = rows.filter(pl.Series(in_steps(step, scope or Scope())))
+    return _with_sizes(_interpreted(trace, rows))
 
 
 def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame:
@@ -170,7 +169,7 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
     names = trace.name_rows["name"]
     parent = parents_of_events(trace)
     distinct = operators.drop_nulls().unique().sort()
-    own_name = names.gather(events.gather(distinct).cast(pl.Int64))
+    own_name = names[events[distinct]]
     levels = [distinct.to_numpy().astype(np.int64)]
     for _ in range(_LEVELS - 1):
         at = levels[-1]
@@ -183,10 +182,8 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
     read = np.flatnonzero(is_asked)
     # Those that launched work have operands at hand, which name older collectives' sizes.
     texts = telling_texts(trace, pl.Series(read))
-    names_it = (
-        texts.str.contains('"Collective name"', literal=True).fill_null(value=False).to_numpy()
-    )
-    operator_text = texts.gather(np.searchsorted(read, levels[0]))
+    names_it = filled(texts.str.contains('"Collective name"', literal=True), value=False)
+    operator_text = texts[np.searchsorted(read, levels[0])]
     best = np.full(len(distinct), -1, np.int64)
     if names_it.any():
         for at in levels:
@@ -195,12 +192,12 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
             finds[finds] = names_it[row[finds]]
             best[finds] = row[finds]
     known = pl.Series(best >= 0)
-    text = pl.select(pl.when(known).then(texts.gather(np.maximum(best, 0)))).to_series()
+    text = pl.select(pl.when(known).then(texts[np.maximum(best, 0)])).to_series()
     table = pl.DataFrame(
         {"op": distinct, "text": text, "operator_text": operator_text, "operator_name": own_name},
         schema_overrides={"op": pl.Int64},
     )
-    own_text = texts.gather(np.searchsorted(read, work_events)).alias("own_text")
+    own_text = texts[np.searchsorted(read, work_events)].alias("own_text")
     return (
         pl.DataFrame([operators.alias("op"), own_text])
         .join(table, on="op", how="left", maintain_order="left")
@@ -209,6 +206,8 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
 
 
 def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """What the texts about collectives say of each by itself."""
+
     def number(key: str) -> pl.Expr:
         pattern = _NUMBER.format(key)
         return pl.col("text").str.extract(pattern).cast(pl.Int64, strict=False)
@@ -232,12 +231,11 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .when(is_called & (by_operator != "collective"))
         .then(by_operator)
     )
-    pairs = rows.select(pair).unique().with_columns(said=said)
+    pairs = rows[pair].unique().with_columns(said=said)
     rows = rows.join(pairs, on=pair, how="left", nulls_equal=True, maintain_order="left")
-    kind = pl.coalesce("said", "classified")
     size_of_job = world_size(trace)
     rows = rows.with_columns(
-        kind.alias("kind"),
+        pl.coalesce("said", "classified").alias("kind"),
         number("In msg nelems").alias("in_elements"),
         number("Out msg nelems").alias("out_elements"),
         number("Group size").alias("group_size"),
@@ -245,21 +243,27 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         text("Process Group Name").alias("group"),
         text("Process Group Ranks").alias("group_ranks"),
         number("Seq").alias("sequence"),
-        # Several kernels of one operator share its message: how is not known.
-        ((pl.len().over("op") > 1) & pl.col("op").is_not_null()).alias("is_shared"),
     )
     rows = _sizes_from_shapes(rows)
+    assumed = pl.col("group_size").is_null() & pl.lit(size_of_job is not None)
+    return rows.with_columns(
+        group_size=pl.coalesce("group_size", pl.lit(size_of_job, pl.Int64)),
+        group_size_is_assumed=assumed,
+    ).drop("text", "operator_text")
+
+
+def _with_sizes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Some of `_interpreted`, with the columns of `COLLECTIVES`."""
     item = pl.col("dtype").replace_strict(
         {name: element_bytes(name) for name in rows["dtype"].drop_nulls().unique().to_list()},
         default=None,
         return_dtype=pl.Int64,
     )
-    assumed = pl.col("group_size").is_null() & pl.lit(size_of_job is not None)
+    # Several kernels of one operator share its message: how is not known.
+    is_shared = (pl.len().over("op") > 1) & pl.col("op").is_not_null()
     rows = rows.with_columns(
-        group_size=pl.coalesce("group_size", pl.lit(size_of_job, pl.Int64)),
-        group_size_is_assumed=assumed,
-        in_bytes=pl.when(~pl.col("is_shared")).then(pl.col("in_elements") * item),
-        out_bytes=pl.when(~pl.col("is_shared")).then(pl.col("out_elements") * item),
+        in_bytes=pl.when(~is_shared).then(pl.col("in_elements") * item),
+        out_bytes=pl.when(~is_shared).then(pl.col("out_elements") * item),
     )
     # Shapes alone show the input only: what is gathered is the group's inputs together.
     gathers = pl.col("kind") == "all_gather"
@@ -279,10 +283,12 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
         r"^(nccl|gloo|mpi|ucc):"
     )
     texts = rows.filter(lacking).select("operator_text").drop_nulls().unique()
+    if texts.is_empty():
+        return rows
     # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
     source = pl.col("operator_text")
     shaped = compact_operands(texts.select(source, *operand_columns(source)))
-    distinct = shaped.select("dims", "types").unique()
+    distinct = shaped["dims", "types"].unique()
     operands = [operand_size(dims, types) for dims, types in distinct.iter_rows()]
     known = distinct.with_columns(
         shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
@@ -333,7 +339,7 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
     known = pl.col("message_bytes").is_not_null()
     place = pl.int_range(pl.len()).over("step", "device", "stream", "kind")
     counts = collectives.group_by("step", "kind").len()
-    has_places = counts.select("kind", "len").n_unique() == counts["kind"].n_unique()
+    has_places = counts["kind", "len"].n_unique() == counts["kind"].n_unique()
     keyed = collectives.with_columns(
         place=pl.when(~known & has_places).then(place),
         kernel_name=pl.when(~known).then("kernel"),

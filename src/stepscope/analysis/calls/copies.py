@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 TO_DEVICE, TO_HOST = "host_to_device", "device_to_host"
@@ -26,16 +27,24 @@ def blocking_copies(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     if copies.is_empty():
         return copies
     names = trace.name_rows["name", "group"]
-    record = names["name"][copies["name_id"]]
-    calls = trace.columns("name_id", "start_ns", "dur_ns")[copies["launch"].fill_null(0)]
+    launch = filled(copies["launch"], 0)
+    calls = trace.columns("name_id", "start_ns", "dur_ns")[launch]
     call = names[calls["name_id"]]
-    is_known = copies["launch"].is_not_null()
+    record, name = pl.col("record"), pl.col("name")
     waits = (
-        (call["group"] == "copy_call")
-        & call["name"].str.contains("(?i)memcpy")
-        & ~call["name"].str.contains("(?i)async")
+        (pl.col("group") == "copy_call")
+        & name.str.contains("(?i)memcpy")
+        & ~name.str.contains("(?i)async")
     )
     is_silent = ~record.str.contains("(?i)pageable|pinned")
-    outlasts = (calls["start_ns"] + calls["dur_ns"]) >= copies["end_ns"]
+    outlasts = pl.col("returned_ns") >= pl.col("end_ns")
+    is_known = pl.col("launch").is_not_null()
     blocks = record.str.contains("(?i)pageable") | (is_known & (waits | (is_silent & outlasts)))
-    return copies.filter(blocks.fill_null(value=False))
+    told = copies["launch", "end_ns"].hstack(
+        [
+            names["name"][copies["name_id"]].alias("record"),
+            (calls["start_ns"] + calls["dur_ns"]).alias("returned_ns"),
+            *call,
+        ]
+    )
+    return copies.filter(told.select(blocks=blocks)["blocks"])

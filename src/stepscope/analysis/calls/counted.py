@@ -23,7 +23,7 @@ def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, i
     names = trace.name_rows["name_id", "name"]
     with_formula = names.filter(pl.col("name").is_in(list(FORMULAS)))
     rows = (
-        forest.rows.select("event", "name_id")
+        forest.rows["event", "name_id"]
         .with_row_index("row")
         .with_columns(pl.col("row").cast(pl.Int64))
         .join(with_formula, on="name_id", how="inner", maintain_order="left")

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analysis.selection.names import is_call, names_that
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 _GRAPH_LAUNCH = r"GraphLaunch"
@@ -38,7 +39,7 @@ def graph_places(trace: Trace, work: pl.DataFrame) -> Int64Array:
     is_graph_launch = _graph_launch_names(trace)
     if not is_graph_launch.any() or work.is_empty():
         return place
-    launch = work["launch"].fill_null(-1).to_numpy()
+    launch = filled(work["launch"], -1)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     of_graph = (launch >= 0) & is_graph_launch[name_id[np.maximum(launch, 0)]]
     place[of_graph] = GraphPlace.INSIDE

@@ -19,6 +19,7 @@ from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.looking_up import looked_up
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -98,7 +99,7 @@ def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
     matching = names_matching(trace, pattern, Category.CPU_OP)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    operator = work["op"].fill_null(-1).to_numpy()
+    operator = filled(work["op"], -1)
     found: BoolArray = nearest_of(parent, operator, looked_up(matching, name_id)) >= 0
     return found
 

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.ancestors import depths, levels, nearest_above
+from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -24,13 +27,15 @@ class Places:
     Attributes:
         names: Name of each place; a place comes after its parent.
         parent: Parent of each place, -1 for a root.
-        of_event: For each event of the trace the place that it is a call of; `NOWHERE`: no call.
-        in_backward: For each event whether it is a call inside the backward.
-        are_calls: Whether each such event is one call; otherwise it is an operator within one.
+        events: The events that are calls, in order.
+        of_event: The place that each of these is a call of.
+        in_backward: Whether each of these is a call inside the backward.
+        are_calls: Whether each of these is one call; otherwise it is an operator within one.
     """
 
     names: list[str]
     parent: list[int]
+    events: Int64Array
     of_event: Int64Array
     in_backward: BoolArray
     are_calls: bool = True
@@ -58,8 +63,8 @@ class _Register:
 
 def places_by_frames(
     trace: Trace,
-    name_id: Int64Array,
-    parent: Int64Array,
+    name_id: npt.NDArray[np.uint32],
+    parent: RowNumbers,
     frames: Int64Array,
     in_backward: BoolArray,
     prefix: str,
@@ -70,44 +75,42 @@ def places_by_frames(
         trace: The trace.
         name_id: Name of every event of the trace.
         parent: Parent of every event of the trace, -1 for roots.
-        frames: The events that are calls of modules.
+        frames: The events that are calls of modules, in order.
         in_backward: For each of these whether it runs inside the backward.
         prefix: What to leave out at the beginning of a frame's name.
     """
-    of_event = np.full(len(parent), NOWHERE, np.int64)
-    backward_event = np.zeros(len(parent), np.bool_)
+    of_frame = np.full(len(frames), NOWHERE, np.int64)
     register = _Register()
     if not len(frames):
-        return Places(register.names, register.parent, of_event, backward_event)
-    backward_event[frames] = in_backward
+        return Places(register.names, register.parent, frames, of_frame, in_backward)
     names = trace.name_rows["name"].fill_null("").to_list()
+    name = name_id[frames].astype(np.int64)
     is_frame = np.zeros(len(parent), np.bool_)
     is_frame[frames] = True
-    above = nearest_above(parent, frames, is_frame)
+    holder = nearest_above(parent, frames, is_frame)
+    above = np.where(holder >= 0, np.searchsorted(frames, holder), -1)
     # A call in the backward does not belong to a call around the whole backward.
-    above = np.where((above >= 0) & in_backward & ~backward_event[above], -1, above)
-    row = np.full(len(parent), -1, np.int64)
-    row[frames] = np.arange(len(frames))
-    depth = depths(np.where(above >= 0, row[above], -1))
+    above[(above >= 0) & in_backward & ~in_backward[above]] = -1
+    depth = depths(above)
 
     def number(chosen: BoolArray, root: dict[str, int]) -> None:
         for mine in levels(depth, np.nonzero(chosen)[0]):
-            holder = np.where(above[mine] >= 0, of_event[above[mine]], NOWHERE)
+            outer_place = np.where(above[mine] >= 0, of_frame[above[mine]], NOWHERE)
             # A pair of holder and name as one number, in the same order: much faster to sort.
-            pairs = (holder - NOWHERE) * len(names) + name_id[frames[mine]].astype(np.int64)
+            pairs = (outer_place - NOWHERE) * len(names) + name[mine]
             unique, which = np.unique(pairs, return_inverse=True)
             found = np.empty(len(unique), np.int64)
             for index, pair in enumerate(unique.tolist()):
-                outer, name = pair // len(names) + NOWHERE, pair % len(names)
-                label = names[name].removeprefix(prefix)
+                outer, own = pair // len(names) + NOWHERE, pair % len(names)
+                label = names[own].removeprefix(prefix)
                 known = root.get(label, NOWHERE) if outer == NOWHERE else NOWHERE
                 found[index] = known if known != NOWHERE else register.place(outer, label)
-            of_event[frames[mine]] = found[which.reshape(-1)]
+            of_frame[mine] = found[which.reshape(-1)]
 
     number(~in_backward, {})
-    usual = _most_called(register, of_event[frames[~in_backward]])
+    usual = _most_called(register, of_frame[~in_backward])
     number(in_backward, usual)
-    return Places(register.names, register.parent, of_event, backward_event)
+    return Places(register.names, register.parent, frames, of_frame, in_backward)
 
 
 def _most_called(register: _Register, calls: Int64Array) -> dict[str, int]:
@@ -161,14 +164,8 @@ class PlacesOfOperators:
     by_stack: Places
 
 
-def places_by_arguments(trace: Trace, events: pl.DataFrame) -> PlacesOfOperators:
-    """Places of operators by their own arguments.
-
-    Args:
-        trace: The trace.
-        events: At least `event` and `category`.
-    """
-    operators = events.filter(pl.col("category") == Category.CPU_OP.value)["event"]
+def places_by_arguments(trace: Trace) -> PlacesOfOperators:
+    """Places of operators by their own arguments."""
     args = pl.col("args")
     found = (
         trace.args.filter(args.str.contains(r'"(?:Module Hierarchy|Call stack)"\s*:\s*"[^"]'))
@@ -178,34 +175,39 @@ def places_by_arguments(trace: Trace, events: pl.DataFrame) -> PlacesOfOperators
             stack=args.str.extract(r'"Call stack"\s*:\s*"([^"]+)"'),
         )
         .collect()
-        .join(operators.to_frame("event"), on="event", how="semi", maintain_order="left")
     )
+    is_operator = names_that(trace, pl.col("category") == Category.CPU_OP.value)
+    name_id = trace.columns("name_id").to_series().to_numpy()
+    found = found.filter(is_operator[name_id[found["event"].to_numpy()]])
     # What was fused for the backward names no module: its forward operator tells.
     fused = pl.col("hierarchy").str.contains("<backward op>", literal=True)
     return PlacesOfOperators(
         _places_of_texts(
-            found.filter(~fused).select("event", text="hierarchy"), hierarchy_segments, len(events)
+            found.filter(~fused).select("event", text="hierarchy"), hierarchy_segments
         ),
-        _places_of_texts(found.select("event", text="stack"), call_stack_segments, len(events)),
+        _places_of_texts(found.select("event", text="stack"), call_stack_segments),
     )
 
 
-def _places_of_texts(
-    found: pl.DataFrame, segments: Callable[[str], list[str]], events: int
-) -> Places:
+def _places_of_texts(found: pl.DataFrame, segments: Callable[[str], list[str]]) -> Places:
     """Places of operators, from the text that each carries."""
-    of_event = np.full(events, NOWHERE, np.int64)
     register = _Register()
-    known = found.drop_nulls("text")
+    known = found.drop_nulls("text").sort("event")
     numbers: dict[str, int] = {}
     for text in known["text"].unique().sort().to_list():
         place = NOWHERE
         for segment in segments(text):
             place = register.place(place, segment)
         numbers[text] = place
-    if numbers:
-        of_event[known["event"].to_numpy()] = (
-            known["text"].replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
-        )
-    in_backward = np.zeros(events, np.bool_)
-    return Places(register.names, register.parent, of_event, in_backward, are_calls=False)
+    events = known["event"].to_numpy().astype(np.int64, copy=False)
+    of_event = known["text"].replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
+    # A text that names no module tells nothing.
+    is_somewhere = of_event != NOWHERE
+    return Places(
+        register.names,
+        register.parent,
+        events[is_somewhere],
+        of_event[is_somewhere],
+        np.zeros(int(is_somewhere.sum()), np.bool_),
+        are_calls=False,
+    )

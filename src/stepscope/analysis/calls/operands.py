@@ -50,6 +50,8 @@ ITEM_BYTES: dict[str, int] = {
 }
 """Size of an element by the names of its type, in lower case, without `c10::`."""
 
+_FEW = 10_000  # texts; of more, the streaming engine looks into several at the same time
+
 _DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
 _STRIDES = r'"Input [Ss]trides"\s*:\s*(\[[^"}]*)'
 _TYPES = r'"Input [Tt]ypes?"\s*:\s*(\[[^\]]*\])'
@@ -121,7 +123,9 @@ def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> p
     """`event` and columns made of the column `args`, for some events, in the order given."""
     if trace.store is None and not events.has_nulls():
         # In memory the number of an event is its row; a store would have to read all the texts.
-        rows: pl.DataFrame = trace.args.select("event", "args").collect()[events]
+        rows = trace.args.select("event", "args").collect(engine=trace.engine)[events]
+        if len(rows) < _FEW:
+            return rows.select("event", *columns)
         return rows.lazy().select("event", *columns).collect()
     wanted = events.drop_nulls().unique()
     is_wanted = pl.col("event").is_in(wanted.implode())

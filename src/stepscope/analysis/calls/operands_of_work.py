@@ -21,7 +21,7 @@ from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
-from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
@@ -64,7 +64,7 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
     if not len(known):
         return None if is_asked.any() else pl.Series([None] * len(asked), dtype=pl.Int64)
     events = known["event"].to_numpy()  # in order
-    number = asked.fill_null(0).to_numpy()
+    number = filled(asked, 0)
     row = np.minimum(places(events, number), len(events) - 1)
     is_known = events[row] == number
     if with_formula:

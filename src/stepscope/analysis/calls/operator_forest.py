@@ -17,7 +17,9 @@ import polars as pl
 from stepscope.analysis.selection.names import events_named, is_step
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
@@ -68,7 +70,7 @@ class OperatorForest:
     @once_property
     def forward(self) -> Int64Array:
         """For each row the row of the forward operator that it is the backward of; -1: none."""
-        event = self.rows["forward"].fill_null(-1).to_numpy()
+        event = filled(self.rows["forward"], -1)
         row: Int64Array = np.where(event >= 0, self.row_of_event[event], -1).astype(np.int64)
         return row
 
@@ -138,7 +140,7 @@ class DeviceTime:
 
 def rows_of_work(forest: OperatorForest, work: pl.DataFrame) -> Int64Array:
     """For each piece of GPU work the row of its operator; -1: not known."""
-    operator = work["op"].fill_null(-1).to_numpy()
+    operator = filled(work["op"], -1)
     row: Int64Array = np.where(operator >= 0, forest.row_of_event[operator], -1).astype(np.int64)
     return row
 

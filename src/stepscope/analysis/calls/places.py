@@ -11,8 +11,10 @@ import polars as pl
 
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.names import events_with_names, names_that
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.arrays.nullable import gathered, nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -32,13 +34,11 @@ PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
 def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, with the columns of `PLACES`, in the order given."""
     names = trace.name_rows["name"]
-    is_operator = names_that(trace, _is_operator())
-    is_line = names_that(trace, _is_frame() & pl.col("name").str.contains(_LINE))
-    is_user = is_line & ~names_that(trace, pl.col("name").str.contains(_LIBRARIES))
+    is_line, is_user = _lines(trace)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
     start = events.to_numpy()
-    operator = outermost(start, parent, name_id, is_operator)
+    operator = outermost(start, parent, name_id, _are_operators(trace))
     user = _innermost(start, parent, name_id, is_user)
     any_line = _innermost(start, parent, name_id, is_line)
     frame = np.where(user >= 0, user, any_line)
@@ -52,13 +52,30 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     )
 
 
-def _is_operator() -> pl.Expr:
-    """Names of operators that a programme calls: not the engine, no step."""
-    return (
+@remembered
+def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+    """Which names are of operators that a programme calls: not the engine, no step."""
+    return names_that(
+        trace,
         (pl.col("category") == Category.CPU_OP.value)
         & ~pl.col("name").str.starts_with(_ENGINE)
-        & ~pl.col("name").str.starts_with("ProfilerStep")
+        & ~pl.col("name").str.starts_with("ProfilerStep"),
     )
+
+
+@remembered
+def _are_frames(trace: Trace, _scope: Scope | None = None) -> BoolArray:
+    """Which names are of Python frames."""
+    return names_that(trace, _is_frame())
+
+
+@remembered
+def _lines(trace: Trace, _scope: Scope | None = None) -> tuple[BoolArray, BoolArray]:
+    """Which names are of lines of Python, and which of these are outside torch."""
+    if not has_stacks(trace):
+        return _are_frames(trace), _are_frames(trace)
+    is_line = names_that(trace, _is_frame() & pl.col("name").str.contains(_LINE))
+    return is_line, is_line & ~names_that(trace, pl.col("name").str.contains(_LIBRARIES))
 
 
 def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
@@ -66,7 +83,7 @@ def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
     start = events.to_numpy()
-    found = outermost(start, parent, name_id, names_that(trace, _is_operator()))
+    found = outermost(start, parent, name_id, _are_operators(trace))
     return pl.Series(np.where(found >= 0, found, start))
 
 
@@ -119,27 +136,30 @@ def _innermost(
 def _named(names: pl.Series, name_id: npt.NDArray[np.uint32], events: Int64Array) -> pl.Series:
     if not len(events):
         return names.clear()
-    return names.gather(nullable(name_id[np.maximum(events, 0)], events >= 0, "name_id"))
+    return gathered(names, nullable(name_id[np.maximum(events, 0)], events >= 0, "name_id"))
 
 
 def has_stacks(trace: Trace) -> bool:
     """Whether Python frames were recorded."""
-    return bool(names_that(trace, _is_frame()).any())
+    return bool(_are_frames(trace).any())
 
 
 def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
     """The innermost Python frame of a thread that spans nearly all of some time, if any does."""
     frames = frames_over(trace, lane_id, start_ns, end_ns)
+    if not len(frames):
+        return None
     spans = trace.columns("start_ns", "dur_ns")[frames]
     found = spans.with_columns(event=pl.Series(frames)).sort(
         "dur_ns", "start_ns", "event", descending=[False, True, True]
     )
-    return None if found.is_empty() else names_of_events(trace, found["event"][:1])[0]
+    name: str | None = names_of_events(trace, found["event"][:1])[0]
+    return name
 
 
 def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
     """The Python frames of a thread that span nearly all of some time."""
-    frames = events_with_names(trace, names_that(trace, _is_frame()), [lane_id])
+    frames = events_with_names(trace, _are_frames(trace), [lane_id])
     spans = trace.columns("start_ns", "dur_ns")[frames]
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     covers = np.minimum(start + dur, end_ns) - np.maximum(start, start_ns)
@@ -175,7 +195,7 @@ def names_of_events(trace: Trace, events: pl.Series) -> pl.Series:
     ids = trace.columns("name_id")["name_id"]
     if events.is_empty() or ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.String)
-    return trace.name_rows["name"].gather(ids.gather(events))
+    return gathered(trace.name_rows["name"], gathered(ids, events))
 
 
 def _is_frame() -> pl.Expr:

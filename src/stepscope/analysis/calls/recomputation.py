@@ -28,6 +28,7 @@ from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
@@ -126,5 +127,5 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     texts = telling_texts(trace, wanted)
     own = texts.str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
     numbered = asking.copy()
-    numbered[asking] = own.fill_null(value=False).to_numpy()
+    numbered[asking] = filled(own, value=False)
     return numbered

@@ -22,6 +22,7 @@ import polars as pl
 from stepscope.analysis.calls.kernel_origins import operator_names, runs_under
 from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
@@ -65,7 +66,7 @@ def find_unfused_attention(trace: Trace, work: pl.DataFrame) -> UnfusedAttention
         .filter(pl.col("kind").is_in(["compute", "communication"]))
         .sort("lane_id", "start_ns")
     )
-    is_softmax = (rows["group"] == "softmax").fill_null(value=False).to_numpy()
+    is_softmax = filled(rows["group"] == "softmax", value=False)
     if not is_softmax.any():
         return UnfusedAttention(nothing, nothing.copy(), None, is_math_fallback=False)
     group, kind = pl.col("group"), pl.col("kind")

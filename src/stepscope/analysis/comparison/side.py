@@ -19,6 +19,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import levels
 from stepscope.trace.model import Trace
 
@@ -220,7 +221,7 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
         return pl.DataFrame(schema=MEASURES)
     own = np.zeros(len(forest), np.int64)
     if len(work):
-        holder = work["op"].fill_null(-1).to_numpy()
+        holder = filled(work["op"], -1)
         row = np.where(holder >= 0, forest.row_of_event[holder], -1)
         known = row >= 0
         np.add.at(own, row[known], work["dur_ns"].to_numpy()[known])

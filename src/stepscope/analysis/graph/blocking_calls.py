@@ -13,6 +13,7 @@ from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC = "stream_sync", "event_sync", "device_sync"
@@ -153,9 +154,9 @@ def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Arra
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     is_device = (calls["role"] == DEVICE_SYNC).to_numpy()
-    device = calls["device"].fill_null(-1).to_numpy()
-    told_lane = calls["awaited_lane"].fill_null(-1).to_numpy()
-    until = calls["until_ns"].fill_null(0).to_numpy()
+    device = filled(calls["device"], -1)
+    told_lane = filled(calls["awaited_lane"], -1)
+    until = filled(calls["until_ns"], 0)
     is_told = calls["awaited_lane"].is_not_null().to_numpy()
     told = np.full(len(calls), -1, np.int64)
     rows, targets = [], []

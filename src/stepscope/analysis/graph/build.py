@@ -87,7 +87,7 @@ def _graph_of(
     if begin_ns is None:
         begin_ns = window[0]
     window = (min(window[0], begin_ns), window[1])
-    activity = host.table.select("lane_id", "start_ns", "end_ns").filter(host.table["is_work"])
+    activity = host.table["lane_id", "start_ns", "end_ns"].filter(host.table["is_work"])
     handovers = find_handovers(activity, main_lane, window)
     del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)

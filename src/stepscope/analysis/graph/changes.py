@@ -7,7 +7,7 @@ delays only ever shrink here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,25 +34,28 @@ class Changes:
         dur_ns: Duration of each node.
         delay_ns: Delay of each edge.
         is_kept: Whether each edge still holds.
+        scaled: Without GPU work, the moments of threads that were scaled: which, by what factor,
+            and of which threads (None: of all).
     """
 
     graph: StepGraph
     dur_ns: Int64Array
     delay_ns: Int64Array
     is_kept: BoolArray
+    scaled: tuple[tuple[Intervals, float, tuple[int, ...] | None], ...] = ()
 
     def scale_work(self, nodes: BoolArray, factor: float) -> Changes:
         """GPU work takes `factor` of its time, from 0 to 1."""
         _check(factor)
         which = nodes & self.graph.is_gpu
         scaled = np.where(which, _scaled(self.dur_ns, factor), self.dur_ns)
-        return Changes(self.graph, scaled, self.delay_ns, self.is_kept)
+        return replace(self, dur_ns=scaled)
 
     def shorten_work(self, dur_ns: Int64Array) -> Changes:
         """Each piece of GPU work takes no longer than given, one value per node."""
         shorter = np.minimum(self.dur_ns, np.maximum(dur_ns, 0))
         dur = np.where(self.graph.is_gpu, shorter, self.dur_ns)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
+        return replace(self, dur_ns=dur)
 
     def scale_host(
         self, moments: Intervals, factor: float = 0.0, lanes: tuple[int, ...] | None = None
@@ -72,29 +75,42 @@ class Changes:
         rows = np.nonzero(which)[0]
         inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
         less = inside - _scaled(inside, factor)
-        return self.shorten_pieces(rows, less)
+        shortened = self.shorten_pieces(rows, less)
+        if graph.is_gpu.any():
+            return shortened
+        return replace(shortened, scaled=(*self.scaled, (moments, factor, lanes)))
 
     def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
         """Some pieces of threads take so much less time, one value per row, never negative."""
         dur = self.dur_ns.copy()
         dur[rows] = np.maximum(dur[rows] - less_ns, 0)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
+        return replace(self, dur_ns=dur)
 
     def drop_edges(self, edges: BoolArray) -> Changes:
         """Some dependencies are gone. The order of a thread and of a stream always stays."""
         order = np.isin(self.graph.edge_kind, (EdgeKind.THREAD, EdgeKind.STREAM))
-        return Changes(self.graph, self.dur_ns, self.delay_ns, self.is_kept & ~(edges & ~order))
+        return replace(self, is_kept=self.is_kept & ~(edges & ~order))
 
     def and_also(self, other: Changes) -> Changes:
-        """Both changes at once: of each duration and delay the shorter one."""
+        """Both changes at once: of each duration and delay the shorter one.
+
+        Without GPU work no launch divides what a thread does, and one piece holds several causes:
+        its moments that only one of the changes shortens are all shortened.
+        """
         delay = self.delay_ns
         if other.delay_ns is not delay:
             delay = np.minimum(delay, other.delay_ns)
-        return Changes(
-            self.graph,
-            np.minimum(self.dur_ns, other.dur_ns),
-            delay,
-            self.is_kept & other.is_kept,
+        both = self
+        for moments, factor, lanes in other.scaled:
+            rest = moments
+            for known, _, _ in self.scaled:
+                rest = intervals.difference(rest, known)
+            both = both.scale_host(rest, factor, lanes)
+        return replace(
+            both,
+            dur_ns=np.minimum(both.dur_ns, other.dur_ns),
+            delay_ns=delay,
+            is_kept=self.is_kept & other.is_kept,
         )
 
     def drop_waits_of_calls(self, calls: npt.ArrayLike) -> Changes:

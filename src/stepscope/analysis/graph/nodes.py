@@ -104,7 +104,7 @@ def spans_of_threads(
 def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
     """The same as `spans_of_threads`, with `name`, `group` and `op` (the operator around each)."""
     spans = spans_of_threads(trace, graph, condition)
-    operators = operators_of_events(trace).gather(spans["event"]).cast(pl.Int64).alias("op")
+    operators = operators_of_events(trace)[spans["event"]].cast(pl.Int64).alias("op")
     # `name_id` is the row number, so gathering replaces a join.
     names = trace.name_rows["name", "group"]
     return spans.hstack(names[spans["name_id"]]).hstack([operators])

@@ -37,6 +37,7 @@ from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -244,10 +245,10 @@ def recorded_waits(records: pl.DataFrame, work: StepWork) -> RecordedWaits:
     """
     waits = records.filter(pl.col("role") == STREAM_WAIT, pl.col("waiting_lane").is_not_null())
     called = waits["call_ns"].to_numpy()
-    until = waits["until_ns"].fill_null(0).to_numpy()
+    until = filled(waits["until_ns"], 0)
     waiting_lane = waits["waiting_lane"].to_numpy()
     is_told = waits["awaited_lane"].is_not_null().to_numpy()
-    awaited_lane = waits["awaited_lane"].fill_null(_NO_LANE).to_numpy()
+    awaited_lane = filled(waits["awaited_lane"], _NO_LANE)
     waiting = np.full(len(waits), -1, np.int64)
     awaited = np.full(len(waits), -1, np.int64)
     for first, last in work.streams():

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.graph.bursts import NEVER, find_bursts
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-from stepscope.trace.arrays.looking_up import looked_up
+from stepscope.trace.arrays.looking_up import looked_up, rows_where
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.arrays.search import places
 
 CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
-_NEVER = np.iinfo(np.int64).min
 
 
 def distinct(values: Int64Array) -> Int64Array:
@@ -68,25 +68,14 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     is_main = lane == main_lane
     # Threads hold their events more or less in order, which these sorts make use of.
     begins, ends = (np.sort(times[is_main], kind="stable") for times in (start, end))
-    others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
-    others = looked_up(others, by_group_and_time(lane[others], start[others]))
+    others = rows_where(~is_main & (start >= window[0]) & (start < window[1]))
     lane, start, end = (looked_up(column, others) for column in (lane, start, end))
-    begun, ended = (places(times, start, "right") for times in (begins, ends))
-    stir = np.minimum(
-        np.minimum(
-            looked_up(np.append(begins, window[1]), begun),
-            looked_up(np.append(ends, window[1]), ended),
-        ),
-        window[1],
-    )
-    done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
-    # Within a lane the events of a burst stand together, the first to begin in front.
-    goes_on = (lane[1:] == lane[:-1]) & (begun[1:] == begun[:-1]) & (ended[1:] == ended[:-1])
-    first = np.nonzero(np.append(True, ~goes_on)[: len(lane)])[0]
-    lane, start, stir = lane[first], start[first], stir[first]
-    if len(first):
-        end, done = np.maximum.reduceat(end, first), np.maximum.reduceat(done, first)
-    back = np.where(done == _NEVER, start, done)
+    order = by_group_and_time(lane, start)
+    lane, start, end = (looked_up(column, order) for column in (lane, start, end))
+    bursts = find_bursts(lane, start, end, begins, ends, window[1], CLOCK_SKEW_NS)
+    lane, start, end = bursts.lane, bursts.start_ns, bursts.end_ns
+    stir, done = bursts.stir_ns, bursts.done_ns
+    back = np.where(done == NEVER, start, done)
     is_over = end <= stir + CLOCK_SKEW_NS
     is_waited_for = is_over | (2 * (back - start) > stir - start)
     return Handovers(

@@ -13,6 +13,7 @@ from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Kind
@@ -99,7 +100,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
         index = everything["step"].replace_strict(steps.cast(pl.Int32), place, default=None)
         found = everything.with_columns(index=index).filter(pl.col("index").is_not_null())
     calls = trace.columns("lane_id", "start_ns", "dur_ns")
-    call = found["launch"].fill_null(-1).to_numpy().astype(np.int64)
+    call = filled(found["launch"], -1).astype(np.int64)
     call_start = np.where(call >= 0, calls["start_ns"].to_numpy()[call], 0)
     order = by_group_and_time(
         found["lane_id"].to_numpy(),
@@ -128,7 +129,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
         start_ns=start,
         end_ns=rows["end_ns"].to_numpy(),
         lane=lane,
-        device=rows["device"].fill_null(-1).to_numpy().astype(np.int64),
+        device=filled(rows["device"], -1).astype(np.int64),
         kind=_KIND_CODES[rows["kind"].to_physical().to_numpy()],
         step=rows["index"].to_numpy().astype(np.int64),
         call=call,

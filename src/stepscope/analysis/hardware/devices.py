@@ -79,7 +79,7 @@ def peaks_of(trace: Trace) -> dict[int, DevicePeaks | None]:
     description is taken for one of them. An A100 without a size in its name is told apart by its
     memory, and an AMD device without a product name by a size that only one product has.
     """
-    devices = trace.devices.select("device", "name", "total_memory_bytes", "is_used")
+    devices = trace.devices["device", "name", "total_memory_bytes", "is_used"]
     described = {
         (name, memory) for _, name, memory, _ in devices.iter_rows() if name or memory is not None
     }

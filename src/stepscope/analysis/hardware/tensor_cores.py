@@ -27,6 +27,7 @@ from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
 from stepscope.analysis.selection.names import told_by_name
+from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -138,8 +139,8 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """
     rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
     rows = rows.filter(~told_by_name(rows, _prepares_operands()))
-    operators = rows["op"].drop_nulls().unique().sort()
-    types = operands_of_work(trace, operators).select("event", "types").rename({"event": "op"})
+    operators = pl.Series(distinct(rows["op"]))
+    types = operands_of_work(trace, operators)["event", "types"].rename({"event": "op"})
     recorded = pl.col("types").str.to_lowercase()
     kind = (
         pl.when(recorded.str.contains("bfloat16|half|float8|int8|signed char"))

@@ -19,6 +19,7 @@ from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 
@@ -82,8 +83,8 @@ def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
 
 def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
     """The main thread, then those that launched this work, the busiest first."""
-    launches = work["launch"].drop_nulls().unique()
-    lanes = trace.columns("lane_id")["lane_id"].gather(launches)
+    launches = distinct(work["launch"])
+    lanes = trace.columns("lane_id")["lane_id"][launches]
     counts = lanes.value_counts(name="launches").sort(
         "launches", "lane_id", descending=[True, False]
     )

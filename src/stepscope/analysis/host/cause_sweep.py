@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.looking_up import looked_up
+from stepscope.trace.arrays.ordering import by_group
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
@@ -38,15 +39,11 @@ class Stretches:
 
     def by_cause(self, number: int) -> list[Intervals]:
         """The moments of each cause from 0 to `number` - 1."""
-        found = []
-        counts = np.bincount(self.causes, minlength=number)
-        for cause in range(number):
-            if not counts[cause]:
-                found.append(intervals.empty())
-                continue
-            mine = self.causes == cause
-            found.append(Intervals(self.starts[mine], self.ends[mine]))
-        return found
+        order = by_group(self.causes)
+        cuts = np.cumsum(np.bincount(self.causes, minlength=number)[:number])
+        starts = np.split(looked_up(self.starts, order), cuts)[:number]
+        ends = np.split(looked_up(self.ends, order), cuts)[:number]
+        return [Intervals(begin, end) for begin, end in zip(starts, ends, strict=True)]
 
     def divide(self, starts: Int64Array, ends: Int64Array, number: int) -> Int64Array:
         """Time per cause in each window: one row per cause, one column per window.

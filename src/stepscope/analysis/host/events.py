@@ -29,6 +29,7 @@ from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
 from stepscope.trace.once import once_property
@@ -222,9 +223,9 @@ def _with_blocking_copies(
     cause[_among(row, up) & is_call] = HostCause.PAGEABLE_COPY
     # A pageable copy is followed by a synchronisation of its own, in the same operator.
     operators = operators_of_events(trace)
-    copying = operators.gather(up).drop_nulls().unique().sort().to_numpy()
+    copying = distinct(operators[up])
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
-    operator = operators.gather(row[waits]).fill_null(-1).to_numpy()
+    operator = filled(operators[row[waits]], -1)
     cause[waits[_among(operator, copying)]] = HostCause.PAGEABLE_COPY
     return cause
 
@@ -236,7 +237,7 @@ def _marks_the_step(work: pl.DataFrame, row: Int64Array, is_work: BoolArray) -> 
     """
     if work.is_empty():
         return is_work
-    return _among(row, work["launch"].drop_nulls().unique().sort().to_numpy())
+    return _among(row, distinct(work["launch"]))
 
 
 def _without_enclosing(

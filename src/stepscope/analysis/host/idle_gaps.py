@@ -19,7 +19,7 @@ from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.arrays.nullable import distinct, filled, gathered, nullable
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
 from stepscope.trace.classify import is_started_by_device
@@ -113,7 +113,7 @@ def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
         by_device=pl.Series(is_by_device[work.table["name_id"].to_numpy()]),
     ).filter(pl.col("dur_ns") > 0)
     parts = []
-    for device in spans["device"].unique().sort().to_list():
+    for device in distinct(spans["device"]).tolist():
         rows = lasting.filter(pl.col("device") == device)
         mine = spans.filter(pl.col("device") == device)
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
@@ -159,9 +159,9 @@ def _ending_rows(rows: pl.DataFrame, starts: Int64Array, ends: Int64Array) -> In
 def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFrame:
     """Cut the gaps where their cause changes."""
     start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    launch = gaps["launch"].fill_null(-1).to_numpy()
+    launch = filled(gaps["launch"], -1)
     graph = gaps["graph"].to_numpy()
-    ended_by = gaps["ended_by"].fill_null(-1).to_numpy()
+    ended_by = filled(gaps["ended_by"], -1)
     calls = trace.columns("lane_id", "start_ns", "dur_ns")[np.maximum(launch, 0)]
     returned = (calls["start_ns"] + calls["dur_ns"]).to_numpy()
     lane = calls["lane_id"].to_numpy()
@@ -225,7 +225,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     return pl.DataFrame(
         {
             "gap": gap,
-            "device": gaps["device"].gather(gap),
+            "device": gaps["device"][gap],
             "start_ns": first[order],
             "end_ns": last[order],
             "cause": _words(IDLE_CAUSES, cause[order]),
@@ -249,7 +249,7 @@ class _Pieces(NamedTuple):
 
 def _words(words: tuple[str, ...], codes: Int64Array) -> pl.Series:
     """Codes as an enumeration; negative ones are null."""
-    return pl.Series(words, dtype=pl.Enum(words)).gather(_or_null(codes))
+    return gathered(pl.Series(words, dtype=pl.Enum(words)), _or_null(codes))
 
 
 def _or_null(values: Int64Array) -> pl.Series:

@@ -26,7 +26,7 @@ from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_w
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.host.waits import communication_waits
-from stepscope.analysis.selection.names import events_named
+from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
@@ -94,21 +94,10 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     if steps.height == 0 or lane_id is None:
         return None
     part_of_names = _part_of_names(trace)
-    has_part = pl.col("name_id").is_in(part_of_names["name_id"].implode())
-    is_of_program = pl.col("category").is_in(
-        [
-            Category.CPU_OP.value,
-            Category.USER_ANNOTATION.value,
-            Category.OTHER.value,
-            Category.PYTHON_FUNCTION.value,
-        ]
-    )
-    columns_read = trace.columns("name_id", "category", "start_ns", "dur_ns")
-    host = (
-        columns_read[events_named(trace, has_part, (lane_id,))]
-        .filter(is_of_program)
-        .join(part_of_names, on="name_id", how="inner", maintain_order="left")
-    )
+    has_part = part_of_names.is_not_null().to_numpy()
+    events = events_with_names(trace, has_part, (lane_id,))
+    host = trace.columns("name_id", "start_ns", "dur_ns")[events]
+    host = host.hstack([part_of_names[host["name_id"]]])
     waits = communication_waits(trace, (lane_id,))[lane_id]
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()
     if len(trace.steps) and steps["step"][-1] == trace.steps["step"][-1]:
@@ -124,14 +113,14 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     table = steps.select("step").with_columns(wall_ns=pl.Series(wall), **columns)
     # The recorder opens one more step at the last boundary; where nothing ran in it, it is none.
     is_empty = (busy == 0) & (np.arange(steps.height) == steps.height - 1) & (steps.height > 1)
-    kept = table.filter(pl.Series(~is_empty))
+    kept = table.filter(pl.Series(~is_empty)) if is_empty.any() else table
     parts = tuple(Part(name, int(kept[f"{name}_ns"].sum())) for name in (*PARTS, OTHER))
     basis = BASIS if len(trace.steps) else BASIS + WHOLE_FILE
     return HostPartition(
         partition=Partition(parts, int(kept["wall_ns"].sum()), kept.height, basis),
         steps=kept,
         lane_id=lane_id,
-        excluded_steps=tuple(table.filter(pl.Series(is_empty))["step"].to_list()),
+        excluded_steps=tuple(table["step"].filter(pl.Series(is_empty)).to_list()),
     )
 
 
@@ -148,14 +137,24 @@ def _whole_thread(trace: Trace) -> pl.DataFrame:
     return pl.DataFrame([row], schema=steps, orient="row")
 
 
-def _part_of_names(trace: Trace) -> pl.DataFrame:
-    """name_id and part, for the names that belong to one."""
+def _part_of_names(trace: Trace) -> pl.Series:
+    """The part that each name belongs to; null: none."""
     names = trace.name_rows
     compiles = pl.Series(cause_of_names(names) == HostCause.COMPILATION)
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
+    is_of_program = pl.col("category").is_in(
+        [
+            Category.CPU_OP.value,
+            Category.USER_ANNOTATION.value,
+            Category.OTHER.value,
+            Category.PYTHON_FUNCTION.value,
+        ]
+    )
     part = (
-        pl.when(compiles)
+        pl.when(~is_of_program)
+        .then(None)
+        .when(compiles)
         .then(pl.lit("compilation"))
         .when(pl.col("category") == Category.PYTHON_FUNCTION.value)
         .then(None)
@@ -170,7 +169,7 @@ def _part_of_names(trace: Trace) -> pl.DataFrame:
         .when((group == "forward") | name.str.contains(_PHASES["forward"]) | is_op)
         .then(pl.lit("forward"))
     )
-    return names.select("name_id", part=part).drop_nulls("part")
+    return names.select(part=part)["part"]
 
 
 def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.Intervals]:

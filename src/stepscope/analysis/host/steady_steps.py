@@ -120,7 +120,8 @@ class SteadySteps:
         for state, why in _WHY.items():
             steps = [one.step for one in self.of_state(state)]
             if steps:
-                told.append(f"{why}, so not part of the steady step: step {_listed(steps)}")
+                which = f"{'steps' if len(steps) > 1 else 'step'} {_listed(steps)}"
+                told.append(f"{why}, so not part of the steady step: {which}")
         if self.tail_ns:
             told.append(
                 "after its last operator and call, the last step goes on for "
@@ -133,7 +134,7 @@ class SteadySteps:
 _WHY = {
     StepState.CUT_OFF: "the file ends within it",
     StepState.START_UNKNOWN: "its first GPU work waited for earlier work that was not recorded",
-    StepState.APART: "it does not follow the others",
+    StepState.APART: "outside the longest run of ordinary steps",
 }
 
 

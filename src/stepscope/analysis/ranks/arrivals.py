@@ -78,7 +78,7 @@ def read_arrivals(
         devices=work.answered.devices,
         events=tuple(steps.items()),
         excluded=tuple((reason, count) for reason, count in excluded.items() if count),
-        texts=tuple(tuple(kept[name].unique(maintain_order=True)) for name in TEXTS),
+        texts=tuple(tuple(dict.fromkeys(kept[name].to_list())) for name in TEXTS),
         packed=packed(kept, [f"local_{cause}_ns" for cause in causes]),
         described=_described(trace, kept),
         causes=causes,
@@ -113,6 +113,6 @@ def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
         for entry in (listed if isinstance(listed, list) else [])
         if isinstance(entry, dict) and entry.get("pg_desc") not in {None, "", "undefined"}
     }
-    groups = kept["group"].unique(maintain_order=True).drop_nulls()
+    groups = dict.fromkeys(kept["group"].drop_nulls().to_list())
     found = ((group, words.get(group.partition(" ")[0], "")) for group in groups)
     return tuple((group, word) for group, word in found if word)

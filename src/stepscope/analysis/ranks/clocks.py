@@ -37,8 +37,9 @@ class Aligned:
 
     Attributes:
         table: Those of `Matched.table`, with `end_ns` on the common clock, `arrival_ns` (since the
-            first arrival of any rank), `wait_ns` (until the last of the set has come) and `spread`
-            (how far the end is from the set's median end).
+            first arrival of any rank), `wait_ns` (until the last of the set has come; where ranks
+            may leave before, no longer than the rank's own kernel) and `spread` (how far the end is
+            from the set's median end).
         offsets: rank, offset_ns (taken off; 0 where clocks are taken as recorded), measured.
         clock: `RECORDED` or `ALIGNED`: what was done.
         reason: Why.
@@ -89,9 +90,12 @@ def with_waits(common: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Columns of `Aligned.table`.
     """
+    until_last = pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns")
+    # The root of a broadcast sends and goes on: nobody waits for a rank that only receives.
+    waits_in_it = pl.when(pl.col("kind").is_in(SYNCHRONISING)).then(until_last)
     return common.with_columns(
         arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
-        wait_ns=pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns"),
+        wait_ns=waits_in_it.otherwise(pl.min_horizontal(until_last, "dur_ns")),
         spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
     )
 

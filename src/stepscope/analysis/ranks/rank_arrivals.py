@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, Scope
+from stepscope.trace.arrays.nullable import filled
 
 _NULL = np.iinfo(np.int64).min
 
@@ -100,9 +101,7 @@ class RankArrivals:
 
 def packed(table: pl.DataFrame, local: Sequence[str]) -> bytes:
     """The columns as differences from row to row, which are small, and compressed."""
-    columns = [
-        table[name].cast(pl.Int64).fill_null(_NULL).to_numpy() for name in (*_NUMBERS, *local)
-    ]
+    columns = [filled(table[name].cast(pl.Int64), _NULL) for name in (*_NUMBERS, *local)]
     for name in TEXTS:
         texts = table[name].to_list()
         place = {text: number for number, text in enumerate(dict.fromkeys(texts))}

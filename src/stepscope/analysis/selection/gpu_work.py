@@ -16,7 +16,6 @@ Windows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,9 @@ import polars as pl
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run.step_numbers import steps_in_words
 from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
 from stepscope.trace.model import Trace
@@ -56,6 +57,7 @@ _COLUMNS = (
     "bytes",
     "correlation",
 )
+_NO_STEP = -1
 _KEPT = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 _OTHERS = ("device", "stream", "bytes", "correlation")
 
@@ -111,7 +113,7 @@ class GpuWork:
 
     def members_with(self, *columns: str) -> pl.DataFrame:
         """Columns of these rows: to copy all for a few takes time and memory."""
-        table = self.table.select(columns)
+        table = self.table[list(columns)]
         return table if self.in_steps.all() else table.filter(self.in_steps)
 
 
@@ -147,23 +149,11 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
 
 
-def side_by_side(
-    trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
-) -> pl.DataFrame:
-    """Columns of `events` and of `derived`, row for row."""
-    derived = trace.derived.select("event", *from_derived).collect()
-    read = [name for name in from_events if name != "event"]
-    both = pl.concat([derived, trace.columns(*read)], how="horizontal")
-    return both.select(*from_events, *from_derived)
-
-
 def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     """For each event whether its step is one that the scope asks for."""
     if scope.steps is None:
         return np.ones(len(step), np.bool_)
-    # With `nulls_equal`, events of no step are in none of these; without, nobody would know.
-    chosen: BoolArray = step.is_in(list(scope.steps), nulls_equal=True).to_numpy()
-    return chosen
+    return np.isin(filled(step, _NO_STEP), scope.steps)
 
 
 def notes_on_steps(trace: Trace) -> list[str]:
@@ -184,7 +174,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
         return tuple(known)
     missing = sorted(set(asked.steps) - set(known))
     if missing:
-        have = f"it has {_ranges(known)}" if known else "it has no steps"
+        have = f"it has {steps_in_words(sorted(set(known)))}" if known else "it has no steps"
         raise UsageError(f"{trace.path}: no step {', '.join(map(str, missing))}: {have}")
     return tuple(step for step in known if step in set(asked.steps))
 
@@ -207,20 +197,20 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     known = trace.columns(*_KEPT)[rows]
     # Few events are work: a store keeps those of each part, rather than the columns of all.
     is_work = is_one_of(GPU_WORK) if len(rows) else pl.lit(value=False)
-    others_of_work = trace.events.filter(is_work).select(_OTHERS).collect()
+    others_of_work = trace.events.filter(is_work).select(_OTHERS).collect(engine=trace.engine)
     event = pl.Series("event", rows, pl.Int64)
-    table = pl.concat([event.to_frame(), known, others_of_work], how="horizontal").select(_COLUMNS)
+    table = pl.DataFrame([event, *known, *others_of_work])[list(_COLUMNS)]
     devices = table["device"].n_unique()
     if devices > MOST_DEVICES:
         raise UnreadableInputError(
             f"{trace.path}: GPU work on {devices:,} devices, where a process has at most"
             f" {MOST_DEVICES}: its device numbers are damaged; `stepscope query` still reads it"
         )
-    device = table["device"].fill_null(-1).to_numpy()
+    device = filled(table["device"], -1)
     table = table[by_group_and_time(device, table["start_ns"].to_numpy())]
     derived = trace.derived_of(table["event"], "kind", "group", "step", "launch", "op")
-    end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    found = pl.concat([table.with_columns(end_ns), derived], how="horizontal")
+    end_ns = (table["start_ns"] + table["dur_ns"]).alias("end_ns")
+    found = table.hstack([end_ns, *derived])
     by_thread = _launches_by_thread(trace)
     if len(by_thread) <= MOST_LAUNCHING_THREADS:
         return found
@@ -241,12 +231,13 @@ def work_on_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
 def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The threads that launched GPU work: lane_id and launches, the busiest first."""
     launch = trace.derived_numbers("launch")
-    lanes = trace.columns("lane_id")["lane_id"][launch.filter(launch.is_not_null()).unique()]
+    launches = np.flatnonzero(are_among(launch, trace.event_count))
+    lanes = trace.columns("lane_id")["lane_id"][launches]
     return lanes.value_counts(name="launches").sort("launches", "lane_id", descending=[True, False])
 
 
 def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:
-    used = work["device"].unique().sort().to_list()
+    used: list[int] = distinct(work["device"]).tolist()
     if asked.devices is None:
         return used
     missing = sorted(set(asked.devices) - set(used))
@@ -274,11 +265,3 @@ def _whole(work: pl.DataFrame) -> pl.DataFrame:
         .with_columns(step=pl.lit(None, pl.Int32))
         .select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
     )
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Numbers as a person writes them: 3-5, 9."""
-    values = np.unique(np.asarray(numbers, np.int64))
-    breaks = np.nonzero(np.diff(values) != 1)[0] + 1
-    runs = np.split(values, breaks)
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -232,10 +232,11 @@ def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
     one = np.full(int(row.max()) + 1, -1, np.int64)
     one[row] = np.arange(len(row))  # any row of each name
     known = np.flatnonzero(one >= 0)
-    names = rows.select("name")[one[known]].select(told=told)
+    names = rows[["name"]][one[known]].select(told=told)
     place = np.zeros(len(one), np.uint32)
     place[known] = np.arange(len(known))
-    return names["told"].gather(place[row])
+    found: pl.Series = names["told"][place[row]]
+    return found
 
 
 def is_training(trace: Trace) -> bool:

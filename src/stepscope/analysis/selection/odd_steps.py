@@ -12,6 +12,10 @@ from stepscope.trace.arrays.intervals import Int64Array
 
 START_UP_FACTOR = 2.0
 """A step at the beginning is slow if it takes more than so many times the median of the later."""
+FIRST_FACTOR = 1.25
+"""The first step alone is slow if it takes more than so many times the longest of the others."""
+_OTHERS = 4
+"""How many others it takes to tell."""
 STALL_FACTOR = 3.0
 """A step stalls if it takes more than so many times the median, and is the only one that does."""
 LEAST_STEPS = 3
@@ -23,7 +27,8 @@ _ALIKE = 0.1
 def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     """How many steps at the beginning take more than twice the median of the others.
 
-    At most half of them. If the first step alone waits for its input, its wait counts.
+    At most half of them. If the first step alone waits for its input, its wait counts. What the
+    first step takes beyond the longest of the others tells as well: recorders start in it.
 
     Args:
         durations: Durations of steps, in order.
@@ -43,6 +48,8 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     for count in (np.flatnonzero(may_be) + 1).tolist():
         if (judged[:count] > START_UP_FACTOR * np.median(judged[count:])).all():
             first = count
+    if not first and len(judged) > _OTHERS and judged[0] > FIRST_FACTOR * judged[1:].max():
+        first = 1
     return first
 
 

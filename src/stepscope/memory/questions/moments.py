@@ -8,6 +8,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.view import START, MemoryView, Moment
+from stepscope.run.step_numbers import steps_in_words
 
 _UNITS = {"": 1_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _OFFSET = re.compile(r"^\+\s*(\d{1,18}(?:\.\d{1,9})?)\s*(s|ms|us|ns|)$")
@@ -68,8 +69,8 @@ def _end_of_step(view: MemoryView, device: int, step: int) -> Moment:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device)
     ends = steps.filter((pl.col("step") == step) & pl.col("end_ns").is_not_null())["end_ns"]
     if ends.is_empty():
-        have = steps["step"]
-        known = f"it has {have[0]} to {have[-1]}" if len(have) else "it has none"
+        have = steps["step"].unique().sort().to_list()
+        known = f"it has {steps_in_words(have)}" if have else "it has none"
         raise UsageError(f"{view.snapshot.path}: no step {step} that ended; {known}")
     found = view.moment(device, time_ns=int(ends[-1]))
     return Moment(device, found.event, found.time_ns, f"the end of step {step}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,11 +27,10 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import shortened
 from stepscope.report.units import plural
-from stepscope.run.plain_text import printable
+from stepscope.run.plain_text import printable, without_namespaces
 
 MOST_ROWS = 30
 _LONG_NAME = 24
-_NOISE = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
 
 
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
@@ -161,4 +159,4 @@ def _print_table(
 
 
 def _without_noise(text: str) -> str:
-    return _NOISE.sub("", text) if len(text) > _LONG_NAME else text
+    return without_namespaces(text) if len(text) > _LONG_NAME else text

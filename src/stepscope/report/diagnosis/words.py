@@ -16,6 +16,7 @@ from stepscope.run.rank_skew import RankSkew
 MOST_RANKS = 16
 _MOST_ODD = 6
 _MOST_PARTS = 6
+_ROUNDING = 0.005
 _NO_END = "no end was recorded: the process is still running, or was killed"
 _NO_REASON = "the manifest does not say why"
 _STILL_MADE = "its files were not finished when the manifest was written"
@@ -262,7 +263,10 @@ def communication(rank: RankSummary) -> str:
 
 
 def together(diagnosis: Diagnosis) -> str:
-    """What all findings of the shown rank save together; empty for fewer than two savings."""
+    """What all findings of the shown rank save together; empty for fewer than two savings.
+
+    Nothing is said of overlaps where the savings do add up, apart from rounding.
+    """
     rank = diagnosis.shown
     step_ns, together_ns = rank.step_ns, rank.together_ns
     savings = [one.saving_ns for one in rank.findings if one.saving_ns is not None]
@@ -270,11 +274,13 @@ def together(diagnosis: Diagnosis) -> str:
         return ""
     who = f"All of rank {rank.rank}'s findings" if len(diagnosis.ranks) > 1 else "All of them"
     is_whole = any(one.is_of_whole_file for one in rank.findings)
+    words = ""
+    if sum(savings) - together_ns > _ROUNDING * together_ns:
+        words = ". They overlap, so their savings do not add up"
     return (
         f"{who} together save {units.duration(together_ns)} "
         f"{'in the whole file' if is_whole else 'per step'}: "
-        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}. They overlap, so "
-        "their savings do not add up."
+        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}{words}."
     )
 
 

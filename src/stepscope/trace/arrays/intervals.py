@@ -28,8 +28,6 @@ COMPILED_PAYS_FROM = 50_000
 """Intervals of two sets from which the compiled loop is used. Below, loading it takes longer."""
 COVERING_PAYS_FROM = 50_000
 """The same of windows, for how much a set covers of each."""
-_WIDEST = 2**62
-"""A run and a value are put together in one number below this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +61,12 @@ class Intervals:
         return int(self.lengths.sum())
 
 
-def _int64(values: npt.ArrayLike) -> Int64Array:
+def int64_times(values: npt.ArrayLike) -> Int64Array:
+    """Whole numbers such as times, in 64 bits.
+
+    Raises:
+        TypeError: They are not whole numbers.
+    """
     array = np.asarray(values)
     if array.size == 0:
         return np.zeros(0, np.int64)
@@ -84,7 +87,7 @@ def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         ValueError: The arrays differ in length.
         TypeError: The times are not integers.
     """
-    first, last = _int64(starts), _int64(ends)
+    first, last = int64_times(starts), int64_times(ends)
     if len(first) != len(last):
         raise ValueError(f"{len(first)} starts and {len(last)} ends")
     filled = last > first
@@ -99,52 +102,6 @@ def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     opens = np.concatenate(([True], first[1:] > reach[:-1]))
     closes = np.concatenate((opens[1:], [True]))
     return Intervals(first[opens], reach[closes])
-
-
-def merge_by_group(
-    groups: npt.ArrayLike, starts: npt.ArrayLike, ends: npt.ArrayLike
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Returns the union within each group (device, stream, parent, …), for all groups at once.
-
-    Returns:
-        Group, start and end of each merged interval, sorted by group, then start.
-    """
-    group, first, last = _int64(groups), _int64(starts), _int64(ends)
-    if not len(group) == len(first) == len(last):
-        raise ValueError(f"{len(group)} groups, {len(first)} starts and {len(last)} ends")
-    filled = last > first
-    group, first, last = group[filled], first[filled], last[filled]
-    if len(group) == 0:
-        return group, first, last
-    order = np.lexsort((first, group))
-    group, first, last = group[order], first[order], last[order]
-    new_group = np.concatenate(([True], group[1:] != group[:-1]))
-    reach = _running_maximum_by_run(last, new_group)
-    opens = new_group.copy()
-    opens[1:] |= first[1:] > reach[:-1]
-    closes = np.concatenate((opens[1:], [True]))
-    return group[opens], first[opens], reach[closes]
-
-
-def _running_maximum_by_run(values: Int64Array, new_run: npt.NDArray[np.bool_]) -> Int64Array:
-    """Returns a running maximum that restarts wherever `new_run` is true."""
-    runs = int(new_run.sum())
-    if runs == 1:
-        return np.maximum.accumulate(values)
-    least = int(values.min())
-    span = int(values.max()) - least + 1
-    if runs * span < _WIDEST:
-        base = (np.cumsum(new_run) - 1) * np.int64(span)
-        reached: Int64Array = np.maximum.accumulate(base + (values - least))
-        return reached - base + least
-    # Ranks instead of values, because run * n + rank cannot overflow.
-    order = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(len(values))
-    base = (np.cumsum(new_run) - 1) * len(values)
-    highest = np.maximum.accumulate(base + rank) - base
-    running: Int64Array = values[order[highest]]
-    return running
 
 
 _IN_FIRST, _IN_SECOND = 1, 2
@@ -295,7 +252,7 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """For each time, whether it is in the set."""
-    moments = _int64(times)
+    moments = int64_times(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.bool_)
     index = places(intervals.starts, moments, "right") - 1
@@ -305,7 +262,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_
 
 def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
     """For each time t, the length of the part of the set before t, in ns."""
-    moments = _int64(times)
+    moments = int64_times(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.int64)
     lengths = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.lengths)))
@@ -322,7 +279,7 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
 
     Windows can be steps or single events. They may overlap and be in any order. O(log n) each.
     """
-    first, last = _int64(starts), _int64(ends)
+    first, last = int64_times(starts), int64_times(ends)
     if len(first) < COVERING_PAYS_FROM or not len(intervals):
         return covered_vectorised(intervals, first, last)
     before = np.zeros(len(intervals) + 1, np.int64)
@@ -410,7 +367,7 @@ def clip_by_windows(
     Returns:
         Window number, start and end of each part, sorted by window, then start.
     """
-    first, last = _int64(starts), _int64(ends)
+    first, last = int64_times(starts), int64_times(ends)
     low = places(intervals.ends, first, "right")
     high = np.maximum(places(intervals.starts, last), low)
     high = np.where(last > first, high, low)

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+_FEW = 100_000
+
 
 def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: str) -> pl.Series:
     """Returns a column of numbers with nulls.
@@ -21,6 +23,35 @@ def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: s
     if present is None or present.all():
         return column
     return column.zip_with(pl.Series(present), pl.Series([None], dtype=column.dtype))
+
+
+def filled(column: pl.Series, value: float) -> npt.NDArray[Any]:
+    """Returns the values of a column as an array, with one value in place of nulls.
+
+    Args:
+        column: Numbers or truth values. Without nulls, they are not copied.
+        value: What stands for null.
+    """
+    return (column.fill_null(value) if column.has_nulls() else column).to_numpy()
+
+
+def distinct(numbers: pl.Series) -> npt.NDArray[Any]:
+    """Returns the distinct values of a column of numbers but null, in order."""
+    known = numbers.drop_nulls() if numbers.has_nulls() else numbers
+    # Polars hashes very many numbers with several threads, and needs longer to begin than numpy.
+    return np.unique(known.to_numpy()) if len(known) < _FEW else known.unique().sort().to_numpy()
+
+
+def gathered(column: pl.Series, rows: pl.Series) -> pl.Series:
+    """Returns the values of some rows of a column; null for null.
+
+    `Series.gather` runs a query for that, which takes longer than some thousands of values.
+
+    Args:
+        column: The column.
+        rows: Rows of it, from 0, or null.
+    """
+    return column[rows.cast(pl.get_index_type())]
 
 
 def are_among(numbers: pl.Series, length: int) -> npt.NDArray[np.bool_]:

@@ -31,13 +31,16 @@ def by_group_and_time(
     """
     place = times
     if groups is not None and len(times):
-        group = groups.astype(np.int64)
-        group -= group.min()
+        place = groups.astype(np.int64)
+        place -= place.min()
         earliest = int(times.min())
         span = int(times.max()) - earliest + 1
-        if (int(group.max()) + 1) * span >= _WIDEST:
+        if (int(place.max()) + 1) * span >= _WIDEST:
             return np.lexsort((*ties[::-1], times, groups))
-        place = group * np.int64(span) + (times - earliest)
+        # In place: to get the memory of further columns takes longer than the arithmetic.
+        place *= span
+        place -= earliest
+        place += times
     order = np.argsort(place, kind="stable")
     if not ties or not len(order):
         return order
@@ -74,3 +77,14 @@ def distinct_groups(groups: npt.NDArray[np.integer[Any]]) -> list[int]:
     least = int(groups.min())
     found: list[int] = (np.flatnonzero(np.bincount(groups - least)) + least).tolist()
     return found
+
+
+def numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Returns the distinct values in order, and for each value its place among them."""
+    least = int(values.min(initial=0))
+    if int(values.max(initial=0)) - least > 4 * len(values):
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct, place.reshape(-1).astype(np.int64, copy=False)
+    # Values that are close to each other need not be sorted.
+    occurs = np.bincount(values - least) > 0
+    return np.flatnonzero(occurs) + least, (np.cumsum(occurs) - 1)[values - least]

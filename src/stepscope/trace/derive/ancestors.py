@@ -55,11 +55,12 @@ def nearest_above(
     parent: _Rows[_Number], rows: Int64Array | None, chosen: BoolArray
 ) -> _Rows[_Number]:
     """For each of some rows (None: of all) the nearest chosen row strictly above it; -1: none."""
-    above = parent if rows is None else parent[rows]
+    if rows is not None:
+        return nearest_of(parent, parent[rows].astype(np.int64, copy=False), chosen)
     if len(parent) == 0:
-        return above
-    found: _Rows[_Number] = nearest(parent, chosen)[above]
-    found[above < 0] = -1
+        return parent
+    found: _Rows[_Number] = nearest(parent, chosen)[parent]
+    found[parent < 0] = -1
     return found
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.looking_up import looked_up, rows_where
-from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.ancestors import nearest_above
@@ -132,7 +132,8 @@ def _derive(
     operator = link_operators(tables, launches.launch, around)
     steps, host_index = finding_steps()
     # There are very many events, so columns are narrow, and what links events is dropped.
-    tables = replace(tables, events=tables.events.drop("correlation", "external_id"))
+    kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
+    tables = replace(tables, events=tables.events[kept])
     del linking, finding_steps
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
@@ -266,9 +267,9 @@ def _step_of(
     index[linked] = launch_step
     on_device[linked] = False
     loose = np.flatnonzero(on_device)
-    rows = events.select("device", "start_ns")[loose]
-    device, start = rows["device"].fill_null(-1).to_numpy(), rows["start_ns"].to_numpy()
-    for (number,), steps in devices.group_by(["device"], maintain_order=True):
+    rows = events["device", "start_ns"][loose]
+    device, start = filled(rows["device"], -1), rows["start_ns"].to_numpy()
+    for (number,), steps in devices.partition_by("device", as_dict=True).items():
         mine = device == number
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
@@ -285,23 +286,23 @@ def _kind_and_group(
     """
     events, names = tables.events, tables.names
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
-    category = events["category"].to_physical().gather(naming["event"])
+    category = events["category"].to_physical()[naming["event"]]
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
     # A table with a row for each name, and then for each event that says something else than its
     # name. These are few, for very many events, each of which refers to one row.
     name_id = events["name_id"].to_numpy()
     marked = by_metadata["event"].to_numpy()
-    by_name = names["group"].gather(name_id[marked])
+    by_name = names["group"][name_id[marked]]
     group = pl.concat([names["group"], by_metadata["group"].fill_null(by_name)])
     kind = pl.concat([names["kind"].cast(KIND), by_metadata["kind"].cast(KIND)])
     row = name_id.copy()
     row[marked] = len(names) + np.arange(len(marked))
     is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
-    unnamed = np.flatnonzero(looked_up(is_unnamed.fill_null(value=False).to_numpy(), row))
+    unnamed = np.flatnonzero(looked_up(filled(is_unnamed, value=False), row))
     if len(unnamed):
         # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
         telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-        tells = names["group"].is_in(telling).fill_null(value=False).to_numpy()
+        tells = filled(names["group"].is_in(telling), value=False)
         outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
         while True:
             searching = (outer >= 0) & ~tells[name_id[outer]]
@@ -315,7 +316,7 @@ def _kind_and_group(
         kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
     rows = _column("row", row)
     words = group.unique(maintain_order=True).drop_nulls()
-    return group.cast(pl.Enum(words)).gather(rows), kind.gather(rows)
+    return group.cast(pl.Enum(words))[rows], kind[rows]
 
 
 def _problems(

@@ -53,8 +53,8 @@ def link_launches(events: pl.DataFrame) -> Launches:
     has_correlation = pl.col("correlation") > 0
     on_device = is_one_of((*GPU_WORK, Category.DEVICE_SYNC))
     is_call = is_one_of(HOST_CALLS)
-    work = events.filter(has_correlation & on_device).select(wanted)
-    calls = events.filter(has_correlation & is_call).select(wanted)
+    work = events.filter(has_correlation & on_device)[wanted]
+    calls = events.filter(has_correlation & is_call)[wanted]
     if work.is_empty() or calls.is_empty():
         return Launches(launch, 0)
     numbers = calls["correlation"].to_numpy()
@@ -142,9 +142,11 @@ def link_operators(tables: Tables, launch: RowNumbers, around: RowNumbers) -> Ro
     if len(missing):
         # Files from 2022 repeat the correlation as External id, which then is not an operator.
         names_operator = pl.col("external_id").ne_missing(pl.col("correlation"))
-        asking = events.select("event", "external_id", "correlation")[missing].filter(
+        asking = events["event", "external_id", "correlation"][missing].filter(
             names_operator, pl.col("external_id") > 0
         )
+        if asking.is_empty():
+            return operator
         by_id = (
             events.lazy()
             .filter(pl.col("category") == Category.CPU_OP.value, pl.col("external_id") > 0)
@@ -173,10 +175,12 @@ def link_forward(tables: Tables, args: pl.DataFrame) -> RowNumbers:
 
 def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: RowNumbers) -> None:
     counted = args.filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True))
+    if counted.is_empty():
+        return
     # `event` is the row number, so rows are gathered instead of joined.
-    rows = tables.events.select("category", "lane_id", "start_ns")[counted["event"]]
+    rows = tables.events["category", "lane_id", "start_ns"][counted["event"]]
     numbered = (
-        pl.concat([counted.select("event", "args"), rows], how="horizontal")
+        pl.concat([counted["event", "args"], rows], how="horizontal")
         .lazy()
         .filter(pl.col("category") == Category.CPU_OP.value)
         .select(
@@ -202,7 +206,7 @@ def _forward_by_sequence(tables: Tables, args: pl.DataFrame, forward: RowNumbers
         .unique(["lane_id", "sequence"], keep="last", maintain_order=True)
         .select("lane_id", "sequence", "start_ns", forward="event")
     )
-    second = numbered.filter(pl.col("thread") > 0).select("event", "sequence", "thread", "start_ns")
+    second = numbered.filter(pl.col("thread") > 0)["event", "sequence", "thread", "start_ns"]
     if first.is_empty() or second.is_empty():
         return
     pairs = second.join(first, on="sequence", suffix="_forward").filter(
@@ -230,6 +234,8 @@ def forward_flows(names: pl.DataFrame) -> pl.Series:
 
 
 def _forward_by_flows(tables: Tables, forward: RowNumbers) -> None:
+    if tables.flows.is_empty():
+        return
     ends = tables.flows.filter(pl.col("name_id").is_in(forward_flows(tables.names).implode()))
     if ends.is_empty():
         return

@@ -21,6 +21,7 @@ import polars as pl
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.schema import Category
 
 ENGINE = "autograd::engine::evaluate_function"
@@ -93,7 +94,7 @@ def _roles(names: pl.DataFrame) -> list[BoolArray]:
         & (group != "profiler_step").fill_null(value=True),
         engine=name.str.starts_with(ENGINE),
     )
-    return [column.fill_null(value=False).to_numpy() for column in found]
+    return [filled(column, value=False) for column in found]
 
 
 def _inside_engine(events: pl.DataFrame, is_engine: BoolArray, wanted: BoolArray) -> BoolArray:

@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
+from stepscope.trace.arrays.grouped_intervals import merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
@@ -215,9 +216,12 @@ def _sorted_rows(
     """
     is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
     is_narrow &= len(durations) <= MOST_NARROW
-    if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
+    count = len(durations) if rows is None else len(rows)
+    if rank is not None and is_narrow and count >= COMPILED_PAYS_FROM:
         numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
-        some = rows.astype(np.int32, copy=False)
+        some = (
+            np.arange(count, dtype=np.int32) if rows is None else rows.astype(np.int32, copy=False)
+        )
         found = order_with_few_copies(some, numbers, starts, durations, ranks)
         if found is not None:
             return found

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated import unannotated_steps
@@ -116,11 +117,9 @@ def _marks(tables: Tables) -> pl.DataFrame:
         ).drop_nulls()
         if numbers.is_empty():
             continue
-        marks = (
-            tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))
-            .select("event", "name_id", "lane_id", "start_ns", "dur_ns")
-            .join(numbers, on="name_id")
-        )
+        marks = tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))[
+            "event", "name_id", "lane_id", "start_ns", "dur_ns"
+        ].join(numbers, on="name_id")
         if not marks.is_empty():
             return marks
     return pl.DataFrame()
@@ -147,9 +146,7 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
 
 def step_names(tables: Tables) -> npt.NDArray[np.bool_]:
     """For each name, whether it annotates a step."""
-    found: npt.NDArray[np.bool_] = (
-        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
-    )
+    found: npt.NDArray[np.bool_] = filled(tables.names["group"] == "profiler_step", value=False)
     return found
 
 
@@ -228,16 +225,16 @@ def device_steps(
         host: The result of `host_steps`.
     """
     rows = np.flatnonzero(is_work)
-    work = events.select("device", "start_ns", "dur_ns")[rows]
-    has_device = work["device"].is_not_null()
-    if not has_device.all():
+    work = events["device", "lane_id", "start_ns", "dur_ns"][rows]
+    if work["device"].has_nulls():
+        has_device = work["device"].is_not_null()
         work, rows = work.filter(has_device), rows[has_device.to_numpy()]
-    devices = work["device"].unique().sort().to_list()
+    devices = distinct(work["device"]).tolist()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
     launch_step = launch_step[rows]
     linked = launch_step >= 0
-    device = work["device"].to_numpy()
+    device, lane = work["device"].to_numpy(), work["lane_id"].to_numpy()
     start, end = work["start_ns"].to_numpy(), (work["start_ns"] + work["dur_ns"]).to_numpy()
     parts = []
     for number in devices:
@@ -250,7 +247,7 @@ def device_steps(
             other = ~linked & (device == number)
             for step in np.flatnonzero(~follows):
                 own = mine & (launch_step == step)
-                least[step] = max(starts[step], _backlog_end(start, end, own, other))
+                least[step] = max(starts[step], _backlog_end(start, end, lane, own, other))
             latest = least.copy()
             np.maximum.at(latest, launch_step[mine], end[mine])
             ends = np.maximum.accumulate(latest)
@@ -272,18 +269,32 @@ def device_steps(
 def _backlog_end(
     start: Int64Array,
     end: Int64Array,
+    lane: npt.NDArray[np.uint32],
     own: npt.NDArray[np.bool_],
     other: npt.NDArray[np.bool_],
 ) -> int:
     """Returns when the work that a device still had to do before a step ended; 0 if it had none.
 
+    A step may copy its input on one stream while another is still busy with earlier work. A stream
+    works in order, so what it did before its first work of the step is earlier work, if all its
+    later work has a launch. If it has not, launches are missing, and nothing can be told.
+
     Args:
         start: Start of each event.
         end: End of each event.
+        lane: Stream of each event.
         own: The work that the step launched.
         other: The work that no step launched. What outlasts the step's own work is no backlog.
     """
     if not own.any():
         return 0
-    backlog = other & (start < start[own].min()) & (end <= end[own].max())
+    earlier = start < start[own].min()
+    streams = int(lane.max()) + 1
+    first = np.full(streams, np.iinfo(np.int64).min)
+    first[lane[own]] = np.iinfo(np.int64).max
+    np.minimum.at(first, lane[own], start[own])
+    last = np.full(streams, np.iinfo(np.int64).min)
+    np.maximum.at(last, lane[other], start[other])
+    earlier |= (last < first)[lane]
+    backlog = other & earlier & (end <= end[own].max())
     return int(end[backlog].max()) if backlog.any() else 0

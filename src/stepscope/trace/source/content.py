@@ -48,6 +48,7 @@ class Content(Iterator[bytes]):
     Attributes:
         size: Preferred block size.
         has_events: Whether an event was recognised in it.
+        consumed_bytes: How many bytes were passed on.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Content(Iterator[bytes]):
         self._watch = watch
         self._fill = fill
         self._total = total_bytes
-        self._consumed = 0
+        self.consumed_bytes = 0
         self._has_begun = False
         self.has_events = False
         self._ahead: deque[memoryview] = deque()
@@ -75,7 +76,7 @@ class Content(Iterator[bytes]):
     def _next(self) -> memoryview | bytes:
         self._has_begun = True
         piece = self._ahead.popleft() if self._ahead else next(self._pieces)
-        self._consumed += len(piece)
+        self.consumed_bytes += len(piece)
         return piece
 
     def recognised(self) -> None:
@@ -103,7 +104,7 @@ class Content(Iterator[bytes]):
             Whether the content ends before that, with at most `size` bytes left.
         """
         if self._total is not None:
-            return self._total - self._consumed <= size
+            return self._total - self.consumed_bytes <= size
         return self._buffer(size + 1) <= size
 
     def _buffer(self, size: int) -> int:
@@ -127,7 +128,7 @@ class Content(Iterator[bytes]):
                 if not count:
                     break
                 at += count
-                self._consumed += count
+                self.consumed_bytes += count
                 continue
             try:
                 piece = memoryview(self._next())
@@ -138,7 +139,7 @@ class Content(Iterator[bytes]):
             at += count
             if count < len(piece):
                 self._ahead.appendleft(piece[count:])
-                self._consumed -= len(piece) - count
+                self.consumed_bytes -= len(piece) - count
         return at
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -342,6 +344,18 @@ def test_unknown_variables_are_named_with_the_nearest_option(monkeypatch, caplog
     stepscope.Profiler.from_args(parser.parse_args(["--enable-profiling"]))
     assert "STEPSCOPE_ACTIV is not an option: did you mean STEPSCOPE_ACTIVE?" in caplog.text
     assert "STEPSCOPE_XYZZY is not an option" in caplog.text
+
+
+def test_variables_that_the_package_reads_elsewhere_are_no_unknown_options(monkeypatch, caplog):
+    sources = Path(stepscope.__file__).parent.rglob("*.py")
+    pattern = re.compile(r"""environ(?:\.get\(|\[)["'](STEPSCOPE_\w+)["']""")
+    read = {name for source in sources for name in pattern.findall(source.read_text("utf-8"))}
+    assert {"STEPSCOPE_CACHE", "STEPSCOPE_COMPILED"} <= read
+    for name in read:
+        monkeypatch.setenv(name, "1")
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="hf")
+    stepscope.Profiler.from_args(parser.parse_args(["--enable-profiling"]))
+    assert "is not an option" not in caplog.text
 
 
 def test_other_tools_broken_pyproject_is_none_of_our_business(tmp_path):

@@ -11,6 +11,7 @@ from tests.support.planted import SCENARIOS
 from stepscope.analysis import critical_path
 from stepscope.analysis.critical_path import path_of
 from stepscope.analysis.graph import assembly as graph_assembly
+from stepscope.analysis.graph import bursts as graph_bursts
 from stepscope.analysis.graph import replay as graph_replay
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
@@ -21,7 +22,7 @@ ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind",
 @pytest.fixture
 def always_compiled(monkeypatch):
     def switch():
-        for module in (critical_path, graph_assembly, graph_replay):
+        for module in (critical_path, graph_assembly, graph_bursts, graph_replay):
             monkeypatch.setattr(module, "COMPILED_PAYS_FROM", 1)
 
     return switch

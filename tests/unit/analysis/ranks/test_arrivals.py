@@ -89,3 +89,27 @@ def test_of_a_process_group_the_first_collectives_of_a_step_are_kept_and_the_res
     assert kept.answered().excluded == {
         "collectives beyond the first of a process group in a step": 6
     }
+
+
+def test_nobody_waits_in_a_broadcast_longer_than_its_kernel_lasts():
+    """The root sends in 20 µs and goes on; a receiver that comes 2 ms before it does wait."""
+
+    def rank(number, *, late_ms, broadcast_ns):
+        t = GpuTrace(rank=number, world_size=3, device=number)
+        with t.step(dur_ns=ms(50)):
+            t.python(ms(late_ms))
+            t.collective("broadcast", 1 << 20, broadcast_ns)
+            t.python(ms(8 - late_ms))
+            t.collective("all_reduce", 1 << 20, ms(1))
+        return t.load()
+
+    jobs = [
+        (0, rank(0, late_ms=2, broadcast_ns=us(20))),
+        (1, rank(1, late_ms=0, broadcast_ns=ms(2) + us(20))),
+        (2, rank(2, late_ms=5, broadcast_ns=us(20))),
+    ]
+    arrivals = compare_traces(jobs, clock="recorded").arrivals
+    sets = compare_traces(jobs, clock="recorded").sets
+    (broadcast,) = sets.filter(pl.col("kind") == "broadcast")["set"]
+    waits = dict(arrivals.filter(pl.col("set") == broadcast).select("rank", "wait_ns").rows())
+    assert waits == {0: us(20), 1: ms(2) + us(20), 2: 0}

@@ -6,12 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.selection.odd_steps import START_UP_FACTOR, slow_first_steps
+from stepscope.analysis.selection.odd_steps import (
+    FIRST_FACTOR,
+    START_UP_FACTOR,
+    slow_first_steps,
+)
 
 
 @given(st.lists(st.integers(0, 12) | st.integers(0, 10**6), max_size=24))
 def test_the_steps_at_the_beginning_are_all_slower_than_the_others(durations):
-    """At most half of them, each more than twice the median of those that remain."""
+    """At most half of them, each more than twice the median of those that remain.
+
+    Else the first alone, if four others are all shorter by a quarter of their longest.
+    """
     expected = max(
         (
             count
@@ -20,5 +27,21 @@ def test_the_steps_at_the_beginning_are_all_slower_than_the_others(durations):
         ),
         default=0,
     )
+    if not expected and len(durations) >= 5:
+        expected = int(durations[0] > FIRST_FACTOR * max(durations[1:]))
     waits = np.zeros(len(durations), np.int64)
     assert slow_first_steps(np.array(durations, np.int64), waits) == expected
+
+
+def first_steps(*durations):
+    return slow_first_steps(np.array(durations), np.zeros(len(durations), np.int64))
+
+
+def test_a_first_step_beyond_all_others_is_start_up():
+    """As in a trace whose first copy takes 43 ms, while the recorder starts."""
+    assert first_steps(170, 123, 123, 119, 120, 122) == 1
+
+
+def test_a_first_step_like_another_is_none_and_few_others_do_not_tell():
+    assert first_steps(182, 126, 127, 123, 164, 124) == 0
+    assert first_steps(170, 123, 123, 119) == 0

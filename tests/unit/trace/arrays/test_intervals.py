@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.support.moments import as_set, moments
 
 from stepscope.trace.arrays import intervals as iv
 
@@ -11,19 +12,8 @@ TIME = st.integers(-12, 25)
 PAIRS = st.lists(st.tuples(TIME, TIME), max_size=12)
 
 
-def moments(pairs):
-    return {t for start, end in pairs for t in range(start, end)}
-
-
 def merged(pairs):
     return iv.merge([p[0] for p in pairs], [p[1] for p in pairs])
-
-
-def as_set(intervals):
-    assert intervals.starts.dtype == intervals.ends.dtype == np.int64
-    assert (intervals.starts < intervals.ends).all()
-    assert (intervals.ends[:-1] < intervals.starts[1:]).all(), "neighbours touch or overlap"
-    return moments(zip(intervals.starts.tolist(), intervals.ends.tolist(), strict=True))
 
 
 @given(PAIRS)
@@ -109,45 +99,11 @@ def test_coverage_of_many_windows(pairs, windows):
     assert (np.diff(number) >= 0).all()
 
 
-@given(st.lists(st.tuples(st.integers(-2, 2), TIME, TIME), max_size=16))
-def test_groups_do_not_mix(rows):
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-    group, starts, ends = iv.merge_by_group(*columns)
-    assert (np.diff(group) >= 0).all()
-    for value in {row[0] for row in rows}:
-        mine = group == value
-        expected = moments([row[1:] for row in rows if row[0] == value])
-        assert as_set(iv.Intervals(starts[mine], ends[mine])) == expected
-    assert set(group.tolist()) <= {row[0] for row in rows}
-
-
-FAR = st.sampled_from([-(2**62), -5, 0, 3, 2**40, 2**62])
-
-
-@given(st.lists(st.tuples(FAR, FAR, FAR), max_size=12))
-def test_groups_and_times_of_any_size_do_not_mix(rows):
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-    group, starts, ends = iv.merge_by_group(*columns)
-    found = list(zip(group.tolist(), starts.tolist(), ends.tolist(), strict=True))
-    expected = []
-    for value in sorted({row[0] for row in rows}):
-        mine = [(first, last) for number, first, last in rows if number == value]
-        one = iv.merge([first for first, _ in mine], [last for _, last in mine])
-        pairs = zip(one.starts.tolist(), one.ends.tolist(), strict=True)
-        expected += [(value, first, last) for first, last in pairs]
-    assert found == expected
-
-
 def test_times_of_today_stay_exact():
     base = 1_700_000_000_000_000_000
     a = iv.merge([base, base + 3], [base + 1, base + 5])
     assert a.total_ns == 3
     assert iv.covered(a, [base], [base + 4]).tolist() == [2]
-    group, _, ends = iv.merge_by_group(
-        [7, 9, 9], [base, base, base], [base + 1, base + 2, base + 1]
-    )
-    assert group.tolist() == [7, 9]
-    assert ends.tolist() == [base + 1, base + 2]
 
 
 def test_touching_intervals_become_one_and_empty_ones_vanish():
@@ -162,5 +118,3 @@ def test_floats_and_unequal_lengths_are_refused():
         iv.merge([0.5], [1.5])
     with pytest.raises(ValueError, match="2 starts and 1 ends"):
         iv.merge([0, 1], [2])
-    with pytest.raises(ValueError, match="1 groups"):
-        iv.merge_by_group([0], [0, 1], [1, 2])

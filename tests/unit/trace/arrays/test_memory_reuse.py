@@ -115,13 +115,18 @@ import os
 from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
 keep_freed_memory()
-print(os.environ["NUMPY_MADVISE_HUGEPAGE"], os.environ["_RJEM_MALLOC_CONF"])
+names = ("NUMPY_MADVISE_HUGEPAGE", "_RJEM_MALLOC_CONF", "OPENBLAS_NUM_THREADS")
+print(*(os.environ[name] for name in names))
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_what_the_user_set_stays():
-    chosen = {"NUMPY_MADVISE_HUGEPAGE": "1", "_RJEM_MALLOC_CONF": "narenas:7"}
+    chosen = {
+        "NUMPY_MADVISE_HUGEPAGE": "1",
+        "_RJEM_MALLOC_CONF": "narenas:7",
+        "OPENBLAS_NUM_THREADS": "2",
+    }
     answer = subprocess.run(
         [sys.executable, "-c", ENVIRONMENT],
         capture_output=True,
@@ -130,3 +135,23 @@ def test_what_the_user_set_stays():
         env={**os.environ, **chosen},
     )
     assert answer.stdout.split() == list(chosen.values())
+
+
+THREADS = """
+import threading
+from pathlib import Path
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+keep_freed_memory()
+import numpy as np
+print(len(list(Path("/proc/self/task").iterdir())) - threading.active_count())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads as Linux does")
+def test_numpy_starts_no_threads():
+    unset = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    answer = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, env=unset
+    )
+    assert answer.stdout == "0\n"

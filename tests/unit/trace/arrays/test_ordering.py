@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trace.arrays.ordering import by_group, by_group_and_time
+from stepscope.trace.arrays.ordering import by_group, by_group_and_time, numbered
 
 ROWS = st.lists(
     st.tuples(
@@ -41,3 +41,10 @@ def test_rows_of_one_group_keep_their_order(groups):
     expected = sorted(range(len(groups)), key=lambda row: groups[row])
     for dtype in (np.uint32, np.int64):
         assert by_group(np.array(groups, dtype)).tolist() == expected
+
+
+@given(st.lists(st.integers(-9, 9) | st.integers(-(2**62), 2**62), max_size=20))
+def test_numbered_values(values):
+    distinct, place = numbered(np.array(values, np.int64))
+    assert distinct.tolist() == sorted(set(values))
+    assert distinct[place].tolist() == values

@@ -310,6 +310,7 @@ def test_what_is_done_between_two_steps_belongs_to_none():
             st.integers(0, 60),
             st.integers(0, 40),
             st.integers(0, 1),
+            st.integers(7, 8),
             st.booleans(),
         ),
         max_size=10,
@@ -325,16 +326,21 @@ def test_device_steps_follow_the_definition(lengths, work):
             build.host("stepscope.no_step#9", clock + length, 0, category="user_annotation")
         clock += length + pause
     events = []
-    for start, delay, dur, device, linked in work:
+    for start, delay, dur, device, stream, linked in work:
+        begun = start + delay
         if linked:
-            call, kernel = build.launch(start, 1, start + delay, dur, device=device)
-            events.append((call, kernel, start, start + delay, dur, device))
+            call, kernel = build.launch(start, 1, begun, dur, device=device, stream=stream)
+            events.append((call, kernel, start, begun, dur, device, stream))
         else:
-            kernel = build.gpu("k", start + delay, dur, device=device)
-            events.append((None, kernel, None, start + delay, dur, device))
+            kernel = build.gpu("k", begun, dur, device=device, stream=stream)
+            events.append((None, kernel, None, begun, dur, device, stream))
 
     def host_step(time):
         return next((n for n, (first, last) in enumerate(bounds) if first <= time < last), None)
+
+    def precedes_on_stream(stream, others, own):
+        starts = [o[3] for o in own if o[6] == stream]
+        return bool(starts) and max(o[3] for o in others if o[6] == stream) < min(starts)
 
     found = derive(build.build())
     step = found.columns.collect()["step"].to_list()
@@ -350,7 +356,7 @@ def test_device_steps_follow_the_definition(lengths, work):
                     e[3] + e[4]
                     for e in others
                     if own
-                    and e[3] < min(o[3] for o in own)
+                    and (e[3] < min(o[3] for o in own) or precedes_on_stream(e[6], others, own))
                     and e[3] + e[4] <= max(o[3] + o[4] for o in own)
                 ]
                 begin = max([begin, bounds[number][0], *backlog])
@@ -359,7 +365,7 @@ def test_device_steps_follow_the_definition(lengths, work):
             begin = end
         rows = found.device_steps.filter(pl.col("device") == device)
         assert rows.select("start_ns", "end_ns").rows() == spans
-        for call, kernel, call_start, start, _, _ in mine:
+        for call, kernel, call_start, start, *_ in mine:
             if call is not None:
                 assert step[kernel] == host_step(call_start)
             else:
@@ -390,3 +396,30 @@ def test_the_profilers_own_python_fills_no_last_step():
         found = derive(build.build())
         # Where nothing but Python was recorded, Python is what steps are made of.
         assert found.host_steps["is_empty"].to_list() == [False, has_operators]
+
+
+def first_step_of_two_streams(late_unlinked):
+    """A copy of the step's own at once, while another stream has earlier work until 280."""
+    build = TableBuilder()
+    build.step(7, 0, 100)
+    build.step(8, 100, 100)
+    left = build.gpu("k", 5, 275, stream=7)
+    build.launch(1, 1, 3, 20, stream=16)
+    build.launch(10, 1, 280, 100, stream=7)
+    build.launch(110, 1, 380, 100, stream=7)
+    if late_unlinked:
+        build.gpu("k", 500, 10, stream=7)
+    return derive(build.build()), left
+
+
+def test_earlier_work_of_one_stream_is_no_part_of_a_step_that_begins_on_another():
+    found, left = first_step_of_two_streams(late_unlinked=False)
+    assert found.device_steps.select("start_ns", "end_ns").rows() == [(280, 380), (380, 480)]
+    assert found.columns.collect()["step"][left] is None
+
+
+def test_work_without_a_launch_may_be_the_steps_own_where_launches_are_missing():
+    """A stream with such work later on, too: who knows which step launched it."""
+    found, left = first_step_of_two_streams(late_unlinked=True)
+    assert found.device_steps.select("start_ns", "end_ns").rows() == [(0, 380), (380, 480)]
+    assert found.columns.collect()["step"][left] == 7

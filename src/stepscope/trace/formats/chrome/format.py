@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.trace_format import Input, TraceFormat
@@ -13,17 +14,34 @@ if TYPE_CHECKING:
     from stepscope.trace.formats.chrome.event_list import ReadEvents
 
 COMPILED_ABOVE_BYTES = 4_000_000
-"""Traces larger than this, uncompressed, are read with the compiled scanner.
+"""From so many bytes on, uncompressed, a process reads traces with the compiled scanner.
 
-Below 3 MB, importing LLVM and loading machine code takes longer than reading in Python."""
+Below 3 MB, importing LLVM and loading machine code takes longer than reading in Python. That is so
+of all traces together: a process that reads the small traces of many ranks loads it once."""
 _LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
+
+
+@dataclass
+class _Done:
+    """What this process has read.
+
+    Attributes:
+        in_memory_bytes: Uncompressed size of all traces that were read into memory.
+    """
+
+    in_memory_bytes: int = 0
+
+
+_DONE = _Done()
 
 
 def _read(trace: Input) -> Tables:
     from stepscope.trace.formats.chrome.reader import read_tables
 
-    return read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
+    tables = read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
+    _DONE.in_memory_bytes += trace.content.consumed_bytes
+    return tables
 
 
 def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
@@ -33,8 +51,11 @@ def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
 
 
 def _events_reader(trace: Input) -> ReadEvents:
-    """Returns the compiled reader for the events of a large trace, else the one in Python."""
-    if not trace.content.look_ahead(COMPILED_ABOVE_BYTES):
+    """Returns the compiled reader for the events of a large trace or after many small ones.
+
+    For others it is the one in Python.
+    """
+    if not trace.content.look_ahead(COMPILED_ABOVE_BYTES - _DONE.in_memory_bytes):
         try:
             from stepscope.trace.formats.chrome.scan import read_events_compiled
         except OSError:  # raised while the first function is translated

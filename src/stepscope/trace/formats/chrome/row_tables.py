@@ -88,7 +88,7 @@ class EventColumns:
 
         at = np.flatnonzero(complete)
         frame = self._frame(rows, at, ids, dur_ns)
-        args = rows.args.gather(at) if len(at) < len(rows) else rows.args
+        args = rows.args[at] if len(at) < len(rows) else rows.args
         paired = np.flatnonzero(((role == BEGIN_ROLE) | (role == END_ROLE)) & has_time)
         if not len(paired):
             return frame, args
@@ -189,4 +189,4 @@ def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
     Few rows of a block are instants, counters or flows. Without a copy, they would keep the whole
     block in memory until there are enough of them for a part of the store.
     """
-    return pl.Series("args", rows.args.gather(at).to_list(), pl.String)
+    return pl.Series("args", rows.args[at].to_list(), pl.String)
