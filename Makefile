@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# The index that has torch for the CPU. For one that uses a GPU: make TORCH_INDEX=https://pypi.org/simple
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -17,8 +19,9 @@ setup: $(STAMP)  ## Make the environment in .venv (torch included)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): stepscope with torch and the development tools (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch goes first and pinned: a bare requirement would pull a build with gigabytes of libraries.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	@# torch goes first, alone and pinned: on Linux, PyPI's build brings gigabytes of libraries for GPUs. Of
+	@# builds of one version pip takes the one for the CPU; if that index is out of reach, it takes PyPI's.
+	@$(BIN)/python -m pip install --quiet --quiet --retries 1 --no-deps --disable-pip-version-check --extra-index-url $(TORCH_INDEX) torch==2.13.0
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
 	@touch $@
 

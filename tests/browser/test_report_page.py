@@ -203,6 +203,26 @@ def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
     assert "rgb(0, 0, 0)" not in {one["fill"] for one in drawn}
 
 
+def test_on_a_narrow_screen_a_typical_step_keeps_its_size_and_scrolls(opened):
+    found = opened("slow")
+    found.page.set_viewport_size({"width": 420, "height": 800})
+    drawn, place = found.page.evaluate(
+        """() => { const one = document.querySelector("#typical-step .step-lanes");
+            return [one, one.parentElement].map((it) => it.getBoundingClientRect().width) }"""
+    )
+    assert (drawn, place < 420) == (700, True)
+    assert found.page.evaluate(FITS)
+
+
+def test_a_section_that_would_only_name_a_device_is_left_out(opened):
+    found = opened("slow")
+    data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")
+    tables = [one for part in data["sections"] for one in part["blocks"] if one["is"] == "table"]
+    assert tables
+    assert all(len(one["columns"]) > 1 for one in tables)
+    assert "communication" not in [part["id"] for part in data["sections"]]
+
+
 def test_commands_in_sentences_are_code(opened):
     found = opened("slow")
     assert "stepscope view" in found.page.locator("#typical-step p code").all_text_contents()

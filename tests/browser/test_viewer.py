@@ -364,6 +364,47 @@ def test_sql_answers_and_saves(page):
     assert "count(*)" in page.page.evaluate("() => document.querySelector('.query').value")
 
 
+NARROW = {"width": 420, "height": 900}
+WIDE = """selector => { const { width, height } = document.querySelector(selector)
+    .getBoundingClientRect(); return [width, height] }"""
+FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
+
+
+def test_a_narrow_window_shows_the_timeline_above_its_panel(page):
+    page.page.set_viewport_size(NARROW)
+    page.until(SETTLED)
+    page.when(lambda: page.page.evaluate(WIDE, ".surface")[0] >= 290)
+    assert page.page.evaluate(WIDE, ".surface")[1] >= 300
+    assert page.page.evaluate(WIDE, ".side")[0] == NARROW["width"]
+    assert page.page.evaluate(WIDE, ".side")[1] >= 250
+    titles = {"flame": "Flame graph", "tables": "Tables", "sql": "SQL", "compare": "Compare"}
+    for view, title in titles.items():
+        to(page, f"view={view}")
+        page.when(lambda title=title: page.text(".views [aria-current]") == title)
+        assert page.page.evaluate(FITS), view
+
+
+def test_the_strip_is_drawn_as_tall_as_it_is_at_the_width_of_a_new_canvas(page):
+    page.page.evaluate(
+        """() => { const map = window.stepscope.timeline.timeline.minimap, canvas = map._canvas;
+            canvas.style.width = "300px"; canvas.width = 300; canvas.height = 150;
+            map.repaint() }"""
+    )
+    drawn = "() => ['width', 'height'].map((of) => document.querySelector('.minimap')[of])"
+    assert page.page.evaluate(drawn) == [300, 34]
+
+
+def test_a_trace_without_events_opens(browser, tmp_path):
+    path = tmp_path / "empty.json"
+    path.write_text('{"traceEvents": []}')
+    with viewing([path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until("() => document.querySelector('[data-panel=findings]')")
+        check(found, client)
+        found.close()
+
+
 def test_hostile_names_are_only_text(browser, tmp_path):
     document = json.loads(training().json())
     named = [event for event in document["traceEvents"] if event.get("ph") == "X"]

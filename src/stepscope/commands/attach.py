@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1, max=86_400),
+    metavar="SECONDS",
     default=30.0,
     show_default=True,
     help="How long to sample.",
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rank",
     type=click.IntRange(min=0),
+    metavar="N",
     default=None,
     help="Rank to sample.  [default: the lowest that runs on this machine]",
 )

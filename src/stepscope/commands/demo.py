@@ -22,6 +22,7 @@ from stepscope.report.outputs import Output
 @click.option(
     "--steps",
     type=click.IntRange(min=24),
+    metavar="N",
     default=60,
     show_default=True,
     help="Steps of each of the two trainings.",

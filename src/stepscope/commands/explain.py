@@ -28,6 +28,6 @@ def command(name: str | None) -> None:
         return
     if name not in pages:
         near = difflib.get_close_matches(name, pages, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "stepscope explain lists them"
+        hint = f"did you mean '{near[0]}'?" if near else "`stepscope explain` lists them"
         raise UsageError(f"no page about '{name}': {hint}")
     write_page(read_page(pages[name].path), sink)

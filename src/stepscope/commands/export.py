@@ -95,6 +95,8 @@ def command(
         end_ns=end_ns,
         lanes=() if lanes is None else tuple(word.strip() for word in lanes.split(",")),
     )
+    if file == "-":
+        raise click.UsageError("--output -: an export is a file or a folder: give its name")
     chosen = None if rank is None else numbers("--rank", rank)
     where = Path(file or _default_name(path, target.suffix, target.name))
     with working(f"Exporting to {where}"):
@@ -127,5 +129,7 @@ def _default_name(path: str, suffix: str, target: str) -> str:
     for ending in (".gz", ".json", ".trace", ".pt", ".sqlite"):
         name = name.removesuffix(ending)
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
-    stem = plain.strip("._") or "trace"
+    stem = plain.strip("._")
+    # A name that begins with a dash would be taken for an option by whatever opens the file.
+    stem = "trace" if not stem.strip("-") else stem
     return f"{stem}{suffix}" if suffix else f"{stem}-{target}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import keyword
 import os
@@ -10,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,6 +52,8 @@ _OUT_OF_MEMORY = (
     "out of memory: free some, use a machine with more, or give a smaller input, such as one window"
     " or rank; a trace opened with load(PATH, store=True) is read from disk"
 )
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+"""Errors of a disk that takes no more."""
 _SPACES = str.maketrans("\r\n\t", "   ")
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
@@ -200,13 +204,25 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     except MemoryError:
         _say(_OUT_OF_MEMORY, debugging.is_on)
         return _UNEXPECTED
-    except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
-        text = f"unexpected {type(error).__name__}: {error}"
-        hint = "" if debugging.is_on else " (--debug shows where)"
-        _say(f"{text}{hint}", debugging.is_on)
+    except OSError as error:
+        if error.errno not in _FULL:
+            return _say_unexpected(error, debugging.is_on)
+        _say(
+            f"{error.filename or 'the output'}: cannot be written: {error.strerror}",
+            debugging.is_on,
+        )
         return _UNEXPECTED
+    except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
+        return _say_unexpected(error, debugging.is_on)
     _say_if_compiled_anew()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _say_unexpected(error: Exception, is_debug: bool) -> int:
+    """Say that something went wrong that nobody thought of; returns the exit code."""
+    hint = "" if is_debug else " (--debug shows where)"
+    _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
+    return _UNEXPECTED
 
 
 def _say_if_compiled_anew() -> None:
@@ -244,7 +260,14 @@ def _say(message: str, is_debug: bool) -> None:
 
 
 def _tolerate_narrow_encodings() -> None:
-    """Replace characters that the terminal cannot show, instead of failing."""
+    """Replace characters that the terminal cannot show, instead of failing.
+
+    A stream that the shell has closed (`>&-`) is replaced by one that takes everything.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
+            setattr(sys, name, nowhere)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ import click
 @click.option(
     "--characters",
     type=click.IntRange(min=1_000),
+    metavar="N",
     default=20_000,
     show_default=True,
     help="Maximum length of an answer.",
@@ -26,6 +27,7 @@ import click
     "--timeout",
     "time_limit_s",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
     default=300,
     show_default=True,
     help="Stop a tool after this many seconds.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import click
 
@@ -14,6 +15,7 @@ from stepscope.commands.options import (
     table_options,
 )
 from stepscope.commands.sinks import sink_for
+from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output
 from stepscope.run.working import working
 
@@ -139,6 +141,7 @@ def command(
         return
     if path is None:
         raise click.UsageError("no snapshot given: stepscope memory PATH")
+    _check_order(path, question)
     chosen = question_named(question)
     if is_timeline_file(path):
         answered = answer_of_timeline(path, question, device)
@@ -177,6 +180,18 @@ def command(
         answered = answer(found.view, chosen, asked)
     with sink_for(file) as sink:
         output.write(answered, sink, Layout(table, rows, columns))
+
+
+def _check_order(path: str, question: str) -> None:
+    """Tell whoever gave the question before the path, as for `stepscope show`, to swap them.
+
+    Raises:
+        UsageError: They are the other way round.
+    """
+    from stepscope.memory.questions.names import ABOUT
+
+    if path in ABOUT and question not in ABOUT and not Path(path).exists():
+        raise UsageError(f"the path comes first: stepscope memory {question} {path}")
 
 
 def _bytes(text: str) -> int:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     metavar="MILLISECONDS",
     help="The same in milliseconds.",
 )
-@click.option("--count", type=click.IntRange(1), default=None, help="Stop after this many samples.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after this many samples.")
 @click.option(
     "-i",
     "--id",
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     "--pid",
     type=click.IntRange(1),
     default=None,
+    metavar="N",
     help="With --query-gpu: watch this process and its children until it ends.",
 )
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from stepscope.errors import UsageError
 from stepscope.report.outputs import OUTPUTS, Format, Output, output
 
 if TYPE_CHECKING:
@@ -61,9 +62,21 @@ def output_option(command: Command) -> Command:
         "-o",
         "file",
         type=click.Path(dir_okay=False),
+        callback=lambda _context, _parameter, file: _in_a_folder(file),
         is_eager=True,  # known when --format is
         help="Write to this file; its ending, such as .json, chooses the format.",
     )(command)
+
+
+def _in_a_folder(file: str | None) -> str | None:
+    """The file; refused before anything is read, and not after it, if its folder is missing.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if file is not None and not (folder := Path(file).parent).is_dir():
+        raise UsageError(f"{file}: cannot be written: there is no folder {folder}")
+    return file
 
 
 def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:

@@ -29,6 +29,7 @@ DEFAULT_ROWS = 100
     "--timeout",
     "time_limit_s",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
     help="Stop the query after this many seconds.",
 )
 @output_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ from stepscope.commands.options import (
     table_options,
 )
 from stepscope.commands.sinks import sink_for
+from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 from stepscope.run.working import working
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     required=False,
     shell_complete=lambda _context, _parameter, begun: _names_beginning(begun),
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=str))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=str), metavar="PATH…")
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
 @format_option("answer", INTEGERS)
 @output_option
@@ -99,6 +101,7 @@ def command(
         asked = scope_of(steps, device, events)
         _show_memory(about_memory, paths, asked, output, file, Layout(table, rows, columns))
         return
+    _check_order(question, paths)
     chosen = question_named(question)
     _check_paths(question, paths)
     scope = scope_of(steps, device, events)
@@ -151,6 +154,28 @@ def command(
     with sink_for(file) as sink:
         about = [chosen.name, to_json(Scope, scope)]
         write_kept(sink, output, layout, traces, about, write)
+
+
+def _check_order(question: str, paths: tuple[str, ...]) -> None:
+    """Tell whoever gave a path in the place of the question where each belongs.
+
+    Raises:
+        UsageError: The question is a path.
+    """
+    from stepscope.analysis.questions import QUESTIONS
+
+    names = [candidate.name for candidate in QUESTIONS]
+    if question in names or not Path(question).exists():
+        return
+    asked = next((path for path in paths if path in names), None)
+    if asked is not None:
+        others = " ".join(path for path in paths if path != asked)
+        rest = f"{question} {others}".strip()
+        raise UsageError(f"the question comes first: stepscope show {asked} {rest}")
+    raise UsageError(
+        f"{question}: a path, and the question is missing: stepscope show QUESTION {question};"
+        " `stepscope show --list` lists the questions"
+    )
 
 
 def _check_paths(question: str, paths: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ import click
 @click.option(
     "--steps",
     type=click.IntRange(1, 10_000),
+    metavar="N",
     default=None,
     help="Steps to record.  [default: the recording's option `active`]",
 )

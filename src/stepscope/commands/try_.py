@@ -30,6 +30,7 @@ from stepscope.report.outputs import output as output_of
 @click.option(
     "--steps",
     type=click.IntRange(min=16),
+    metavar="N",
     default=40,
     show_default=True,
     help="Steps of each process.",

@@ -8,7 +8,7 @@ from stepscope.run.working import working
 
 
 @click.command("view")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

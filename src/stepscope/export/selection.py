@@ -154,7 +154,7 @@ def _chosen_lanes(trace: Trace, wanted: tuple[str, ...]) -> list[int]:
             by_number = (pl.col("tid") == word) | (pl.col("stream").cast(pl.String) == word)
             chosen = lanes.filter(by_number)
         if not len(chosen):
-            have = ", ".join(lanes["tid"].unique().sort().to_list()[:20])
+            have = ", ".join(filter(None, lanes["tid"].unique().sort().to_list()[:20]))
             raise UsageError(
                 f"{trace.path}: has no lane '{word}'; choose {', '.join(LANES)}, or one of {have}"
             )

@@ -184,6 +184,10 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     if has_wildcard(str(path)) and not root.exists():
         return _open_loose(root)
     if not root.exists():
+        if str(root) == "-":
+            raise UnreadableInputError(
+                "-: standard input cannot be read here: save it to a file, and give its name"
+            )
         raise UnreadableInputError(f"{root}: no such file or directory")
     if root.is_file():
         return _open_loose(root)

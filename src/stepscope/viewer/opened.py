@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.plain_text import escaped
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.viewer.index import arrange, early_index, whole_index
@@ -277,6 +278,8 @@ class Opened:
             content.names  # noqa: B018 - the first search need not wait for it
             self._add_extras(content)
         except StepscopeError as error:
+            # Also said where the command runs: there may be no page to say it on.
+            _LOG.error("stepscope: %s", escaped(str(error)))
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
             _LOG.exception("%s cannot be opened", self.origin.path)

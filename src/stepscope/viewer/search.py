@@ -44,7 +44,7 @@ class NameIndex:
             ValueError: A slice has a name that there is not.
         """
         rows = index.events
-        if int(rows.name.max(initial=0)) >= len(index.names):
+        if len(rows.name) and int(rows.name.max()) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
         count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
         in_machine_code(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)

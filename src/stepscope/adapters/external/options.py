@@ -25,6 +25,7 @@ _PY_SPY = (
     click.option(
         "--py-spy-rate",
         type=click.IntRange(1, 1000),
+        metavar="N",
         default=None,
         help="Samples per second.  [default: 100]",
     ),

@@ -32,6 +32,8 @@ from stepscope.run.regular import read_regular
 COMPLETED, TIMED_OUT, STARTED, SCHEDULED = "completed", "timed out", "started", "scheduled"
 KNOWN_MAJOR = 2
 
+_PROTOCOL = b"\x80"
+"""How a pickle begins, of every protocol but the oldest, which torch does not write."""
 _MOST_ENTRIES = 1_000_000
 _MOST_RANKS = 1_000_000
 _SILENT = ("gloo", "mpi", "ucc")
@@ -207,7 +209,14 @@ def _content(data: bytes, name: str) -> Any:
             raise UnreadableInputError(f"{name}: damaged JSON: {error}") from None
     if not data:
         raise UnreadableInputError(f"{name}: the file is empty")
-    return read_plain_pickle(data, name)
+    try:
+        return read_plain_pickle(data, name)
+    except UnreadableInputError:
+        if data.startswith(_PROTOCOL):
+            raise
+        raise UnreadableInputError(
+            f"{name}: neither a pickle nor JSON, as torch's flight recorder writes its dumps"
+        ) from None
 
 
 def _major(version: str) -> int:

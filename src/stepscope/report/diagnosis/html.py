@@ -279,6 +279,8 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
         titles = question(name).titles if len(answer.tables) > 1 else {}
         found = []
         for field, table in answer.tables.items():
+            if len(table.rows.columns) < 2:
+                continue  # names of devices, and nothing about them
             title = titles.get(field, "")
             found.append(blocks.table_beginning(title, table, rows, labels=_labels))
             if table.total > rows:

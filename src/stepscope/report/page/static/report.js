@@ -26,7 +26,7 @@ const DRAW = {
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
-  mini_timeline: ({ lanes, dur_ns: lasting }) => stepLanes(lanes, lasting),
+  mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
   rank_steps: (block) => rankSteps(block),
   waterfall: ({ parts, titles }) => waterfall(parts, WATERFALL_WIDTH, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),

@@ -85,10 +85,10 @@ export class Minimap {
     const ratio = devicePixelRatio || 1;
     const width = canvas.clientWidth;
     if (!width) return;
-    const across = Math.round(width * ratio);
-    if (canvas.width !== across) {
+    const across = Math.round(width * ratio), down = Math.round(HEIGHT * ratio);
+    if (canvas.width !== across || canvas.height !== down) {
       canvas.width = across;
-      canvas.height = Math.round(HEIGHT * ratio);
+      canvas.height = down;
       this._picture = null;
     }
     this._picture ??= this._painted(width, ratio);

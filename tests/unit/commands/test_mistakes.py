@@ -1,0 +1,121 @@
+"""What the command line says to mistakes that people make: what, where, and the remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.viewer import training
+
+from stepscope.commands.main import VERBS, main
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("trace.json").write_bytes(training().json())
+    return "trace.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("show", "trace.json", "kernels"), "stepscope show kernels trace.json"),
+        (("show", "trace.json"), "stepscope show QUESTION trace.json"),
+        (("memory", "peak", "trace.json"), "stepscope memory trace.json peak"),
+        (("export", "trace.json", "--to", "chrome", "-o", "-"), "give its name"),
+        (("report", "-"), "save it to a file"),
+        (("explain", "nonsense"), "`stepscope explain` lists them"),
+        (("examples", "nonsense"), "`stepscope examples` lists them"),
+        (("hangs", "trace.json.gz"), "neither a pickle nor JSON"),
+    ],
+)
+def test_the_remedy_is_said(trace, capsys, words, remedy):
+    Path(f"{trace}.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    assert main(words) in {2, 3}
+    said = capsys.readouterr().err
+    assert remedy in said
+    assert "Traceback" not in said
+
+
+def test_a_file_with_the_name_of_a_question_is_a_path(trace, capsys):
+    Path("peak").write_bytes(Path(trace).read_bytes())
+    main(["memory", "peak", "nonsense"])
+    assert "no question 'nonsense'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "trace.json"),
+        ("show", "kernels", "trace.json"),
+        ("info", "trace.json"),
+        ("query", "trace.json", "SELECT 1"),
+        ("compare", "trace.json", "trace.json"),
+        ("memory", "trace.json"),
+    ],
+)
+def test_a_missing_folder_is_named_before_anything_is_read(trace, capsys, monkeypatch, words):
+    monkeypatch.setattr("stepscope.trace.load.load", lambda *_: pytest.fail("it was read"))
+    assert main([*words, "-o", "no/such/file.json"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"stepscope: no/such/file.json: cannot be written: there is no folder {Path('no/such')}\n"
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
+def test_a_full_disk_is_said_in_one_line(trace, capsys):
+    assert main(["report", trace, "-o", "/dev/full"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be written: No space left on device" in said
+    assert "unexpected" not in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX closes it")
+def test_standard_output_may_be_closed(trace):
+    words = [sys.executable, "-m", "stepscope", "report", trace]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_export_of_standard_input_has_a_name_of_its_own(trace, monkeypatch):
+    from stepscope.commands.export import _default_name
+
+    assert _default_name("-", ".json.gz", "chrome") == "trace.json.gz"
+    assert _default_name("runs/a.json.gz", ".json.gz", "chrome") == "a.json.gz"
+
+
+def test_lanes_to_choose_from_have_names(tmp_path, capsys):
+    events = json.loads(training().json())
+    events["traceEvents"].append(
+        {"ph": "X", "name": "nowhere", "cat": "cpu_op", "pid": 3, "tid": "", "ts": 1, "dur": 1}
+    )
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events))
+    assert main(["export", str(path), "--to", "chrome", "--lanes", "nothing"]) == 2
+    said = capsys.readouterr().err
+    assert "or one of " in said
+    assert "or one of ," not in said
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_the_help_names_values_as_people_do(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "RANGE" not in said.replace("--range", "")
+    assert "[PATHS]" not in said
+
+
+def test_a_dump_of_the_flight_recorder_is_still_read_as_a_pickle(tmp_path, capsys):
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps({"a": 1}, protocol=2)[:-3])
+    assert main(["hangs", str(path)]) == 3
+    assert "no whole pickle" in capsys.readouterr().err
