@@ -4,8 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# The index that has torch for the CPU. For one that uses a GPU: make TORCH_INDEX=https://pypi.org/simple
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# An index to look for torch in, too, such as PyTorch's own for the CPU: make demo TORCH_INDEX=URL
+TORCH_INDEX ?=
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -19,9 +19,8 @@ setup: $(STAMP)  ## Make the environment in .venv (torch included)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): stepscope with torch and the development tools (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch goes first, alone and pinned: on Linux, PyPI's build brings gigabytes of libraries for GPUs. Of
-	@# builds of one version pip takes the one for the CPU; if that index is out of reach, it takes PyPI's.
-	@$(BIN)/python -m pip install --quiet --quiet --retries 1 --no-deps --disable-pip-version-check --extra-index-url $(TORCH_INDEX) torch==2.13.0
+	@# torch goes first and pinned: of builds of one version pip takes the one for the CPU, where an index has it.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
 	@touch $@
 
