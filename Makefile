@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# An index to look for torch in, too, such as PyTorch's own for the CPU: make demo TORCH_INDEX=URL
+# A further index to look for torch in, such as PyTorch's own for the CPU: make demo TORCH_INDEX=URL
 TORCH_INDEX ?=
 STAMP := $(VENV)/.ready
 
@@ -19,7 +19,7 @@ setup: $(STAMP)  ## Make the environment in .venv (torch included)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): stepscope with torch and the development tools (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch goes first and pinned: of builds of one version pip takes the one for the CPU, where an index has it.
+	@# torch goes first and pinned: a bare requirement could pull another build, with gigabytes of libraries.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
 	@touch $@
