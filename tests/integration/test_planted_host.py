@@ -278,7 +278,8 @@ def test_other_processes_that_take_the_cpu(tmp_path):
 
 def test_pauses_of_the_garbage_collector(tmp_path):
     """Every second step collects; the others tell what a step without it takes."""
-    training, batch = Training(), torch.randn(64, 256)
+    # A collection leaves the caches cold for the step after it: steps are long enough to bear that.
+    training, batch = Training(), torch.randn(512, 256)
     kept = [[number] for number in range(400_000)]
     with stepscope.Profiler(output_dir=tmp_path, skip_first=1000) as profiler:
         for number in range(40):
