@@ -20,11 +20,12 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.parents import parents_of_events
-from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
-from stepscope.analysis.selection.names import names_that
+from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
+from stepscope.analysis.selection.names import is_step, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.categories import is_one_of
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.derive.nesting import no_rows
 from stepscope.trace.model import Trace
@@ -103,7 +104,7 @@ def build_call_tree(
     members, asked = work.members, work.answered.asked
     events = trace.columns("name_id", "lane_id", "dur_ns")
     name_id = events["name_id"].to_numpy()
-    is_counted = _in_steps(trace, asked)
+    is_counted = events_in_steps(trace, asked)
     wanted = _names_in_tree(trace, categories)[name_id] & is_counted
     parent = parents_of_events(trace)
     holder = nearest(parent, wanted)
@@ -155,15 +156,7 @@ def build_call_tree(
 
 def _names_in_tree(trace: Trace, categories: tuple[Category, ...]) -> BoolArray:
     """For each name whether its events become nodes: steps do not."""
-    is_step = (pl.col("group") == "profiler_step").fill_null(value=False)
-    return names_that(trace, pl.col("category").is_in([one.value for one in categories]) & ~is_step)
-
-
-def _in_steps(trace: Trace, asked: Scope) -> BoolArray:
-    """For each event whether its step is one that the scope asks for."""
-    if asked.steps is None:
-        return np.ones(trace.event_count, np.bool_)
-    return in_steps(trace.derived.select("step").collect()["step"], asked)
+    return names_that(trace, is_one_of(categories) & ~is_step())
 
 
 @dataclass(frozen=True, eq=False)

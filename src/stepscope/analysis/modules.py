@@ -32,7 +32,7 @@ from stepscope.analysis.calls.module_places import (
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.recomputation import EVALUATION, names_matching
-from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
+from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -133,7 +133,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     calls = np.zeros(len(places), np.int64)
     rows = np.nonzero(anchored)[0]
     own = _self_times(trace, rows)
-    chosen = _in_steps(trace, asked, rows) & (place[rows] >= 0)
+    chosen = events_in_steps(trace, asked, rows) & (place[rows] >= 0)
     np.add.at(cells, cell_of(rows[chosen], 0), own[chosen])
     called = rows[chosen & (phase[rows] == 0)]
     np.add.at(calls, place[called], 1)
@@ -187,13 +187,6 @@ def _self_times(trace: Trace, rows: Int64Array) -> Int64Array:
         events["dur_ns"].to_numpy()[rows],
         tolerance_ns=clock_resolution_ns(start),
     ).self_ns
-
-
-def _in_steps(trace: Trace, asked: Scope, rows: Int64Array) -> BoolArray:
-    """For each of some events whether its step is one that the scope asks for."""
-    if asked.steps is None:
-        return np.ones(len(rows), np.bool_)
-    return in_steps(trace.derived_of(pl.Series(rows), "step")["step"], asked)
 
 
 def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray) -> RowNumbers:

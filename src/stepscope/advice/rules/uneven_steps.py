@@ -94,7 +94,8 @@ def _at_one_distance(
             cost[step % distance] += excess_ns
         place, cost_ns = cost.most_common(1)[0]
         at = {step: excess for step, excess in slow.items() if step % distance == place}
-        due = sum(step % distance == place and step >= min(at) for step in steps)
+        first = min(at)
+        due = sum(step % distance == place and step >= first for step in steps)
         is_regular = len(at) >= max(_LEAST_TIMES, _MOSTLY * due)
         if is_regular and cost_ns >= _EXPLAINED * sum(slow.values()):
             return distance, at

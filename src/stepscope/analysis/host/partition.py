@@ -29,6 +29,7 @@ from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
+from stepscope.trace.categories import is_one_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -143,13 +144,13 @@ def _part_of_names(trace: Trace) -> pl.Series:
     compiles = pl.Series(cause_of_names(names) == HostCause.COMPILATION)
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
-    is_of_program = pl.col("category").is_in(
-        [
-            Category.CPU_OP.value,
-            Category.USER_ANNOTATION.value,
-            Category.OTHER.value,
-            Category.PYTHON_FUNCTION.value,
-        ]
+    is_of_program = is_one_of(
+        (
+            Category.CPU_OP,
+            Category.USER_ANNOTATION,
+            Category.OTHER,
+            Category.PYTHON_FUNCTION,
+        )
     )
     part = (
         pl.when(~is_of_program)

@@ -25,7 +25,7 @@ from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.step_numbers import steps_in_words
-from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among, distinct, filled
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
@@ -154,6 +154,14 @@ def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     if scope.steps is None:
         return np.ones(len(step), np.bool_)
     return np.isin(filled(step, _NO_STEP), scope.steps)
+
+
+def events_in_steps(trace: Trace, asked: Scope, events: Int64Array | None = None) -> BoolArray:
+    """For each of some events (None: of all) whether its step is one that the scope asks for."""
+    if asked.steps is None:
+        return np.ones(trace.event_count if events is None else len(events), np.bool_)
+    step = trace.derived.select("step").collect()["step"]
+    return in_steps(step if events is None else step[events], asked)
 
 
 def notes_on_steps(trace: Trace) -> list[str]:
