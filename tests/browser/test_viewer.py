@@ -75,7 +75,7 @@ def to(page, hash_):
 
 
 def test_the_token_leaves_the_address(page):
-    assert "token" not in page.page.url
+    assert "token" not in page.url
     page.page.reload()
     page.until(SETTLED)
 
@@ -222,7 +222,7 @@ def test_a_link_reproduces_the_view(browser, viewer, page):
     to(page, "from=1000000&to=2000000&range=1200000-1500000&lanes=stream&event=3")
     page.until("() => document.querySelector('[data-panel=details][data-event]')")
     other = browser()
-    other.page.goto(page.page.url)  # the cookie is there: no token is needed
+    other.page.goto(page.url)  # the cookie is there: no token is needed
     other.until(SETTLED)
     other.until("() => document.querySelector('[data-panel=details][data-event]')")
     assert other.page.evaluate("() => document.querySelector('.lane-filter').value") == "stream"
@@ -284,7 +284,7 @@ def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
 
     assert shown["compute"] == duration(line.compute_ns)
     assert shown["exposed communication"] == duration(line.exposed_comm_ns)
-    assert f"range={step['start_ns']}-{step['end_ns']}" in page.page.url
+    assert f"range={step['start_ns']}-{step['end_ns']}" in page.url
 
 
 def test_search_lists_the_hits_and_leads_to_them(page):
@@ -622,7 +622,35 @@ def test_a_snapshot_is_stacked_and_a_click_tells_whose_it_is(memory_page):
     row = view.allocations.row(int(place["number"]), named=True)
     assert row["line"] in page.text("[data-panel=allocation]")
     assert size(row["size_bytes"]) in page.text("[data-panel=allocation]")
-    assert f"allocation={place['number']}" in page.page.url
+    assert f"allocation={place['number']}" in page.url
+
+
+def test_memory_steps_to_moments_out_of_view(memory_page):
+    page, view = memory_page
+    peak = view.peak(0)
+    page.when(lambda: page.page.evaluate("() => window.stepscope.view.chart.moment !== null"))
+    at, last = page.page.evaluate(
+        """() => { const { chart } = window.stepscope.view;
+            return [chart.moment, chart.camera.endNs] }"""
+    )
+    # A tenth of the axis, as far from the peak as there is room.
+    start = last * 0.88 if at < last / 2 else last * 0.02
+    page.page.evaluate(
+        "([from, to]) => window.stepscope.view.chart.show(from, to)", [start, start + last / 10]
+    )
+    page.until(MEMORY_SETTLED)
+    page.page.keyboard.press(".")
+    page.when(lambda: "at=event" in page.url)
+    page.until("() => document.querySelector('[data-panel=moment][data-ready]')")
+    page.until(MEMORY_SETTLED)
+    shown = page.page.evaluate(
+        """() => { const { chart } = window.stepscope.view, { start, end } = chart.camera;
+            return { start, end, moment: chart.moment } }"""
+    )
+    assert shown["start"] <= at <= shown["end"]
+    assert shown["start"] <= shown["moment"] <= shown["end"]
+    event = page.page.evaluate("() => document.querySelector('[data-panel=moment]').dataset.ready")
+    assert int(event) > peak.event
 
 
 def test_memory_zooms_steps_through_moments_and_a_link_reproduces_it(memory_page):
@@ -641,12 +669,12 @@ def test_memory_zooms_steps_through_moments_and_a_link_reproduces_it(memory_page
     page.when(lambda: page.page.evaluate(camera)["end"] < before["end"])
     keyboard.press("m")
     page.when(lambda: page.text("[data-panel=moment] h2").endswith("at the peak"))
-    keyboard.press(".")
-    page.when(lambda: "at=event" in page.page.url)
+    keyboard.press(".")  # while what the wheel asked for may still be loading
+    page.when(lambda: "at=event" in page.url)
     page.until(MEMORY_SETTLED)
     page.until("() => document.querySelector('[data-panel=moment][data-ready]')")
-    page.when(lambda: "m_from" in page.page.url)  # written a little later
-    here, shown = page.page.url, page.page.evaluate(camera)
+    page.when(lambda: "m_from" in page.url)  # written a little later
+    here, shown = page.url, page.page.evaluate(camera)
     event = page.page.evaluate("() => document.querySelector('[data-panel=moment]').dataset.ready")
     assert int(event) > view.peak(0).event
     page.page.goto("about:blank")
@@ -705,10 +733,10 @@ def check_ranks_view(browser, client, *, blamed, cause, rank):
     found.when(lambda: f"rank {rank}, step {step}:" in found.text(".heat-tip"))
     found.page.get_by_role("button", name="Compute", exact=True).click()
     found.when(lambda: found.page.evaluate(RANKS) == "compute_ns")
-    assert "measure=compute_ns" in found.page.url
+    assert "measure=compute_ns" in found.url
     found.page.mouse.click(place["x"], place["y"])
     found.until(SETTLED)
-    query = parse_qs(urlsplit(found.page.url).fragment)
+    query = parse_qs(urlsplit(found.url).fragment)
     assert client.library.traces[int(query["trace"][0])].origin.rank == rank
     content = client.library.traces[int(query["trace"][0])].content
     steps = content.trace.device_steps.filter(pl.col("step") == step).row(0, named=True)

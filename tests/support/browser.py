@@ -82,6 +82,12 @@ class Page:
             time.sleep(0.05)
         raise AssertionError(f"never came to hold; errors: {self.errors}")
 
+    @property
+    def url(self) -> str:
+        """Where the page is now; Playwright's own hears of it only while it is asked something."""
+        found: str = self.page.evaluate("() => location.href")
+        return found
+
     def text(self, selector: str) -> str:
         """The text of the first element that fits."""
         found: str = self.page.evaluate(

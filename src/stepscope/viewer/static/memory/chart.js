@@ -33,6 +33,8 @@ export class MemoryChart {
     this.picked = null;
     /** Whether what is on the screen has arrived. */
     this.isSettled = false;
+    /** The direction of a step that was asked for before what it needs has arrived, or 0. */
+    this._owed = 0;
     this._canvas = h("canvas", { class: "layer" });
     this._tip = h("div", { class: "tip", role: "status" });
     this.pane = h("div", { class: "surface memory-surface", tabindex: "0", role: "img", "aria-label": "Memory over time" }, this._canvas);
@@ -109,6 +111,9 @@ export class MemoryChart {
       this._under = null;
       this.isSettled = true;
       this.redraw();
+      const owed = this._owed;
+      this._owed = 0;
+      if (owed) this._next(owed);
     } catch (error) {
       if (!isAbort(error)) this._given.failed(error);
     }
@@ -196,14 +201,29 @@ export class MemoryChart {
     this._moved();
   }
 
-  /** The next column in which something else is held. @param {number} direction */
+  /** To the next column in which something else is held, which need not be in view. @param {number} direction */
   _next(direction) {
-    const { stack, moment } = this;
-    if (!stack || moment === null) return;
+    const { stack, moment, camera } = this;
+    if (moment === null) return;
+    if (moment < camera.start || moment > camera.end) this._centre(moment);
+    if (!this.isSettled || !stack) {
+      this._owed = direction;
+      return;
+    }
     const clamped = Math.min(Math.max(Math.floor((moment - stack.start) / stack.step), 0), stack.count - 1);
     const before = stack.event[clamped];
     let column = clamped;
     while (column >= 0 && column < stack.count && stack.event[column] === before) column += direction;
     if (column >= 0 && column < stack.count) this._given.picked(stack.event[column], null);
+    else if (this._centre(moment + (direction * camera.span) / 2.5)) this._owed = direction;
+  }
+
+  /** Moves the camera; returns whether it could. @param {number} at */
+  _centre(at) {
+    const { start, span } = this.camera;
+    this.camera.show(at - span / 2, at + span / 2);
+    const isMoved = Math.abs(this.camera.start - start) > span / 1000;
+    if (isMoved) this._moved();
+    return isMoved;
   }
 }
