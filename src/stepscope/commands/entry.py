@@ -10,8 +10,7 @@ import atexit
 import os
 import sys
 
-from stepscope.commands.main import main
-
+_INTERRUPTED = 130
 _KEEPS_MEMORY = "stepscope.trace.arrays.memory_reuse"
 """Imported by verbs that hold large tables. All others end as usual: a training may run in them."""
 
@@ -45,5 +44,10 @@ def run() -> int:
     # this one comes last, unless there are others by now; those would never be called.
     if atexit._ncallbacks() == 0:
         atexit.register(ending.end)
+    try:
+        # Ctrl-C can come while it is imported.
+        from stepscope.commands.main import main
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     ending.code = main()
     return ending.code

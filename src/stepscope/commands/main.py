@@ -54,6 +54,8 @@ _OUT_OF_MEMORY = (
 )
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 """Errors of a disk that takes no more."""
+_CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+"""Errors of paths that this user may not use, or that cannot be: the path and the reason say it."""
 _SPACES = str.maketrans("\r\n\t", "   ")
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
@@ -197,6 +199,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         return _INTERRUPTED
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption):
+            _hint_at_files(words)
         return error.exit_code
     except StepscopeError as error:
         _say(str(error), debugging.is_on)
@@ -205,6 +209,9 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         _say(_OUT_OF_MEMORY, debugging.is_on)
         return _UNEXPECTED
     except OSError as error:
+        if error.errno in _CLOSED and error.filename:
+            _say(f"{error.filename}: {error.strerror}", debugging.is_on)
+            return _UNEXPECTED
         if error.errno not in _FULL:
             return _say_unexpected(error, debugging.is_on)
         _say(
@@ -223,6 +230,13 @@ def _say_unexpected(error: Exception, is_debug: bool) -> int:
     hint = "" if is_debug else " (--debug shows where)"
     _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)
     return _UNEXPECTED
+
+
+def _hint_at_files(words: Sequence[str]) -> None:
+    """Say how to write a file whose name was taken for options."""
+    for word in words:
+        if len(word) > 1 and word.startswith("-") and Path(word).exists():
+            click.echo(f"For the file of that name, write ./{escaped(word)}", err=True)
 
 
 def _say_if_compiled_anew() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
@@ -64,7 +67,10 @@ class StandardSink:
 
 
 class FileSink:
-    """A file, created when something is first written.
+    """A file, begun when something is first written. It appears, or is replaced, when all is.
+
+    What is no regular file, as a named pipe, is written to as it is, and so is a file in a folder
+    that takes no other.
 
     Args:
         path: The file.
@@ -77,11 +83,32 @@ class FileSink:
         self._path = path
         self._file: BinaryIO | None = None
         self._text: io.TextIOWrapper | None = None
+        self._replacing: tuple[Path, Path] | None = None
 
-    def close(self) -> None:
-        """Close the file, if anything was written."""
-        if self._file is not None:
+    def close(self, *, is_complete: bool = True) -> None:
+        """Close the file, if anything was written.
+
+        Args:
+            is_complete: Whether all was written. Otherwise what was there before stays.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
+        if self._file is None:
+            return
+        try:
             self._file.close()
+            if self._replacing is not None and is_complete:
+                temporary, target = self._replacing
+                temporary.replace(target)
+                self._replacing = None
+        except OSError as error:
+            if is_complete:
+                raise self._unwritable(error) from error
+        finally:
+            if self._replacing is not None:
+                with suppress(OSError):
+                    self._replacing[0].unlink()
 
     def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:
         """A console that writes here."""
@@ -94,8 +121,16 @@ class FileSink:
         return console_on(self._text, keeps_padding=keeps_padding, width=width)
 
     def write(self, content: str | bytes) -> None:
-        """Write text in UTF-8, or bytes."""
-        self._opened().write(content.encode() if isinstance(content, str) else content)
+        """Write text in UTF-8, or bytes.
+
+        Raises:
+            UsageError: It cannot be written.
+        """
+        opened = self._opened()
+        try:
+            opened.write(content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def remark(self, text: str) -> None:
         """Print a remark about the output on standard error."""
@@ -109,10 +144,29 @@ class FileSink:
         """
         if self._file is None:
             try:
-                self._file = self._path.open("wb")
+                self._file = self._begun() or self._path.open("wb")
             except OSError as error:
-                raise UsageError(f"{self._path}: cannot be written: {error.strerror}") from error
+                raise self._unwritable(error) from error
         return self._file
+
+    def _begun(self) -> BinaryIO | None:
+        """A temporary file beside the file; None if the file itself has to be written to."""
+        target = self._path.resolve()  # a link stays a link
+        if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
+            return None
+        temporary = target.with_name(f".stepscope-{os.getpid()}-{time.monotonic_ns()}.tmp")
+        try:
+            opened = temporary.open("xb")
+        except OSError:
+            return None
+        self._replacing = (temporary, target)
+        if target.exists():
+            with suppress(OSError):
+                shutil.copymode(target, temporary)
+        return opened
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        return UsageError(f"{self._path}: cannot be written: {error.strerror or error}")
 
 
 @contextmanager
@@ -124,5 +178,7 @@ def sink_for(output: str | None) -> Iterator[StandardSink | FileSink]:
     sink = FileSink(Path(output))
     try:
         yield sink
-    finally:
-        sink.close()
+    except BaseException:
+        sink.close(is_complete=False)
+        raise
+    sink.close()

@@ -15,7 +15,7 @@ from typing import Protocol
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import busy_cpus, input_bound
-from stepscope.errors import StepscopeError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import open_run
 
 Progress = Callable[[int, int], None]
@@ -145,6 +145,7 @@ def train(
 
     Raises:
         DemoError: The training failed.
+        UsageError: Nothing can be written to `output_dir`.
     """
     arguments = [
         sys.executable, "-m", "stepscope.demo.training",
@@ -155,15 +156,26 @@ def train(
         arguments += ["--wait-us", str(wait_us)]
     told: dict[str, object] = {"wait_us": wait_us}
     log_path = output_dir / f"{run_name}.log"
-    output_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        log = log_path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--output-dir {output_dir}: cannot be written: {error.strerror or error}"
+        ) from error
     with (
-        log_path.open("w", encoding="utf-8") as log,
+        log,
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True) as process,
     ):
-        for line in process.stdout or ():
-            told.update(_read(line))
-            if "step" in told:
-                progress(int(str(told["step"])), steps)
+        try:
+            for line in process.stdout or ():
+                told.update(_read(line))
+                if "step" in told:
+                    progress(int(str(told["step"])), steps)
+        except BaseException:
+            # Ctrl-C reaches the training as well, but imports of torch can swallow it.
+            process.kill()
+            raise
     if process.returncode != 0 or "run" not in told:
         last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise DemoError(

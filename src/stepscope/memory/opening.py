@@ -16,6 +16,7 @@ from stepscope.memory.snapshot_files import snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
+from stepscope.run.regular import exists
 from stepscope.run.remote import is_directory
 
 
@@ -116,9 +117,13 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
     if "://" in path and not is_directory(path):
         return SnapshotRef(path)
     place = Path(path)
-    if place.is_file():
+    if exists(place) and place.is_file():
         return SnapshotRef(path)
-    if not place.exists() and "://" not in path:
+    if path == "-":
+        raise UnreadableInputError(
+            "-: snapshots are not read from standard input: save it to a file, and give its name"
+        )
+    if not exists(place) and "://" not in path:
         raise UnreadableInputError(f"{path}: no such file or directory")
     own = snapshots_in(place) or snapshots_in(place / SNAPSHOTS_DIRECTORY)
     if own:

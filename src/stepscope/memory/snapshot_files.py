@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.run.regular import is_regular
+from stepscope.run.regular import exists, is_regular
 from stepscope.trace.formats.not_traces import is_memory_snapshot
 from stepscope.trace.source.opening import beginning_of
 
@@ -14,7 +14,11 @@ _BEGINNING_BYTES = 16 * 1024
 def is_snapshot_file(path: str) -> bool:
     """Whether a local file is a snapshot, by its content, whatever it is called."""
     place = Path(path)
-    return place.is_file() and is_memory_snapshot(beginning_of(place, _BEGINNING_BYTES))
+    return (
+        exists(place)
+        and place.is_file()
+        and is_memory_snapshot(beginning_of(place, _BEGINNING_BYTES))
+    )
 
 
 def snapshots_in(directory: Path) -> list[Path]:

@@ -29,7 +29,7 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
-from stepscope.run.regular import kind_of
+from stepscope.run.regular import exists, kind_of
 from stepscope.run.remote import fetch_run, is_url
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials
@@ -181,9 +181,9 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     if is_url(str(path)):
         return replace(open_run(fetch_run(str(path))), source=str(path))
     root = Path(path)
-    if has_wildcard(str(path)) and not root.exists():
-        return _open_loose(root)
-    if not root.exists():
+    if not exists(root):
+        if has_wildcard(str(path)):
+            return _open_loose(root)
         if str(root) == "-":
             raise UnreadableInputError(
                 "-: standard input cannot be read here: save it to a file, and give its name"
@@ -194,7 +194,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     if not root.is_dir():
         raise UnreadableInputError(
             f"{root}: {kind_of(root.stat().st_mode)}, not a file or directory; "
-            "name - to read a trace from standard input"
+            "save what it delivers to a file, and give its name"
         )
     try:
         home, others = _find_run(root)

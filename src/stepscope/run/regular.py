@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from stepscope.errors import UnreadableInputError
+
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -41,6 +43,21 @@ def open_regular(path: Path) -> BinaryIO:
         opened.close()
         raise
     return opened
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at a path that the user gave.
+
+    Raises:
+        UnreadableInputError: That cannot be told: a folder on the way to it is closed to this
+            user, or the name is too long.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UnreadableInputError(
+            f"{path}: cannot be opened: {error.strerror or error}"
+        ) from error
 
 
 def is_regular(path: Path) -> bool:

@@ -25,6 +25,7 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import has_wildcard
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
 from stepscope.run.reader import RankRun, Run, one_job, open_files, open_run
+from stepscope.run.regular import exists
 from stepscope.run.remote import is_directory
 
 if TYPE_CHECKING:
@@ -223,8 +224,10 @@ def resolve_path(path: str) -> PathTarget:
         return PathTarget(path, is_run=False)
     if "://" in path:  # includes chained URLs, such as simplecache::s3://…
         return PathTarget(path, is_run=is_directory(path))
+    if not path:
+        raise UnreadableInputError("the path is empty: give . for this directory")
     place = Path(path)
-    if not place.exists():
+    if not exists(place):
         if has_wildcard(path):
             return PathTarget(path, is_run=True)
         raise UnreadableInputError(f"{path}: no such file or directory")
@@ -273,7 +276,9 @@ def ranks_of_one_run(paths: Sequence[str]) -> tuple[tuple[str, ...], Run | None]
     Raises:
         UnreadableInputError: One of them is no trace by its name.
     """
-    files = tuple(path for path in paths if "://" not in path and Path(path).is_file())
+    files = tuple(
+        path for path in paths if "://" not in path and exists(Path(path)) and Path(path).is_file()
+    )
     together = open_files(files) if len(files) > 1 else None
     return ((), None) if together is None or together.unrelated else (files, together)
 

@@ -12,6 +12,7 @@ from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.report import units
+from stepscope.report.comparison.words import in_words
 from stepscope.report.diagnosis.words import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
@@ -93,7 +94,7 @@ def comparison_of(before: Content, after: Content) -> dict[str, Any]:
 def _comparison(found: Comparison) -> dict[str, Any]:
     step = found.step
     tables = {
-        name: found.changes.filter(pl.col("table") == name).head(MOST_CHANGES).to_dicts()
+        name: in_words(found.changes.filter(pl.col("table") == name).head(MOST_CHANGES)).to_dicts()
         for name in ("part", "kernel", "operator")
     }
     return {

@@ -12,7 +12,7 @@ from tests.support.project import ROOT
 PROGRAM = """
 import atexit, sys, threading, time
 {before}
-from stepscope.commands import entry
+from stepscope.commands import entry, main
 
 
 class Kept:
@@ -29,7 +29,7 @@ def verb():
 
 
 kept = Kept()
-entry.main = verb
+main.main = verb
 sys.exit(entry.run())
 """
 HOLDS_TABLES = "import stepscope.trace.arrays.memory_reuse"
@@ -90,3 +90,30 @@ def test_the_command_and_the_module_begin_here():
         timeout=250,
     )
     assert "stepscope.commands.entry" in ended.stderr
+
+
+INTERRUPTED = """
+import importlib.abc, sys
+
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Interrupting())
+from stepscope.commands.entry import run
+sys.exit(run())
+"""
+
+
+def test_an_interrupt_while_modules_are_imported_shows_no_traceback():
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

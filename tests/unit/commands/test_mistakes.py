@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +121,43 @@ def test_a_dump_of_the_flight_recorder_is_still_read_as_a_pickle(tmp_path, capsy
     path.write_bytes(pickle.dumps({"a": 1}, protocol=2)[:-3])
     assert main(["hangs", str(path)]) == 3
     assert "no whole pickle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "remedy"),
+    [
+        (("report", ""), 3, "the path is empty: give . for this directory"),
+        (("info", ""), 3, "the path is empty"),
+        (("report", "x" * 5000), 3, "no such file|cannot be opened: File name too long"),
+        (("memory", "-"), 3, "save it to a file"),
+        (("report", "pipe"), 3, "a named pipe, .*; save what it delivers to a file"),
+        (("report", "-n.json"), 2, r"write \./-n\.json"),
+    ],
+)
+def test_odd_paths_are_explained(trace, capsys, words, code, remedy):
+    os.mkfifo("pipe")
+    Path("-n.json").write_bytes(Path(trace).read_bytes())
+    assert main(words) == code
+    said = capsys.readouterr().err
+    assert re.search(remedy, said)
+    assert "unexpected" not in said
+    assert main(["report", "./-n.json"]) == 0
+
+
+@pytest.mark.parametrize("verb", ["report", "info", "memory"])
+def test_a_folder_that_is_closed_to_the_user_is_said_in_one_line(verb, trace, capsys, monkeypatch):
+    """Root may look into every folder, so the system's answer is made up."""
+
+    def refused(self, *_args, **_options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    assert main([verb, trace]) == 3
+    assert capsys.readouterr().err == "stepscope: trace.json: cannot be opened: Permission denied\n"
+
+
+def test_a_name_with_a_line_break_stays_on_its_line(trace, capsys):
+    odd = "two\nlines.json"
+    Path(odd).write_bytes(Path(trace).read_bytes())
+    assert main(["info", odd]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "File:        two�lines.json"

@@ -26,6 +26,7 @@ from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.answer.cells import shown
 from stepscope.report.answer.markdown import result_to_markdown
 from stepscope.report.answer.terminal import print_result
+from stepscope.report.console import UNLIMITED
 
 
 def _training() -> GpuTrace:
@@ -227,14 +228,32 @@ def test_a_table_fits_the_terminal_in_one_block_and_says_what_is_left_out(width:
 
 def test_people_get_few_columns_and_pipes_get_them_uncut(path: Path) -> None:
     piped = _show("kernels", path, "--table", "kernels")
-    (head,) = (line for line in piped.splitlines() if line.startswith("name"))
-    assert head.split()[:4] == ["name", "group", "count", "total"]
+    (head,) = (line for line in piped.splitlines() if line.endswith("name"))
+    assert head.split()[:3] == ["group", "count", "total"]
     assert "p99" not in head
     assert "16 more columns: --columns all" in piped
     everything = _show("kernels", path, "--table", "kernels", "--columns", "all")
     (head,) = (line for line in everything.splitlines() if line.startswith("name"))
     assert "p99" in head
     assert "more column" not in everything
+
+
+def test_long_names_stand_behind_the_numbers_where_nothing_is_cut() -> None:
+    long = "void kernel<" + "x, " * 150 + "x>"
+    frame = pl.DataFrame({"name": [long, "short"], "count": [1, 20], "total_ns": [5_000, 40]})
+    out = io.StringIO()
+    result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
+    print_result(result, QUESTIONS[0], Console(file=out, width=UNLIMITED))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    place = next(number for number, line in enumerate(lines) if line.endswith("name"))
+    head, rule, first, second = lines[place : place + 4]
+    at = head.index("name")
+    assert head.split() == ["count", "total", "name"]
+    assert set(rule) == {"─"}
+    assert len(rule) == len(head)
+    assert (first[at:], second[at:]) == (long, "short")
+    assert first[:at].split() == ["1", "5.00", "µs"]
+    assert len(second) < 40
 
 
 def test_columns_are_chosen_by_name_or_heading(path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.demo import runner
 from stepscope.demo.runner import (
     DemoError,
     DemoOutcome,
@@ -18,6 +22,7 @@ from stepscope.demo.runner import (
     input_finding,
     run_demo,
 )
+from stepscope.errors import UsageError
 from stepscope.report.demo import json as json_form
 from stepscope.report.demo import terminal
 from stepscope.report.outputs import Layout
@@ -110,3 +115,30 @@ def test_nothing_is_begun_without_torch(monkeypatch, tmp_path):
         run_demo(tmp_path, 24, audience)
     assert not begun
     assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_demo_does_not_wait_for_its_training(tmp_path, monkeypatch):
+    """The signal reaches the training, too, but it may be lost there."""
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, _words, **options):
+            lasting = "import time; print('{\"step\": 1}', flush=True); time.sleep(200)"
+            super().__init__([sys.executable, "-c", lasting], **options)
+            started.append(self)
+
+    def interrupted(_done, _steps):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.subprocess, "Popen", Popen)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner.train(tmp_path, "slow", 24, 0, interrupted)
+    assert time.monotonic() - began < 100
+    assert started[0].returncode is not None
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--output-dir .*: cannot be written: "):
+        runner.train(tmp_path / "file" / "inside", "slow", 24, 0, lambda _done, _steps: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -177,3 +178,15 @@ class TestVerb:
 
     def test_a_timeout_that_cannot_work_is_wrong_usage(self):
         assert self.run("--timeout", "0").returncode == 2
+
+
+def test_a_pipe_gets_whole_lines_without_padding(capsys):
+    from stepscope.commands.sinks import StandardSink
+    from stepscope.report.checks.terminal import write
+    from stepscope.report.outputs import Layout
+
+    detail = f"torch at /{'long/' * 40}"
+    write([Check("python and torch", "torch", State.OK, detail)], StandardSink(), Layout())
+    said = capsys.readouterr().out
+    assert detail in said
+    assert said == re.sub("[ ]+\n", "\n", said)

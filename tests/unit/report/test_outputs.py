@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import polars as pl
@@ -203,3 +204,41 @@ def test_several_answers_are_told_apart():
         text = written(name, 3).stream.getvalue()
         assert [text.count(f"trace-{number}") for number in range(3)] == [1, 1, 1]
     assert "trace-0" not in written("md").stream.getvalue()
+
+
+def test_what_was_there_stays_if_the_rest_cannot_be_written(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+
+    def interrupted(after: str) -> None:
+        with sink_for(str(path)) as sink:
+            sink.write(after)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted("half")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_and_the_rights_of_a_file_stay(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    with sink_for(str(link)) as sink:
+        sink.write("after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [link, target]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+def test_a_device_is_written_to_and_named_if_it_is_full():
+    with (
+        pytest.raises(UsageError, match="/dev/full: cannot be written: No space left"),
+        sink_for("/dev/full") as sink,
+    ):
+        sink.write("x" * 100_000)
+    assert Path("/dev/full").is_char_device()

@@ -16,6 +16,8 @@ from stepscope.report import units
 from stepscope.run.plain_text import printable
 
 _FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
+_UNITS = {"_gb_per_s": " GB/s", "teraflops_per_s": "TFLOP/s"}
+"""Ends of names whose unit is part of the label, because the numbers come without it."""
 _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_ns", units.duration),
     ("_bytes", units.size),
@@ -34,6 +36,9 @@ def label(name: str) -> str:
     """A column's name without its unit: "exposed_comm_ns" reads "exposed comm"."""
     if _FLOPS.search(name):
         name = name.removesuffix("_per_s")
+    for ending, unit in _UNITS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending).replace("_", " ") + unit
     for suffix, _ in _SUFFIXES:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")

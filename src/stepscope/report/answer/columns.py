@@ -19,6 +19,8 @@ ALL = ("all",)
 GAP = 3
 _SHORTEST_TEXT = 12
 _SHORTEST_NAME = 24
+_LONG_TEXT = 60
+_WIDE_TABLE = 120
 
 FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("timeline", "devices"): (
@@ -193,6 +195,18 @@ def fit(
     for block in blocks:
         _shrink(widths, shortest, block, width)
     return Fitted(tuple(map(tuple, blocks)), widths, len(cells) - len(shown))
+
+
+def to_trail(names: Sequence[str], widths: Mapping[str, int]) -> str | None:
+    """The column that goes behind the others where nothing is cut; None if all may stay.
+
+    A kernel's name can have hundreds of characters. In front, it would move all numbers out of
+    sight, and every line would be as long as the longest name.
+    """
+    widest = max(names, key=lambda name: widths[name])
+    if _total(widths, names) <= _WIDE_TABLE or widths[widest] <= _LONG_TEXT:
+        return None
+    return widest if len(names) > 1 else None
 
 
 def _total(widths: Mapping[str, int], names: Sequence[str]) -> int:

@@ -14,7 +14,14 @@ from rich.text import Text
 
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
-from stepscope.report.answer.columns import asked_columns, check_columns, first_columns, fit
+from stepscope.report.answer.columns import (
+    GAP,
+    asked_columns,
+    check_columns,
+    first_columns,
+    fit,
+    to_trail,
+)
 from stepscope.report.answer.tables import (
     Titled,
     chosen_tables,
@@ -138,12 +145,17 @@ def _print_table(
         name: [printable(shown(name, item, origin_ns)) for item in frame[name].to_list()]
         for name in names
     }
-    if console.width < UNLIMITED:
+    is_limited = console.width < UNLIMITED
+    if is_limited:
         # The prefix that nearly all of torch's kernels share says nothing.
         cells = {name: [_without_noise(text) for text in column] for name, column in cells.items()}
     fitted = fit(frame, cells, console.width, may_drop=not asked)
     labels = headings(frame.columns)
-    for block in fitted.blocks:
+    for columns_of_block in fitted.blocks:
+        trailing = None
+        if not is_limited and not asked:
+            trailing = to_trail(columns_of_block, fitted.widths)
+        block = [name for name in columns_of_block if name != trailing]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for name in block:
             is_number = frame[name].dtype.is_numeric()
@@ -154,8 +166,23 @@ def _print_table(
         for row in zip(*columns, strict=True):
             # Text, not markup: names come from untrusted files.
             table.add_row(*map(Text, row))
-        console.print(table)
+        if trailing is None:
+            console.print(table)
+        else:
+            _print_trailed(table, labels[trailing], cells[trailing], console)
     return len(frame.columns) - len(names) + fitted.left_out
+
+
+def _print_trailed(table: Table, label: str, texts: Sequence[str], console: Console) -> None:
+    """Print a table with a column of whole texts behind it, to which nothing is aligned."""
+    with console.capture() as captured:
+        console.print(table)
+    heading, rule, *rows = captured.get().removesuffix("\n").split("\n")
+    gap = " " * GAP
+    lines = [f"{heading}{gap}{label}", rule.rstrip() + rule.rstrip()[-1] * (GAP + len(label))]
+    lines += [f"{row}{gap}{text}" for row, text in zip(rows, texts, strict=True)]
+    for line in lines:
+        console.print(Text.from_ansi(line), soft_wrap=True)
 
 
 def _without_noise(text: str) -> str:

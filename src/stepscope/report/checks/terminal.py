@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.doctor.check import Check, State, count_by_state
+from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
 
 _STYLES = {
@@ -24,7 +25,7 @@ _SIDE_BY_SIDE_WIDTH = 76
 
 def write(checks: Sequence[Check], sink: Sink, _layout: Layout) -> None:
     """Print the checks."""
-    print_checks(checks, sink.console(keeps_padding=True))
+    print_checks(checks, sink.console(width=width_for(sink)))
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:

@@ -12,7 +12,14 @@ from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
 from stepscope.fleet.scaling import Scaling
 from stepscope.report import units
 from stepscope.report.comparison.result import CheckedComparison
-from stepscope.report.comparison.words import TITLES, chosen_rows, headline, scopes, steps_of
+from stepscope.report.comparison.words import (
+    TITLES,
+    chosen_rows,
+    headline,
+    in_words,
+    scopes,
+    steps_of,
+)
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
@@ -129,7 +136,7 @@ def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
     columns = [
         name for name in _LABELS if table not in (PART, THREAD_PART) or not name.endswith("_count")
     ]
-    found = chosen_rows(comparison, table, rows).select(columns)
+    found = in_words(chosen_rows(comparison, table, rows)).select(columns)
     basis = f" ({comparison.a.operators_basis})" if table == "operator" else ""
 
     def labels(_columns: Sequence[str]) -> Mapping[str, str]:

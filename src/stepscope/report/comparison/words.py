@@ -1,4 +1,4 @@
-"""A comparison in words, shared by terminal and Markdown."""
+"""A comparison in words, shared by terminal, Markdown and pages."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ def scopes(comparison: Comparison) -> list[str]:
         for word, text in zip(("before", "after"), told, strict=True)
         if text
     ]
+
+
+def in_words(changes: pl.DataFrame) -> pl.DataFrame:
+    """Changes with their status as people read it; JSON and CSV keep the names for programs."""
+    return changes.with_columns(pl.col("status").replace(_STATUS))
 
 
 def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, size
+from stepscope.run.plain_text import printable
 
 _SHOWN_LANES = 20
 _INDENT = 13
@@ -69,7 +70,7 @@ def print_contents(contents: Contents, console: Console) -> None:
 
 
 def _print_facts(contents: Contents, console: Console) -> None:
-    facts = [("File", contents.path)]
+    facts = [("File", printable(contents.path))]
     if contents.size_bytes is not None:
         facts.append(("Size", size(contents.size_bytes)))
     facts.append(("Written by", contents.producer))
