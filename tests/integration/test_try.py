@@ -53,6 +53,7 @@ def tried(tmp_path, monkeypatch, capsys):
         (tmp_path / "train.py").write_text(text)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
+        capsys.readouterr()  # what was told of an earlier try
         code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
         out, err = capsys.readouterr()
         assert left_behind(tmp_path) == []
