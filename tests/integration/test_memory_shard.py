@@ -92,5 +92,9 @@ def test_fsdp_needs_what_was_predicted(tmp_path):
     assert found["unit_bytes"] == 4 * (2 * width + 8 * width * width + 5 * width)
     fsdp = next(row for row in predicted if "FSDP" in row["divided"])
     assert fsdp["peak_requested_bytes"] == pytest.approx(two["peak_requested_bytes"], rel=0.1)
-    assert two["peak_requested_bytes"] < 0.7 * one["peak_requested_bytes"]
+    # Each rank has half of the state, and at most the current unit and its neighbour whole: their
+    # parameters, their gradients and what the gradients are sent from. How many of them at once
+    # depends on how fast the other rank answers.
+    whole = 6 * found["unit_bytes"]
+    assert two["peak_requested_bytes"] < one["peak_requested_bytes"] / 2 + whole
     assert found["error_share"] < 0.1

@@ -219,12 +219,25 @@ def test_snapshots_lie_under_torchtitans_names(tmp_path, monkeypatch, is_older, 
 # -- the real package -----------------------------------------------------------------------------
 
 
-@THIRD_PARTY
-def test_torchtitans_own_configuration_builds_ours(tmp_path):
-    theirs = pytest.importorskip(
-        "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
+@pytest.fixture
+def torchtitan():
+    """The package, or a skip. What imported half of it would keep the next attempt from saying so:
+    its modules stay after the package itself is gone."""
+    return pytest.importorskip(
+        "torchtitan", reason="torchtitan is not installed", exc_type=ImportError
     )
-    config = theirs.Profiler.Config(enable_profiling=True, profile_freq=4, profiler_warmup=1)
+
+
+@pytest.fixture
+def own_profiler(torchtitan):
+    return pytest.importorskip(
+        "torchtitan.tools.profiler", reason="this torchtitan has none", exc_type=ImportError
+    )
+
+
+@THIRD_PARTY
+def test_torchtitans_own_configuration_builds_ours(own_profiler, tmp_path):
+    config = own_profiler.Profiler.Config(enable_profiling=True, profile_freq=4, profiler_warmup=1)
     undo = take_over()
     with contextlib.ExitStack() as stack:
         stack.callback(undo)
@@ -237,25 +250,19 @@ def test_torchtitans_own_configuration_builds_ours(tmp_path):
     names = ["iteration_4/rank0_trace.json.gz", "iteration_8/rank0_trace.json.gz"]
     assert files_below(traces) == names
     assert steps_in_trace(traces / names[0]) == [3]
-    assert isinstance(config.build(), theirs.Profiler)
+    assert isinstance(config.build(), own_profiler.Profiler)
 
 
 @THIRD_PARTY
-def test_every_option_of_torchtitans_configuration_is_understood():
-    theirs = pytest.importorskip(
-        "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
-    )
+def test_every_option_of_torchtitans_configuration_is_understood(own_profiler):
     source = (Path(__file__).parents[2] / "src/stepscope/adapters/torchtitan.py").read_text()
-    names = section_of(theirs.Profiler.Config())
+    names = section_of(own_profiler.Profiler.Config())
     assert {name for name in names if f'"{name}"' not in source} == set()
 
 
 @THIRD_PARTY
-def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(tmp_path):
-    theirs = pytest.importorskip(
-        "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
-    )
-    config = theirs.Profiler.Config(
+def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(own_profiler, tmp_path):
+    config = own_profiler.Profiler.Config(
         enable_profiling=True,
         profile_freq=5,
         profiler_warmup=1,
@@ -266,7 +273,7 @@ def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(tmp_path)
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     try:
-        for folder, kind in (("theirs", theirs.Profiler), ("ours", Profiler)):
+        for folder, kind in (("theirs", own_profiler.Profiler), ("ours", Profiler)):
             with kind(config, base_folder=str(tmp_path / folder), leaf_folder="leaf") as profiler:
                 train(profiler, 10)
     finally:
@@ -280,7 +287,7 @@ def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(tmp_path)
 
 
 @THIRD_PARTY
-def test_the_section_of_an_older_version(tmp_path):
+def test_the_section_of_an_older_version(torchtitan, tmp_path):
     theirs = pytest.importorskip(
         "torchtitan.tools.profiling",
         reason="no torchtitan with maybe_enable_profiling is installed",

@@ -150,7 +150,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_damaged_store_is_made_anew(trace: Path, damage: str) -> None:
     fresh = load(trace, store=False)
     DAMAGE[damage](store_of(trace))
@@ -187,7 +187,7 @@ answer = [main(["cache", "list", arguments[0]]), main(["info", arguments[1]])]
 """,
         trace.parent,
         trace,
-        seconds=120,
+        seconds=250,
     )
     assert ending.answer == [0, 0], ending.errors
 
@@ -202,7 +202,7 @@ answer = [main(["cache", "list", arguments[0]]), main(["info", arguments[1]])]
         lambda store: ((store / MANIFEST).unlink(), os.mkfifo(store / MANIFEST)),
     ],
 )
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_the_store_of_a_snapshot_too(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(plain_training(), 4))

@@ -22,6 +22,7 @@ from tests.support.chrome_traces import (
     read_tolerantly,
     write,
 )
+from tests.support.excerpts import excerpts
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.tables import Tables
@@ -80,6 +81,7 @@ def test_random_damage() -> None:
     events.append({"ph": "E", "ts": 5, "pid": 1, "tid": 1})
     events.append({"ph": "s", "id": 3, "name": "f", "cat": "ac2g", "ts": 5, "pid": 1, "tid": 1})
     originals = [write(events, layout, frame) for layout in LAYOUTS for frame in FRAMES]
+    originals += excerpts()
     read_compiled(originals[0])
     memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     end = time.monotonic() + SECONDS
@@ -88,7 +90,8 @@ def test_random_damage() -> None:
         state = chance.getrandbits(32)
         case = random.Random(state)
         data = damaged(case.choice(originals), case)
-        block = case.choice((1, 13, 100, 1000, 1 << 22))
+        # Each block of a long event is looked at with all before it: not too many of them.
+        block = max(case.choice((1, 13, 100, 1000, 1 << 22)), len(data) // 2000)
         label = f"seed {seed}, case {cases}, state {state}, block {block}"
         began = time.process_time()
         expected, found = (

@@ -127,7 +127,7 @@ class PlantedScript:
         wins: The trial that is to be kept; empty if nothing can help.
         within: How far the promise may be off.
         is_at_least: Whether the promise is a lower bound, as the page of `stepscope try` says.
-        options: Options of `stepscope try`.
+        by_hand: What writing the fix into the script replaces by what.
     """
 
     name: str
@@ -135,24 +135,56 @@ class PlantedScript:
     wins: str
     within: float = 0.1
     is_at_least: bool = False
-    options: tuple[str, ...] = ()
+    by_hand: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fixed(self) -> str:
+        """The script with its fix; empty if nothing can help."""
+        text = self.text if self.by_hand else ""
+        for words, others in self.by_hand:
+            if words not in text:
+                raise ValueError(f"{self.name}: no {words!r} to replace")
+            text = text.replace(words, others)
+        return text
 
 
+WITH_WORKERS = ("shuffle=True", "shuffle=True, num_workers=2")
+_RARE_GC = ("    gc.collect()\n", "")
+_FUSED = ("lr=1e-3", "lr=1e-3, fused=True")
+_ONE_THREAD = ("torch.set_num_threads(16 * os.cpu_count())", "torch.set_num_threads(1)")
 PLANTED = {
     one.name: one
     for one in (
-        PlantedScript("slow data set", HEAD + SLOW_DATA_SET, "loader-workers"),
-        PlantedScript("slow collate", HEAD + SLOW_COLLATE, "loader-workers"),
-        PlantedScript("garbage collector", HEAD + GARBAGE_COLLECTOR, "rare-gc"),
-        PlantedScript("unfused optimizer", HEAD + UNFUSED_OPTIMIZER, "fused-optimizer", 0.25),
-        PlantedScript("too many threads", HEAD + TOO_MANY_THREADS, "threads", is_at_least=True),
+        PlantedScript(
+            "slow data set", HEAD + SLOW_DATA_SET, "loader-workers", by_hand=(WITH_WORKERS,)
+        ),
+        PlantedScript(
+            "slow collate", HEAD + SLOW_COLLATE, "loader-workers", by_hand=(WITH_WORKERS,)
+        ),
+        PlantedScript(
+            "garbage collector", HEAD + GARBAGE_COLLECTOR, "rare-gc", by_hand=(_RARE_GC,)
+        ),
+        PlantedScript(
+            "unfused optimizer",
+            HEAD + UNFUSED_OPTIMIZER,
+            "fused-optimizer",
+            0.25,
+            by_hand=(_FUSED,),
+        ),
+        PlantedScript(
+            "too many threads",
+            HEAD + TOO_MANY_THREADS,
+            "threads",
+            is_at_least=True,
+            by_hand=(_ONE_THREAD,),
+        ),
         PlantedScript("logging", HEAD + LOGGING, ""),
         PlantedScript("tiny batches", HEAD + TINY_BATCHES, ""),
         PlantedScript(
             "two findings",
             HEAD + TWO_FINDINGS,
             "loader-workers + rare-gc",
-            options=("--budget", "6m"),
+            by_hand=(WITH_WORKERS, _RARE_GC),
         ),
     )
 }
@@ -211,5 +243,11 @@ if __name__ == "__main__":
     trainer.fit(model, DataLoader(Pairs(0.02), batch_size=BATCH, shuffle=True))
 """
 )
-FRAMEWORKS = {"transformers": TRAINER, "lightning": LIGHTNING}
-"""Framework to a script with a slow data set."""
+FRAMEWORKS = {
+    "transformers": (
+        TRAINER,
+        TRAINER.replace("samples=4000,", "samples=4000, dataloader_num_workers=2,"),
+    ),
+    "lightning": (LIGHTNING, LIGHTNING.replace(*WITH_WORKERS)),
+}
+"""Framework to a script with a slow data set, and the same with workers that make its batches."""

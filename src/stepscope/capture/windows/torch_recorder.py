@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from stepscope.capture.windows.plan import WindowPlan
 
 log = logging.getLogger("stepscope")
 
+_SETTLING_S = 0.1
+"""How long operators of other threads may take to leave torch's observer after it was stopped."""
 _NEW_WISHES = ("trace_only",)
 """Settings that only newer versions of torch have and that may be dropped silently."""
 
@@ -64,9 +68,16 @@ class ExecutionTrace:
         self.observer.register_callback(str(self.path))
 
     def close(self) -> None:
-        """Let torch finish the file."""
+        """Let torch finish the file.
+
+        Torch frees its observer even if an operator of another thread is inside it, which ends the
+        process. So what has begun gets time to end; what begins after `stop` stays outside.
+        """
         observer, self.observer = self.observer, None
         if observer is not None:
+            observer.stop()
+            if threading.active_count() > 1:
+                time.sleep(_SETTLING_S)
             observer.unregister_callback()
 
 
