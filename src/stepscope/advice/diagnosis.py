@@ -218,7 +218,8 @@ def judge(
     between = None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
-        between = RankComparison.of(matched, means)
+        costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
+        between = RankComparison.of(matched, means, costs)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
     late = lateness(seen, limits)
     findings = causes_first(_findings(ranks, limits, seen), late, ranks)
