@@ -19,6 +19,12 @@ from stepscope.trace.machine.arrays import Written
 COMPILED_PAYS_FROM = 100_000
 """Nodes from which compiled loops are used; below, loading them costs more than it saves."""
 
+SWEEPS_PAY_FROM = 40_000
+"""Nodes from which `sweep` is compiled, counting all sweeps of a process.
+
+Lists of so many nodes are swept in the time that importing LLVM and loading the loop takes. A
+diagnosis replays the steps ten times or more, and a process may judge hundreds of ranks."""
+
 
 def sweep(
     first_edge: Int64Array,

@@ -15,11 +15,14 @@ import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, sweep
+from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
+
+_SWEPT = WorkSoFar()
+"""Nodes that this process has swept."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _times(graph: StepGraph, delay: Int64Array, changes: Changes) -> tuple[Int64
     """Start and end of each node."""
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
-    if len(graph) >= COMPILED_PAYS_FROM:
+    if _SWEPT.pays_with(len(graph), SWEEPS_PAY_FROM):
         in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
         return start, end
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.

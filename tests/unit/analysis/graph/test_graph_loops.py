@@ -14,15 +14,19 @@ from stepscope.analysis.graph import assembly as graph_assembly
 from stepscope.analysis.graph import replay as graph_replay
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
 
 ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind", "call")
 
 
 @pytest.fixture
 def always_compiled(monkeypatch):
+    monkeypatch.setattr(graph_replay, "SWEEPS_PAY_FROM", np.inf)  # not before it is switched on
+
     def switch():
-        for module in (critical_path, graph_assembly, graph_replay):
+        for module in (critical_path, graph_assembly):
             monkeypatch.setattr(module, "COMPILED_PAYS_FROM", 1)
+        monkeypatch.setattr(graph_replay, "SWEEPS_PAY_FROM", 1)
 
     return switch
 
@@ -45,3 +49,21 @@ def test_compiled_loops_give_the_graph_that_vectors_give(scenario, always_compil
     changed = unchanged(compiled).drop_edges(compiled.edge_kind > 3)
     assert np.array_equal(replay(changed.scale_work(compiled.is_gpu, 0.5)).start_ns, again.start_ns)
     assert np.array_equal(replay(unchanged(compiled)).end_ns, compiled.end_ns)
+
+
+def test_sweeps_are_compiled_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = build_step_graph(SCENARIOS[0].build().load())
+    compiled = []
+
+    def noted(loop):
+        compiled.append(loop.__name__)
+        return in_machine_code(loop)
+
+    monkeypatch.setattr(graph_replay, "in_machine_code", noted)
+    monkeypatch.setattr(graph_replay, "_SWEPT", WorkSoFar())
+    monkeypatch.setattr(graph_replay, "SWEEPS_PAY_FROM", 3 * len(graph))
+    ends = []
+    for sweeps in (0, 0, 1, 2):
+        ends.append(replay(unchanged(graph)).end_ns)
+        assert compiled == ["sweep"] * sweeps
+    assert all(np.array_equal(end, graph.end_ns) for end in ends)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.trace_format import Input, TraceFormat
+from stepscope.trace.machine.loops import WorkSoFar
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
@@ -21,26 +21,15 @@ of all traces together: a process that reads the small traces of many ranks load
 _LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
-
-@dataclass
-class _Done:
-    """What this process has read.
-
-    Attributes:
-        in_memory_bytes: Uncompressed size of all traces that were read into memory.
-    """
-
-    in_memory_bytes: int = 0
-
-
-_DONE = _Done()
+_READ = WorkSoFar()
+"""Uncompressed bytes of all traces that this process has read into memory."""
 
 
 def _read(trace: Input) -> Tables:
     from stepscope.trace.formats.chrome.reader import read_tables
 
     tables = read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
-    _DONE.in_memory_bytes += trace.content.consumed_bytes
+    _READ.done += trace.content.consumed_bytes
     return tables
 
 
@@ -55,7 +44,7 @@ def _events_reader(trace: Input) -> ReadEvents:
 
     For others it is the one in Python.
     """
-    if not trace.content.look_ahead(COMPILED_ABOVE_BYTES - _DONE.in_memory_bytes):
+    if not trace.content.look_ahead(COMPILED_ABOVE_BYTES - _READ.done):
         try:
             from stepscope.trace.formats.chrome.scan import read_events_compiled
         except OSError:  # raised while the first function is translated
