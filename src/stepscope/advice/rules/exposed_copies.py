@@ -84,7 +84,7 @@ def find(subject: Subject) -> list[Finding]:
     pinned, changes = None, unchanged(window.graph)
     if len(pageable_copies(window)):
         pinned = changes = without_blocking(window)
-        assumption += "; those from pageable memory no longer hold the host up"
+        assumption += ", and those from pageable memory no longer hold the host up"
     if is_unclear:
         assumption += (
             f"; that saves more, because {percent(unlinked_ns / max(1, copies_ns))} of their time "
