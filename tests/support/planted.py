@@ -239,6 +239,16 @@ def _pageable() -> GpuTrace:
     return job(body)
 
 
+def _pageable_ahead() -> GpuTrace:
+    """The host is held up, and is ahead of the GPU again at once: the copy itself is what costs."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        t.op("aten::to").copy("HtoD", 256 << 20, ms(5), pinned=False)
+        products(t)
+
+    return job(body)
+
+
 def _distributed(overlapped: bool, length: int) -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t, 6)
@@ -276,6 +286,10 @@ def _collectives(lengths: Callable[[int, int], int], memory: bool = False) -> Gp
 
 def _churn() -> GpuTrace:
     return job(_with(lambda t, s: (t.free(1 << 30, us(200)), t.malloc(1 << 30, us(300)))))
+
+
+def _churn_from_the_start() -> GpuTrace:
+    return job(_with(lambda t, s: [t.malloc(1 << 30, ms(2)) for _ in range(5)]))
 
 
 def _memory(size: int) -> GpuTrace:
@@ -629,7 +643,9 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("Python beside the GPU", _python_beside_the_gpu, ()),
         ("items between products", _items, ("synchronisation",)),
         ("one item in a long step", _one_item_in_a_long_step, ()),
-        ("pageable input", _pageable, ("pageable-copies",)),
+        ("pageable input", _pageable, ("pageable-copies", "exposed-copies")),
+        ("pageable input, host ahead", _pageable_ahead, ("exposed-copies",)),
+        ("allocator churn in like steps", _churn_from_the_start, ("allocator-churn",)),
         ("communication hidden", lambda: _distributed(True, us(800)), ()),
         (
             "communication waited for",

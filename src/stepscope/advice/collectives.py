@@ -11,7 +11,7 @@ from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.calls.collectives import with_peers
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.trace.arrays.intervals import Int64Array
 
 _OUTLIER: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -71,6 +71,39 @@ def undisturbed(
         alone = (rows["dur_ns"] - rows["wait_ns"]).clip(lower_bound=0)
         dur = np.minimum(dur, shortened(window, rows, alone))
     return unchanged(window.graph).shorten_work(dur), bool((dur < window.graph.dur_ns).any())
+
+
+def waited_in(window: WindowView, waits: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `window.work`: collectives for which it is known how long this rank waited in them.
+
+    Args:
+        window: The rank's window.
+        waits: How long it waited in each, columns `ranks.WAITS`; they are added.
+    """
+    return window.work.join(waits, on="event", how="inner", maintain_order="left").with_columns(
+        # Clocks of two machines never agree quite.
+        wait_ns=pl.min_horizontal("wait_ns", "dur_ns").clip(lower_bound=0)
+    )
+
+
+def without_waits(window: WindowView, rows: pl.DataFrame) -> Changes:
+    """The steps with every other rank there when this one comes to a collective.
+
+    Args:
+        window: The rank's window.
+        rows: The result of `waited_in`.
+    """
+    alone = shortened(window, rows, rows["dur_ns"] - rows["wait_ns"])
+    return unchanged(window.graph).shorten_work(alone)
+
+
+def cost_of_waits_ns(window: WindowView, waits: pl.DataFrame) -> int:
+    """What a step of this rank is shorter by if it never waits for others.
+
+    That is less than all its waits together: other work goes on beside them, and a collective that
+    starts early waits long without holding anything up.
+    """
+    return replay(without_waits(window, waited_in(window, waits))).saving_ns
 
 
 def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:

@@ -39,6 +39,7 @@ from stepscope.advice.ranks import (
     skew_of,
 )
 from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
@@ -128,7 +129,8 @@ class Diagnosis:
         ranks: Each rank that left something, in order.
         findings: All findings, the largest saving first, then those without a saving, by severity.
             If a rank comes late, its causes come first, and their effects on the other ranks last
-            (`late_ranks`).
+            (`late_ranks`). What most of `launch-bound` comes from stands above it
+            (`specific_causes`).
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
@@ -218,10 +220,12 @@ def judge(
     between = None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
-        between = RankComparison.of(matched, means)
+        costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
+        between = RankComparison.of(matched, means, costs)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
     late = lateness(seen, limits)
-    findings = causes_first(_findings(ranks, limits, seen), late, ranks)
+    findings = specific_first(_findings(ranks, limits, seen))
+    findings = causes_first(findings, late, ranks)
     verdict, shown = _verdict(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)

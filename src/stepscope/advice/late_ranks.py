@@ -7,10 +7,9 @@ late rank is the cause, and comes first.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
@@ -22,6 +21,7 @@ from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
 _OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
 _MOSTLY = 0.5
+_NOTABLY = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,19 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     if between is None or between.straggler is None or len(between.table) < 2:
         return None
     rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
-    late = rows[between.straggler]
-    others = [row["wait_ns"] for rank, row in rows.items() if rank != between.straggler]
+    costs = {rank: row["wait_ns"] for rank, row in rows.items()}
+    late = _late_together(between, between.straggler, costs)
+    others = [cost for rank, cost in costs.items() if rank not in late]
     return RankSkew(
         basis=ARRIVALS,
         is_device=True,
         steps=between.steps,
         step_ns=round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows)),
-        late=(between.straggler,),
-        wait_ns=between.others_wait_ns,
-        # The late rank itself may wait for others elsewhere.
-        saving_ns=max(0, min(others) - late["wait_ns"]),
-        last_share=_share_of_waiting(between, between.straggler),
+        late=late,
+        wait_ns=round(statistics.mean(others)),
+        # The late ranks themselves may wait for others elsewhere.
+        saving_ns=max(0, min(others) - min(costs[rank] for rank in late)),
+        last_share=sum(_share_of_waiting(between, rank) for rank in late),
         error_ns=0,
         ranks=tuple(
             RankWait(rank, row["wait_ns"], row["last"])
@@ -79,18 +80,32 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     )
 
 
+def _late_together(
+    between: RankComparison, straggler: int, costs: dict[int, int]
+) -> tuple[int, ...]:
+    """The straggler, and the ranks that others wait for as well while waiting costs them little.
+
+    Of two equally slow ranks now one comes last, now the other, and neither alone is worth mending.
+    """
+    usual_ns = statistics.median(cost for rank, cost in costs.items() if rank != straggler)
+    late = [
+        rank
+        for rank, cost in costs.items()
+        if cost < usual_ns / 2 and _share_of_waiting(between, rank) >= _NOTABLY
+    ]
+    return (straggler, *(rank for rank in late if rank != straggler))
+
+
 def _share_of_waiting(between: RankComparison, rank: int) -> float:
     """How much of all waiting at collectives is for this rank."""
-    report = between.report
-    waits = report.arrivals.join(report.sets.select("set", "last_rank"), on="set")
-    total_ns = int(waits["wait_ns"].sum())
-    mine_ns = int(waits.filter(pl.col("last_rank") == rank)["wait_ns"].sum())
-    return mine_ns / total_ns if total_ns else 0.0
+    waits = between.waits_for_ranks
+    total_ns = sum(waits.values())
+    return waits.get(rank, 0) / total_ns if total_ns else 0.0
 
 
 def lateness(skew: RankSkew | None, limits: Thresholds) -> Lateness | None:
     """The late ranks, if the others wait for them notably."""
-    if skew is None or not skew.is_notable or skew.share < limits.late_rank:
+    if skew is None or not late_rank.is_late(skew, limits):
         return None
     return Lateness(skew.late, skew.wait_ns)
 

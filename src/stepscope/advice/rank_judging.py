@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.advice.collectives import cost_of_waits_ns
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
@@ -275,6 +276,7 @@ def _judge_window(
         problems=problems,
         notes=tuple(trouble.notes),
         meeting=meeting,
+        cost_of_waits_ns=None if subject.waits is None else cost_of_waits_ns(view, subject.waits),
     )
     _return_memory(trace)  # the path and idle time took more than the rules do
     return _with_findings(summary, subject, beside)

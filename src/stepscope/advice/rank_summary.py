@@ -142,6 +142,8 @@ class RankSummary:
         metrics: The summary of the sampled metrics; None without any.
         windows: How many windows it has; the last that could be read is the one judged.
         meeting: What the comparison with other ranks needs.
+        cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
+            collectives; None if the other ranks' traces do not show how long it waits.
     """
 
     rank: int
@@ -165,6 +167,7 @@ class RankSummary:
     windows: int
     meeting: Meeting
     step_source: str = ""
+    cost_of_waits_ns: int | None = None
 
     @property
     def recorded_partition(self) -> Partition | None:

@@ -2,8 +2,9 @@
 
 Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
 all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
-longer than its kernel where ranks may leave before all have come. Its own time is its step less
-these waits, so that the rank with the most of it sets the pace.
+longer than its kernel where ranks may leave before all have come. While it waits, its GPU may have
+other work, which goes on: what the waits cost it is what its step is shorter by without them. Its
+own time is its step less that, so that the rank with the most of it sets the pace.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 RANK_TIMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
-    "wait_ns": pl.Int64,  # per step, for other ranks in collectives
+    "wait_ns": pl.Int64,  # per step, what waiting for other ranks in collectives costs it
     "own_ns": pl.Int64,  # mean step of the window less the wait
     "last": pl.Int64,  # collectives that it was the last to join
     "collectives": pl.Int64,  # that could be matched
@@ -97,20 +98,29 @@ class RankComparison:
     table: pl.DataFrame
 
     @classmethod
-    def of(cls, match: RankMatch, step_ns: Mapping[int, int]) -> RankComparison:
+    def of(
+        cls, match: RankMatch, step_ns: Mapping[int, int], cost_ns: Mapping[int, int]
+    ) -> RankComparison:
         """Put the waits and the ranks' mean steps together.
 
         Args:
             match: The collectives.
             step_ns: Mean step of each rank's window.
+            cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
+                count.
         """
+        costs = pl.DataFrame(
+            list(cost_ns.items()), schema={"rank": pl.Int64, "cost_ns": pl.Int64}, orient="row"
+        )
         mean_steps = pl.DataFrame(
             list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
         )
         table = (
             match.report.ranks.filter(pl.col("sets") > 0)
             .join(mean_steps, on="rank")
+            .join(costs, on="rank", how="left")
             .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
+            .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
             .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
             .sort("rank")
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
@@ -123,9 +133,16 @@ class RankComparison:
         waited = int(self.report.ranks["total_wait_ns"].sum())
         return self.report.straggler if waited else None
 
+    @cached_property
+    def waits_for_ranks(self) -> dict[int, int]:
+        """By rank: how long others waited for it, in all collectives that it joined last."""
+        last = self.report.sets.select("set", "last_rank")
+        waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
+        return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+
     @property
     def others_wait_ns(self) -> int:
-        """What a rank other than the straggler waits per step, on average."""
+        """What waiting costs a rank other than the straggler per step, on average."""
         others = self.table.filter(pl.col("rank") != self.straggler)["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
 

@@ -1,16 +1,19 @@
 """Allocator churn: steady steps still get memory from the driver and give it back.
 
-Measured as calls such as cudaMalloc and cudaFree after the first step of the window. They are slow,
-and freeing waits until the GPU is idle. The saving assumes that there are none.
+Measured as calls such as cudaMalloc and cudaFree. They are slow, and freeing waits until the GPU is
+idle. The first step of a trace may get what later steps only use again: it counts only if it makes
+no more such calls than another step. The saving assumes that there are none.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
 from stepscope.analysis.graph.replay import unchanged
 
@@ -18,18 +21,19 @@ ID = "allocator-churn"
 
 
 def find(subject: Subject) -> list[Finding]:
-    """The finding, if steps after the first get or free memory and that costs time."""
+    """The finding, if steady steps get or free memory and that costs time."""
     window = subject.window
     if window is None or not window.has_gpu or len(window.graph.steps) < 2:
         return []
-    second_ns = int(window.graph.step_starts_ns[1])
     # Few calls are of the group: patterns are looked for in their names alone.
-    calls = window.calls.filter(
-        pl.col("group") == "allocation", pl.col("start_ns") >= second_ns
-    ).filter(gets_or_frees_device_memory())
-    per_step = len(calls) / (window.steps - 1)
+    calls = window.calls.filter(pl.col("group") == "allocation").filter(
+        gets_or_frees_device_memory()
+    )
+    calls, steps = _of_steady_steps(window, calls)
+    per_step = len(calls) / steps
     if per_step < subject.thresholds.allocator_calls:
         return []
+    after = " after the first" if steps < window.steps else ""
     spent_ns = int((calls["end_ns"] - calls["start_ns"]).sum())
     changes = (
         unchanged(window.graph)
@@ -42,10 +46,10 @@ def find(subject: Subject) -> list[Finding]:
         changes,
         rule=ID,
         title="steady steps still get memory from the driver and give it back",
-        assumption="no step after the window's first gets or frees memory of the driver",
+        assumption="no steady step gets or frees memory of the driver",
         evidence=(
-            Evidence("such calls per step after the first", per_step, "count"),
-            Evidence("time in them per step", round(spent_ns / (window.steps - 1)), "ns"),
+            Evidence(f"such calls per step{after}", per_step, "count"),
+            Evidence("time in them per step", round(spent_ns / steps), "ns"),
         ),
         advice=(
             "Keep shapes steady (pad or bucket), drop torch.cuda.empty_cache() from the loop, "
@@ -53,3 +57,14 @@ def find(subject: Subject) -> list[Finding]:
         ),
         least=subject.thresholds.saving_low / 3,
     )
+
+
+def _of_steady_steps(window: WindowView, calls: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The calls of the steps that count, and how many steps these are."""
+    steps = window.trace.steps.filter(pl.col("step").is_in(list(window.graph.steps)))
+    starts = steps["start_ns"].to_numpy()  # of the host, which makes the calls
+    step = np.searchsorted(starts, calls["start_ns"].to_numpy(), side="right") - 1
+    counts = np.bincount(np.maximum(step, 0), minlength=window.steps)
+    if counts[0] <= counts[1:].max():
+        return calls, window.steps
+    return calls.filter(pl.Series(step >= 1, dtype=pl.Boolean)), window.steps - 1

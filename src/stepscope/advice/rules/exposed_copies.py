@@ -1,8 +1,9 @@
 """Exposed copies: the GPU copies memory, and neither computes nor communicates meanwhile.
 
-Measured as the part of the device's time in copies with nothing else beside them. Copies that hold
-the host up because their memory is pageable are `pageable-copies`' and left to it. The saving
-assumes that all the others run beside computation, or are not made at all.
+Measured as the part of the device's time in copies with nothing else beside them. The saving
+assumes that all of them run beside computation, or are not made at all. That copies from pageable
+memory hold the host up is `pageable-copies`': it is assumed to be fixed first, and is not part of
+this saving. Their time on the device is, because from pinned memory they would be exposed as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import polars as pl
 from stepscope.advice.figures import speed
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
-from stepscope.advice.rules.pageable_copies import pageable_copies
+from stepscope.advice.rules.pageable_copies import pageable_copies, without_blocking
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
@@ -56,9 +57,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
-    copies = window.work.filter(pl.col("kind") == "memcpy").join(
-        pageable_copies(window)[["event"]], on="event", how="anti"
-    )
+    copies = window.work.filter(pl.col("kind") == "memcpy")
     exposed_ns = sum(_exposed(window, copies).values())
     share = exposed_ns / max(1, window.timeline.total_ns)
     if share < subject.thresholds.exposed_copies:
@@ -82,6 +81,10 @@ def find(subject: Subject) -> list[Finding]:
     unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
     is_unclear = unlinked_ns >= subject.thresholds.unlinked_work * copies_ns
     assumption = "all these copies run beside computation, or are not made"
+    pinned, changes = None, unchanged(window.graph)
+    if len(pageable_copies(window)):
+        pinned = changes = without_blocking(window)
+        assumption += ", and those from pageable memory no longer hold the host up"
     if is_unclear:
         assumption += (
             f"; that saves more, because {percent(unlinked_ns / max(1, copies_ns))} of their time "
@@ -92,8 +95,9 @@ def find(subject: Subject) -> list[Finding]:
     found = replayed_finding(
         subject,
         window,
-        unchanged(window.graph).scale_work(window.nodes(copies), 0.0),
+        changes.scale_work(window.nodes(copies), 0.0),
         rule=ID,
+        before=pinned,
         title=title,
         assumption=assumption,
         evidence=tuple(evidence),

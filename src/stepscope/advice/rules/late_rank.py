@@ -1,17 +1,18 @@
 """Late rank: the other ranks wait for this one in every step.
 
 Measured from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
-definition), else from when each rank arrives at the collectives in the recorded windows. The saving
-assumes that the late ranks come no later than the next one: then the step is shorter by what that
-one waits.
+definition), else from when each rank arrives at the collectives in the recorded windows, and what
+its waits in them cost it: the step, replayed without them. The saving assumes that the late ranks
+come no later than the next one: then the step is shorter by what that one waits.
 """
 
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import percent
-from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS
+from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
 
@@ -20,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
     """The finding, on the rank that comes last, if waiting for it is worth it."""
     skew = subject.skew
     limits = subject.thresholds
-    if skew is None or not skew.is_notable or skew.share < limits.late_rank:
+    if skew is None or not is_late(skew, limits):
         return []
     if subject.rank != skew.late[0]:
         return []
@@ -59,6 +60,12 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def is_late(skew: RankSkew, limits: Thresholds) -> bool:
+    """Whether the others wait notably for the late ranks, and the step is shorter without that."""
+    is_worth_it = skew.saving_ns >= limits.saving_low * skew.step_ns
+    return skew.is_notable and skew.share >= limits.late_rank and is_worth_it
 
 
 def _ranks(numbers: tuple[int, ...]) -> str:

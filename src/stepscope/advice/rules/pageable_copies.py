@@ -16,6 +16,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.waiting_places import waiting_places
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
+from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "pageable-copies"
@@ -51,20 +52,8 @@ def find(subject: Subject) -> list[Finding]:
     copies = pageable_copies(window)
     if not len(copies):
         return []
-    launches = copies["launch"].drop_nulls()
-    operators = copies["op"].drop_nulls().unique()
-    calls = window.calls.filter(
-        pl.col("event").is_in(launches.implode())
-        | (
-            (pl.col("group") == "sync")
-            & pl.col("op").is_in(operators.implode()).fill_null(value=False)
-        )
-    )
-    changes = (
-        unchanged(window.graph)
-        .drop_waits_of_calls(calls["event"].to_numpy())
-        .scale_host(window.spans(calls))
-    )
+    calls = window.once(_calls_of_copies)
+    changes = without_blocking(window)
     held_ns = window.spans(calls).total_ns
     moved = int(copies["bytes"].sum())
     return replayed_finding(
@@ -81,4 +70,28 @@ def find(subject: Subject) -> list[Finding]:
             *(Evidence("at", place, "text") for place in waiting_places(window, calls)),
         ),
         advice=_SMALL_ADVICE if 0 < moved < _SMALL_BYTES * len(copies) else _ADVICE,
+    )
+
+
+def without_blocking(window: WindowView) -> Changes:
+    """The steps with these copies from pinned memory: their calls return at once."""
+    calls = window.once(_calls_of_copies)
+    return (
+        unchanged(window.graph)
+        .drop_waits_of_calls(calls["event"].to_numpy())
+        .scale_host(window.spans(calls))
+    )
+
+
+def _calls_of_copies(window: WindowView) -> pl.DataFrame:
+    """The calls that copy, and those in the same operators that wait for the copies."""
+    copies = pageable_copies(window)
+    launches = copies["launch"].drop_nulls()
+    operators = copies["op"].drop_nulls().unique()
+    return window.calls.filter(
+        pl.col("event").is_in(launches.implode())
+        | (
+            (pl.col("group") == "sync")
+            & pl.col("op").is_in(operators.implode()).fill_null(value=False)
+        )
     )

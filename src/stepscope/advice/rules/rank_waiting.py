@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.collectives import collectives, shortened
+from stepscope.advice.collectives import collectives, shortened, waited_in, without_waits
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -64,10 +64,7 @@ def find(subject: Subject) -> list[Finding]:
 
 def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> list[Finding]:
     """The same from the arrivals of all ranks."""
-    rows = window.work.join(waits, on="event", how="inner", maintain_order="left").with_columns(
-        # Clocks of two machines never agree quite.
-        wait_ns=pl.min_horizontal("wait_ns", "dur_ns")
-    )
+    rows = waited_in(window, waits)
     waited_ns = int(rows["wait_ns"].sum())
     if not len(rows) or window.share(waited_ns) < subject.thresholds.rank_waiting:
         return []
@@ -83,9 +80,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     return replayed_finding(
         subject,
         window,
-        unchanged(window.graph).shorten_work(
-            shortened(window, rows, rows["dur_ns"] - rows["wait_ns"])
-        ),
+        without_waits(window, rows),
         rule=ID,
         about_collectives=True,
         title=f"it waits for others in its collectives, most for rank {straggler}",

@@ -55,7 +55,7 @@ _RANK_LABELS = {
     "steady_steps": "steps",
     "input_wait_ns": "input wait",
     "longest_ns": "longest",
-    "wait_ns": "wait for ranks",
+    "wait_ns": "waiting costs",
     "own_ns": "without it",
     "last": "arrives last",
     "collectives": "collectives",

@@ -103,7 +103,10 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
 
 
 def _between(between: RankComparison | None) -> dict[str, Any] | None:
-    """What the ranks' traces show together; `wait_ns` and `own_ns` are per step."""
+    """What the ranks' traces show together.
+
+    Per step: `wait_ns`, what waiting costs a rank, and `own_ns`, its step without that.
+    """
     if between is None:
         return None
     report = between.report

@@ -41,7 +41,7 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "steady_steps": pl.Int64,  # of the step record; null: there is none
     "input_wait_ns": pl.Int64,  # median of these
     "longest_ns": pl.Int64,
-    "wait_ns": pl.Int64,  # per step, for other ranks in collectives; null: not known
+    "wait_ns": pl.Int64,  # per step, what waiting in collectives costs it; null: not known
     "own_ns": pl.Int64,  # mean step of the window less that
     "last": pl.Int64,  # collectives that it joined last
     "collectives": pl.Int64,  # matched between the ranks

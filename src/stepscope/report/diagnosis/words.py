@@ -26,7 +26,7 @@ _RANK_COLUMNS = {
     "step_ns": "step",
     "input_wait_ns": "input wait",
     "longest_ns": "longest",
-    "wait_ns": "wait for ranks",
+    "wait_ns": "waiting costs",
     "own_ns": "without it",
     "last": "arrives last",
     "record_wait_ns": "wait for others",
@@ -134,7 +134,8 @@ def between_ranks(diagnosis: Diagnosis) -> str:
     row = between.table.filter(rank=between.straggler).row(0, named=True)
     words = (
         f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
-        f"collectives; the others wait {units.duration(between.others_wait_ns)} per step on average"
+        f"collectives; waiting costs the others {units.duration(between.others_wait_ns)} per step "
+        "on average"
     )
     if between.report.clock is Clock.ALIGNED:
         words += f" (clocks aligned: {between.report.clock_reason})"
