@@ -43,7 +43,8 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
 before this one of the same rank, in order of start, outside any collective, by cause. What they
-leave of the time since its previous collective is `other`."""
+leave of the time since its previous collective is `other`. `beside_ns` says for how long the rank
+got work done beside this collective; without it, it got none done."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -57,6 +58,7 @@ SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 """Kinds that no rank can leave before all members have arrived."""
 
 LOCAL = "local_"
+BESIDE = "beside_ns"
 OTHER = "other"
 
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
@@ -84,6 +86,7 @@ class Matched:
         previous: Of each row, the row of the rank's previous collective; -1 for none.
         local_ns: Of each row and cause, what the rank did since then. Where there is no previous,
             since its recording began, as far as the row says; `OTHER` is 0 there.
+        beside_ns: Of each row, for how long the rank got work done while in the collective.
         group: Of each collective, its row in `groups`.
         number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
@@ -105,6 +108,7 @@ class Matched:
     end_ns: Numbers
     previous: Numbers
     local_ns: Numbers
+    beside_ns: Numbers
     group: Numbers
     number: Numbers
     kind: Numbers
@@ -131,7 +135,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     """Matches the collectives of several ranks.
 
     Args:
-        arrivals: Columns `ARRIVALS` and any `local_…_ns`.
+        arrivals: Columns `ARRIVALS`, any `local_…_ns`, and `beside_ns` where it is known.
         groups: Columns `GROUPS`.
 
     Raises:
@@ -182,6 +186,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         end,
         previous,
         local,
+        _beside(rows, durations),
         _put(by_name["group"], order),
         _put(by_name["number"], order),
         _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
@@ -232,6 +237,13 @@ def _local(
     between = np.where(has_previous, start - end[previous], 0)
     local[:, -1] = np.maximum(between - local.sum(axis=1), 0)
     return (*causes, OTHER), local
+
+
+def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
+    if BESIDE not in rows.columns:
+        return np.zeros_like(durations)
+    beside: Numbers = rows[BESIDE].fill_null(0).to_numpy().astype(np.int64)
+    return np.clip(beside, 0, np.maximum(durations, 0))
 
 
 def _put(values: pl.Series, order: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""What a rank did between its collectives, by cause.
+"""What a rank did between its collectives, by cause, and what it got done beside them.
 
 Definitions
     A rank's local time before a collective: from the latest end of any collective that started
@@ -9,6 +9,9 @@ Definitions
     (`host.causes`), where operators do the computing.
     Waiting for other communication, for the device itself and for what was not recorded has no
     cause here: the causes need not add up to the local time.
+    What a rank gets done beside a collective: the GPU's computing and copying while the collective
+    runs. It would still have to be done if the collective took less time. On a CPU a main thread
+    that waits cannot always be told from one that works, so nothing counts there.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ LOCAL_CAUSES = (
 )
 """What local time is spent on. `host`: launching work, and Python outside operators."""
 
+BESIDE = "beside_ns"
+"""The column with what a rank gets done beside a collective."""
+
 _OF_IDLE = {"op_dispatch": HOST, "python": HOST, **{name: name for name in LOCAL_CAUSES}}
 _OF_CPU = {
     HostCause.LAUNCH: COMPUTE,
@@ -61,7 +67,8 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
         work: The GPU work of the trace; None where the CPU trains.
 
     Returns:
-        One row per collective, with a column `local_<cause>_ns` for each cause that occurs.
+        One row per collective, with a column `local_<cause>_ns` for each cause that occurs, and
+        `BESIDE` on a GPU.
     """
     if collectives.is_empty():
         return pl.DataFrame()
@@ -70,17 +77,23 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
     if work is None:
         first = trace.steps["start_ns"].min()
         own = _of_cpu(trace, collectives)
+        working: list[Intervals] = []
     else:
         device = collectives["device"].mode().min()
         windows = work.device_steps if len(work.device_steps) else work.windows
         first = windows.filter(pl.col("device") == device)["start_ns"].min()
         own = _of_device(trace, work, device)
+        working = [own[COMPUTE], own[COPIES]]
     begin = np.concatenate(([start[0]], np.maximum.accumulate(end)[:-1]))
     begin[0] = min(int(start[0]), first) if isinstance(first, int) else int(start[0])
     spent = {name: intervals.covered(own[name], begin, start) for name in own}
-    return pl.DataFrame(
-        {f"local_{name}_ns": values for name, values in spent.items() if values.any()}
-    )
+    spent = {f"local_{name}_ns": values for name, values in spent.items() if values.any()}
+    if working:
+        # The causes are disjoint.
+        spent[BESIDE] = sum(
+            (intervals.covered(one, start, end) for one in working), np.zeros_like(start)
+        )
+    return pl.DataFrame(spent)
 
 
 def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:

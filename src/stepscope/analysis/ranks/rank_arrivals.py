@@ -27,7 +27,8 @@ ARRIVED: dict[str, pl.DataType | type[pl.DataType]] = {
     "dur_ns": pl.Int64,
 }
 """One row per collective of a rank, in order of start. Where they were asked for, further columns
-`local_<cause>_ns` say what the rank did since its previous collective (see `local_time`)."""
+`local_<cause>_ns` and `beside_ns` say what the rank did since its previous collective and beside
+this one (see `local_time`)."""
 
 _NUMBERS = ("event", "step", "group_size", "sequence", "message_bytes", "start_ns", "dur_ns")
 TEXTS = ("kind", "group")
@@ -45,10 +46,11 @@ class RankArrivals:
         events: Number of its GPU events by step; None stands for those of no step.
         excluded: GPU events that do not count, and collectives that were not kept, by reason.
         texts: The distinct texts of each of `kind` and `group`.
-        packed: The columns of `ARRIVED` and of `causes`, compressed.
+        packed: The columns of `ARRIVED` and of `local`, compressed.
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
-        causes: Those of `LOCAL_CAUSES` that local time is divided into; empty: it is not.
+        local: The names of the columns with local time and what was done beside; empty: they were
+            not asked for.
     """
 
     rank: int
@@ -60,16 +62,15 @@ class RankArrivals:
     texts: tuple[tuple[str | None, ...], ...]
     packed: bytes
     described: tuple[tuple[str, str], ...] = ()
-    causes: tuple[str, ...] = ()
+    local: tuple[str, ...] = ()
 
     def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
         """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""
-        local = [f"local_{cause}_ns" for cause in self.causes]
-        names = (*_NUMBERS, *local, *TEXTS)
+        names = (*_NUMBERS, *self.local, *TEXTS)
         columns = np.frombuffer(zlib.decompress(self.packed), np.int64)
         columns = np.cumsum(columns.reshape(len(names), -1), axis=1)
         whole = dict(zip(names, columns, strict=True))
-        table = pl.DataFrame({name: whole[name] for name in (*_NUMBERS, *local)}).select(
+        table = pl.DataFrame({name: whole[name] for name in (*_NUMBERS, *self.local)}).select(
             pl.when(pl.all() != _NULL).then(pl.all())
         )
         named = [
@@ -77,7 +78,7 @@ class RankArrivals:
             for name, values in zip(TEXTS, self.texts, strict=True)
         ]
         table = table.with_columns(*named, rank=pl.lit(self.rank, pl.Int64)).select(
-            *(pl.col(name).cast(dtype) for name, dtype in ARRIVED.items()), *local
+            *(pl.col(name).cast(dtype) for name, dtype in ARRIVED.items()), *self.local
         )
         return table if steps is None else table.filter(pl.col("step").is_in(list(steps)))
 

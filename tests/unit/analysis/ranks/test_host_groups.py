@@ -96,7 +96,7 @@ def test_arrivals_take_them_where_there_is_no_gpu(tmp_path):
     assert read.described == (("0 [0, 1, 2, 3]", "default_pg"), ("1 [0, 1]", "mesh_tp"))
     table = read.table()
     # Nothing else was recorded: the main thread ran Python between the collectives.
-    assert read.causes == ("host",)
+    assert read.local == ("local_host_ns",)
     assert table["local_host_ns"].to_list() == [100_000, 80_000, 80_000, 80_000]
     assert read_arrivals(0, cpu_trace(tmp_path, EVENTS), Scope(steps=(7,))).answered().events == 4
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.local_time import BESIDE
 from stepscope.analysis.selection.scope import Scope
 
 DO = {
@@ -41,12 +42,30 @@ def test_causes_are_what_the_rank_did(steps):
             found = row.get(f"local_{cause}_ns", 0)
             # Calls and latencies take time of their own, which no cause was planted for.
             assert abs(found - planted) < ms(1), cause
-    local = table.select(pl.sum_horizontal(f"local_{cause}_ns" for cause in read.causes))
+    assert table[BESIDE].to_list() == [0] * len(table)
+    causes = [name for name in read.local if name != BESIDE]
+    local = table.select(pl.sum_horizontal(pl.lit(0, pl.Int64), *causes))
     end = (table["start_ns"] + table["dur_ns"]).to_list()
     for total, start, before in zip(
         local.to_series()[1:], table["start_ns"][1:], end[:-1], strict=True
     ):
         assert total <= start - before
+
+
+def test_what_the_gpu_does_beside_a_collective_is_known():
+    t = GpuTrace(rank=0, world_size=2)
+    with t.step():
+        t.collective("all_reduce", 1 << 20, ms(30))
+        t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(4))
+        t.copy("DtoD", 1 << 20, ms(2))
+        t.sync()
+        t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(5))
+        t.sync()
+        t.collective("all_reduce", 1 << 20, ms(3))
+        t.sync()
+    table = read_arrivals(0, t.load(), with_causes=True).table()
+    assert table[BESIDE].to_list() == [ms(6), 0]
+    assert table["local_compute_ns"][1] == ms(5)
 
 
 def test_a_choice_of_steps_cuts_nothing_off():
