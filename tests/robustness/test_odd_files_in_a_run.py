@@ -208,7 +208,7 @@ def test_devices_and_files_of_proc_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("/dev/zero", "a device"), ("pipe", "a named pipe")])
 def test_a_device_or_pipe_is_named_for_what_it_is(tmp_path: Path, name: str, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UnreadableInputError, match=f"{kind}, not a file or directory; name -"):
+    with pytest.raises(UnreadableInputError, match=f"{kind}, not a file or directory; save "):
         open_run(tmp_path / name)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.settling import let_threads_get_on
 
 log = logging.getLogger("stepscope")
 
-_SETTLING_S = 0.1
-"""How long operators of other threads may take to leave torch's observer after it was stopped."""
 _NEW_WISHES = ("trace_only",)
 """Settings that only newer versions of torch have and that may be dropped silently."""
 
@@ -71,13 +68,13 @@ class ExecutionTrace:
         """Let torch finish the file.
 
         Torch frees its observer even if an operator of another thread is inside it, which ends the
-        process. So what has begun gets time to end; what begins after `stop` stays outside.
+        process. So operators that have begun to tell it something get time to end; those that begin
+        or end after `stop` stay outside.
         """
         observer, self.observer = self.observer, None
         if observer is not None:
             observer.stop()
-            if threading.active_count() > 1:
-                time.sleep(_SETTLING_S)
+            let_threads_get_on()
             observer.unregister_callback()
 
 
