@@ -44,7 +44,9 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
 before this one of the same rank, in order of start, outside any collective, by cause. What they
 leave of the time since its previous collective is `other`. `beside_ns` says for how long the rank
-got work done beside this collective; without it, it got none done."""
+got work done beside this collective; without it, it got none done. `own_host_ns` says how far the
+rank's host was on a clock that stands still while it waits for the GPU, when it launched the
+collective, and `queued_ns` how long before its start that was; null where it is not known."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -59,7 +61,10 @@ SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 
 LOCAL = "local_"
 BESIDE = "beside_ns"
+OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
 OTHER = "other"
+OF_THE_GPU = ("compute", "copies")
+"""Causes in which the rank's GPU works, and its host may be doing anything."""
 
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
 REPEATED = "collectives that a rank has twice under one number"
@@ -87,6 +92,10 @@ class Matched:
         local_ns: Of each row and cause, what the rank did since then. Where there is no previous,
             since its recording began, as far as the row says; `OTHER` is 0 there.
         beside_ns: Of each row, for how long the rank got work done while in the collective.
+        launched_before: Of each row, the rank's last row before it whose launch is known; -1: none.
+        own_host_ns: Of each row, what the rank's host did by itself since it launched that one; 0
+            where there is none.
+        queued_ns: Of each row, how long before its start it was launched; -1 where unknown.
         group: Of each collective, its row in `groups`.
         number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
@@ -109,6 +118,9 @@ class Matched:
     previous: Numbers
     local_ns: Numbers
     beside_ns: Numbers
+    launched_before: Numbers
+    own_host_ns: Numbers
+    queued_ns: Numbers
     group: Numbers
     number: Numbers
     kind: Numbers
@@ -187,6 +199,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         previous,
         local,
         _beside(rows, durations),
+        *_launches(rows, rank),
         _put(by_name["group"], order),
         _put(by_name["number"], order),
         _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
@@ -244,6 +257,21 @@ def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
         return np.zeros_like(durations)
     beside: Numbers = rows[BESIDE].fill_null(0).to_numpy().astype(np.int64)
     return np.clip(beside, 0, np.maximum(durations, 0))
+
+
+def _launches(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Of each row the one launched before it, the host's own time since then, and its queueing."""
+    before = np.full(len(rows), -1, np.int64)
+    if OWN_HOST not in rows.columns or not len(rows):
+        return before, np.zeros_like(before), before.copy()
+    known = rows[OWN_HOST].is_not_null().to_numpy()
+    latest = np.maximum.accumulate(np.where(known, np.arange(len(rows)), -1))
+    before[1:] = latest[:-1]
+    before[(before >= 0) & (rank[before] != rank)] = -1
+    host = rows[OWN_HOST].fill_null(0).to_numpy().astype(np.int64)
+    own = np.where(known & (before >= 0), np.maximum(host - host[before], 0), 0)
+    queued = rows[QUEUED].fill_null(-1).to_numpy().astype(np.int64)
+    return before, own, np.where(known, np.maximum(queued, 0), -1)
 
 
 def _put(values: pl.Series, order: Numbers) -> Numbers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.meeting_ranks import meet, steady_step_ns
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
@@ -21,7 +22,10 @@ PLANTED = {
 
 
 def job(late_rank=None, cause="input", *, ranks=4, steps=4, start_ns=None, step_ms=100):
-    """Ranks that meet once a step; one of them is late for a known reason."""
+    """Ranks that meet once a step; one of them is late for a known reason.
+
+    After the meeting each reads what it gave, so that the hosts wait too, and does equally much.
+    """
     made = []
     for rank in range(ranks):
         start = 1_000_000_000 + (start_ns[rank] if start_ns else 0)
@@ -37,6 +41,7 @@ def job(late_rank=None, cause="input", *, ranks=4, steps=4, start_ns=None, step_
                 # What is launched after a synchronisation starts when it is launched.
                 waits = ms(1) if rank == late_rank or late_rank is None else ms(1) + EXTRA
                 t.collective("all_reduce", 1 << 20, waits)
+                t.sync()
         made.append((rank, t.load()))
     return made
 
@@ -152,3 +157,72 @@ def test_arrivals_of_ranks_may_be_sent_and_compared_elsewhere():
         assert getattr(ours, name).equals(getattr(theirs, name)), name
     one_step = judge_arrivals(sent, steps=(2,))
     assert one_step.sets["step"].to_list() == [2]
+
+
+def hosts(host_ms, *, beside=True, steps=8):
+    """Ranks whose hosts launch one bucket after the other and wait for the GPU once a step.
+
+    Args:
+        host_ms: Of each rank, what its host takes to launch the work of a bucket.
+        beside: Whether the host goes on while a bucket is reduced, or waits for each.
+        steps: How many there are.
+    """
+
+    def build(rank, lengths):
+        t = GpuTrace(rank=rank, world_size=len(host_ms), device=rank)
+        for _ in range(steps):
+            with t.step():
+                for _ in range(4):
+                    t.python(ms(host_ms[rank]))
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", us(200))
+                    t.collective("all_reduce", 25 << 20, lengths())
+                    if not beside:
+                        t.sync()
+                t.sync()
+                t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", us(200))
+                t.python(ms(2))
+        return t
+
+    return meet(build, len(host_ms), us(300))
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("host_ms", "without"),
+    [
+        ([4, 4, 4, 6], [4, 4, 4, 4]),
+        ([4, 4, 5.5, 6], [4, 4, 5.5, 4]),  # the next one is nearly as slow
+        ([3, 6, 3, 3, 3], [3, 3, 3, 3, 3]),
+    ],
+)
+def test_hosts_that_go_on_beside_collectives_are_not_gained(host_ms, without, beside):
+    """The job without the plant is the judge: hosts launch on while their GPUs wait."""
+    slow, fast = hosts(host_ms, beside=beside), hosts(without, beside=beside)
+    true_ns = max(steady_step_ns(t, 0, 7) for t in slow)
+    true_ns -= max(steady_step_ns(t, 0, 7) for t in fast)
+    late = host_ms.index(max(host_ms))
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
+    gain = report.causes.filter(pl.col("rank") == late, pl.col("cause") == "host")["gain_ns"][0]
+    assert true_ns > ms(1.5)
+    assert gain == pytest.approx(true_ns, rel=0.1)
+
+
+def test_a_late_rank_gains_nothing_where_all_hosts_are_as_slow():
+    """A rank stays 6 ms behind; hosts do as much on all, and never wait for the GPU."""
+
+    def build(rank, lengths):
+        t = GpuTrace(rank=rank, world_size=3, device=rank)
+        for _ in range(12):
+            with t.step():
+                # The late rank takes its time before the first bucket, the others after it.
+                t.python(ms(10 if rank == 2 else 4))
+                t.collective("all_reduce", 25 << 20, lengths())
+                t.python(ms(4 if rank == 2 else 10))
+        return t
+
+    traces = meet(build, 3, us(300))
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(traces)])
+    late = report.causes.filter(rank=2)
+    assert late["caused_wait_ns"].max() >= ms(2 * 11 * 6) * 0.9
+    # What it is behind is lost once, as a late start is, and not in each of twelve steps.
+    assert late["gain_ns"].max() <= ms(6) / 12 + us(50)

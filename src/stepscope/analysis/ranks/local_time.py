@@ -1,4 +1,4 @@
-"""What a rank did between its collectives, by cause, and what it got done beside them.
+"""What a rank did between its collectives, by cause, and what went on beside them.
 
 Definitions
     A rank's local time before a collective: from the latest end of any collective that started
@@ -12,6 +12,9 @@ Definitions
     What a rank gets done beside a collective: the GPU's computing and copying while the collective
     runs. It would still have to be done if the collective took less time. On a CPU a main thread
     that waits cannot always be told from one that works, so nothing counts there.
+    The host's own time up to a collective: from the first launch of one to the launch of this one,
+    less what a launching thread spent in calls that wait for the GPU, or that a full queue
+    kept. A host that runs ahead of its GPU gets so far however long collectives take.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.activity import host_activity
-from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.model import Trace
 
 COMPUTE, COPIES, HOST = "compute", "copies", "host"
@@ -48,6 +52,11 @@ LOCAL_CAUSES = (
 
 BESIDE = "beside_ns"
 """The column with what a rank gets done beside a collective."""
+OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
+"""The columns with the host's own time up to a collective, and from its launch to its start."""
+
+_KEPT_BY_QUEUE_NS = 200_000
+"""A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
 _OF_IDLE = {"op_dispatch": HOST, "python": HOST, **{name: name for name in LOCAL_CAUSES}}
 _OF_CPU = {
@@ -68,7 +77,7 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
 
     Returns:
         One row per collective, with a column `local_<cause>_ns` for each cause that occurs, and
-        `BESIDE` on a GPU.
+        on a GPU `BESIDE`, `OWN_HOST` and `QUEUED`, the last two null where no launch is known.
     """
     if collectives.is_empty():
         return pl.DataFrame()
@@ -93,7 +102,44 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
         spent[BESIDE] = sum(
             (intervals.covered(one, start, end) for one in working), np.zeros_like(start)
         )
-    return pl.DataFrame(spent)
+    found = pl.DataFrame(spent)
+    return found if work is None else found.with_columns(*_of_launches(trace, work, collectives))
+
+
+def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list[pl.Series]:
+    """`OWN_HOST` and `QUEUED` of each collective."""
+    launches = collectives.select("event", "start_ns").join(
+        work.table.select("event", "launch"), on="event", how="left", maintain_order="left"
+    )
+    is_known = launches["launch"].is_not_null()
+    start = launches["start_ns"].to_numpy().astype(np.int64)
+    calls = trace.columns("start_ns", "lane_id", "dur_ns")
+    called = start.copy()
+    called[is_known.to_numpy()] = calls["start_ns"].gather(launches["launch"].drop_nulls())
+    lanes = calls["lane_id"].gather(launches["launch"].drop_nulls()).unique().to_list()
+    blocked = _blocked(
+        trace, work, [*lanes, *([] if trace.main_lane is None else [trace.main_lane])]
+    )
+    own = called - intervals.covered_before(blocked, called)
+    first = int(own[is_known.to_numpy()].min()) if is_known.any() else 0
+    return [
+        pl.select(pl.when(is_known).then(pl.Series(values))).to_series().alias(name)
+        for name, values in ((OWN_HOST, own - first), (QUEUED, start - called))
+    ]
+
+
+def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:
+    """When threads waited for the GPU."""
+    events = host_events(trace, tuple(sorted(set(lanes))))
+    found = intervals.empty()
+    for lane in set(lanes):
+        claims = events.claims(lane)
+        for cause in BLOCKING:
+            found = intervals.union(found, claims[cause])
+    calls = trace.columns("start_ns", "dur_ns")[distinct(work.table["launch"])]
+    kept = calls.filter(pl.col("dur_ns") > _KEPT_BY_QUEUE_NS)
+    start = kept["start_ns"].to_numpy()
+    return intervals.union(found, intervals.merge(start, start + kept["dur_ns"].to_numpy()))
 
 
 def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:

@@ -28,7 +28,7 @@ ARRIVED: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per collective of a rank, in order of start. Where they were asked for, further columns
 `local_<cause>_ns` and `beside_ns` say what the rank did since its previous collective and beside
-this one (see `local_time`)."""
+this one, `own_host_ns` and `queued_ns` how far its host was (see `local_time`)."""
 
 _NUMBERS = ("event", "step", "group_size", "sequence", "message_bytes", "start_ns", "dur_ns")
 TEXTS = ("kind", "group")
@@ -49,8 +49,7 @@ class RankArrivals:
         packed: The columns of `ARRIVED` and of `local`, compressed.
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
-        local: The names of the columns with local time and what was done beside; empty: they were
-            not asked for.
+        local: The names of these further columns; empty: they were not asked for.
     """
 
     rank: int

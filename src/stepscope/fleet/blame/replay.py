@@ -9,15 +9,18 @@ from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
 _LATEST, _EARLIEST = 2**62, -(2**62)
+_UNKNOWN, _RUNS_AHEAD, _WAITS = range(3)
+"""What is known of a launch: nothing, or whether its host has waited for the GPU before it."""
 
 
 class Replay:
     """A job's collectives, to be replayed.
 
     Each rank arrives as long after the end of its previous collective as it did, or later if that
-    ends too early for what the rank got done beside it; a collective ends its transfer time after
-    the last arrival. Ranks' first arrivals are as they were recorded, on
-    the clocks given. What happens after the last collective is not replayed.
+    ends too early for what the rank got done beside it; and never before its host has launched the
+    collective, which takes the host's own time, however long the rank's GPU waits. A collective
+    ends its transfer time after the last arrival. Ranks' first arrivals are as they were recorded,
+    on the clocks given. What happens after the last collective is not replayed.
     """
 
     def __init__(self, matched: Matched, clock_offset_ns: Numbers | None = None) -> None:
@@ -37,40 +40,60 @@ class Replay:
             has_previous, matched.start_ns - matched.end_ns[matched.previous], start - origin
         )
         self._beside = np.zeros_like(start)
-        end, arrival, _ = self._run(self._gap, matched.transfer_ns)
+        self._launches = np.zeros_like(start)
+        end, arrival, _ = self._run(self._gap, matched.own_host_ns, matched.transfer_ns)
         # Members leave a collective one after another, which is not replayed: nobody has more
         # time for other work beside it than here.
         self._beside = np.minimum(matched.beside_ns, end[matched.collective] - arrival)
+        self._launches = _launches(matched)
 
     def duration_ns(
-        self, less_work_ns: Numbers | None = None, less_transfer_ns: Numbers | None = None
+        self,
+        less_work_ns: Numbers | None = None,
+        less_transfer_ns: Numbers | None = None,
+        *,
+        of_host: bool = True,
     ) -> int:
         """From the first arrival of any rank to the end of the last collective.
 
         Args:
             less_work_ns: Of each row, by how much the rank's work before it is shortened.
             less_transfer_ns: Of each collective, by how much its transfer is shortened.
+            of_host: Whether that work is the host's, which then launches earlier by as much.
         """
         matched = self._matched
         if not len(matched.rank):
             return 0
-        gap, transfer = self._gap, matched.transfer_ns
+        gap, transfer, host = self._gap, matched.transfer_ns, matched.own_host_ns
         if less_work_ns is not None:
             gap = np.maximum(gap - less_work_ns, 0)
+            host = np.maximum(host - less_work_ns, 0) if of_host else host
         if less_transfer_ns is not None:
             transfer = np.maximum(transfer - less_transfer_ns, 0)
-        end, _, first = self._run(gap, transfer)
+        end, _, first = self._run(gap, host, transfer)
         return int(end.max()) - first
 
-    def _run(self, gap: Numbers, transfer: Numbers) -> tuple[Numbers, Numbers, int]:
+    def _run(self, gap: Numbers, host: Numbers, transfer: Numbers) -> tuple[Numbers, Numbers, int]:
         """The end of each collective, the arrival of each row, and the first arrival."""
         matched = self._matched
         end, arrival = np.zeros(len(transfer), np.int64), np.zeros(len(gap), np.int64)
+        launched = np.zeros(len(gap), np.int64)
         first: int = in_machine_code(replay_by_loop)(
             matched.collective, matched.previous, matched.first_row, matched.rows, gap,
-            self._beside, transfer, end, arrival,
+            self._beside, (self._launches, matched.launched_before, host, matched.queued_ns),
+            transfer, end, arrival, launched,
         )  # fmt: skip
         return end, arrival, first
+
+
+def _launches(matched: Matched) -> Numbers:
+    """Of each row one of `_UNKNOWN`, `_RUNS_AHEAD` and `_WAITS`."""
+    called = matched.start_ns - matched.queued_ns
+    since = called - called[matched.launched_before]
+    has_waited = (matched.launched_before < 0) | (since > matched.own_host_ns)
+    known = np.where(has_waited, _WAITS, _RUNS_AHEAD)
+    found: Numbers = np.where(matched.queued_ns >= 0, known, _UNKNOWN)
+    return found
 
 
 def replay_by_loop(
@@ -80,16 +103,23 @@ def replay_by_loop(
     rows: Numbers,
     gap: Numbers,
     beside: Numbers,
+    launches: tuple[Numbers, Numbers, Numbers, Numbers],
     transfer: Numbers,
     end: Written[np.int64],
     arrival: Written[np.int64],
+    launched: Written[np.int64],
 ) -> int:
-    """Fills in the ends of all collectives and the arrivals of all rows; returns the first arrival.
+    """Fills in ends of collectives, arrivals and launches of rows; returns the first arrival.
+
+    `launches` has of each row what is known of its launch, the rank's row launched before it, what
+    its host does in between, and for how long it was queued.
 
     `first_row` has one number more than there are collectives, and its numbers are places in
-    `rows`; these are numbers of rows, as those of `previous` are that are not below 0; of each row,
-    `collective` is the number of one of the collectives. So indices lie inside.
+    `rows`; these are numbers of rows, as those of `previous` and of the rows launched before are
+    that are not below 0; of each row, `collective` is the number of one of the collectives. So
+    indices lie inside.
     """
+    known, launched_before, host, queued = launches
     first = _LATEST
     for meeting in range(len(transfer)):
         latest = _EARLIEST
@@ -99,6 +129,14 @@ def replay_by_loop(
             if previous[row] >= 0:
                 before = previous[row]
                 moment += max(end[collective[before]], arrival[before] + beside[before])
+            if known[row] > 0:
+                launched[row] = moment - queued[row]
+                if launched_before[row] >= 0:
+                    soonest = launched[launched_before[row]] + host[row]
+                    moment = max(moment, soonest)
+                    # A host that waited for its GPU comes no sooner than what it waited for.
+                    if known[row] == 1 or launched[row] < soonest:
+                        launched[row] = soonest
             arrival[row] = moment
             latest = max(latest, moment)
             first = min(first, moment)

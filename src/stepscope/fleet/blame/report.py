@@ -29,7 +29,7 @@ from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 from stepscope.fleet.blame.delays import Delays, pass_back
 from stepscope.fleet.blame.replay import Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.matched import Matched, Numbers
+from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
 
 LATE_START = "late start"
 SLOW_LINK = "slow link"
@@ -298,7 +298,7 @@ def _without(
         return replay.duration_ns(less)
     place = matched.causes.index(cause)
     less[own] = usual.excess_ns[own, place]
-    return replay.duration_ns(less)
+    return replay.duration_ns(less, of_host=cause not in OF_THE_GPU)
 
 
 def _ranks(matched: Matched, causes: pl.DataFrame) -> pl.DataFrame:

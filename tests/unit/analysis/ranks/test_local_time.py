@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
-from stepscope.analysis.ranks.local_time import BESIDE
+from stepscope.analysis.ranks.local_time import BESIDE, OWN_HOST, QUEUED
 from stepscope.analysis.selection.scope import Scope
 
 DO = {
@@ -43,7 +43,7 @@ def test_causes_are_what_the_rank_did(steps):
             # Calls and latencies take time of their own, which no cause was planted for.
             assert abs(found - planted) < ms(1), cause
     assert table[BESIDE].to_list() == [0] * len(table)
-    causes = [name for name in read.local if name != BESIDE]
+    causes = [name for name in read.local if name.startswith("local_")]
     local = table.select(pl.sum_horizontal(pl.lit(0, pl.Int64), *causes))
     end = (table["start_ns"] + table["dur_ns"]).to_list()
     for total, start, before in zip(
@@ -66,6 +66,26 @@ def test_what_the_gpu_does_beside_a_collective_is_known():
     table = read_arrivals(0, t.load(), with_causes=True).table()
     assert table[BESIDE].to_list() == [ms(6), 0]
     assert table["local_compute_ns"][1] == ms(5)
+
+
+def test_the_hosts_own_time_stands_still_while_it_waits_for_the_gpu():
+    t = GpuTrace(rank=0, world_size=2)
+    with t.step():
+        t.collective("all_reduce", 1 << 20, ms(30))
+        t.python(ms(4))
+        t.collective("all_reduce", 1 << 20, ms(10))
+        t.sync()
+        t.python(ms(7))
+        t.collective("all_reduce", 1 << 20, ms(3))
+        t.sync()
+    table = read_arrivals(0, t.load(), with_causes=True).table()
+    first, second, third = table[OWN_HOST].to_list()
+    assert first == 0
+    assert abs(second - ms(4)) < ms(0.1)
+    assert abs(third - ms(11)) < ms(0.1)
+    # The second is launched while the first still runs, and waits for it.
+    assert abs(table[QUEUED][1] - ms(26)) < ms(0.1)
+    assert table[QUEUED][2] < ms(0.1)
 
 
 def test_a_choice_of_steps_cuts_nothing_off():
