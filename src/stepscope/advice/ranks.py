@@ -18,6 +18,7 @@ import polars as pl
 
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.turns import Turns, find_turns
 from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
@@ -139,6 +140,17 @@ class RankComparison:
         last = self.report.sets.select("set", "last_rank")
         waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
         return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+
+    @cached_property
+    def turns(self) -> Turns | None:
+        """The ranks that are late in turn; None where one is late, or several in the same steps."""
+        last = self.report.sets.select("set", "step", "last_rank")
+        return find_turns(self.report.arrivals.join(last, on="set"))
+
+    @property
+    def wait_ns(self) -> int:
+        """What waiting costs a rank per step, on average over all."""
+        return round(int(self.table["wait_ns"].sum()) / max(1, len(self.table)))
 
     @property
     def others_wait_ns(self) -> int:

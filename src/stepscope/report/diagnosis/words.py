@@ -132,11 +132,17 @@ def between_ranks(diagnosis: Diagnosis) -> str:
     if between.straggler is None:
         return ""
     row = between.table.filter(rank=between.straggler).row(0, named=True)
-    words = (
-        f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
-        f"collectives; waiting costs the others {units.duration(between.others_wait_ns)} per step "
-        "on average"
-    )
+    if between.turns is not None:
+        words = (
+            f"no one rank is late, they take turns: the others wait for {between.turns.words()}; "
+            f"waiting costs each {units.duration(between.wait_ns)} per step on average"
+        )
+    else:
+        words = (
+            f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
+            f"collectives; waiting costs the others {units.duration(between.others_wait_ns)} per "
+            "step on average"
+        )
     if between.report.clock is Clock.ALIGNED:
         words += f" (clocks aligned: {between.report.clock_reason})"
     return words

@@ -1,0 +1,57 @@
+"""Whether ranks are late in turn: each step waits for one of them, and not always for the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+_FEWEST_STEPS = 3
+_MOST_FOR_ONE = 0.5
+_OF_A_STEP = 0.75
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Which ranks are late in turn.
+
+    Attributes:
+        steps_by_rank: In how many steps the others wait most for each rank, the most first.
+    """
+
+    steps_by_rank: tuple[tuple[int, int], ...]
+
+    def words(self) -> str:
+        """In how many steps each rank is late, as "rank 1 in 3, rank 0 in 2 of 5 steps"."""
+        steps = sum(count for _, count in self.steps_by_rank)
+        named = [f"rank {rank} in {count}" for rank, count in self.steps_by_rank[:_MOST_NAMED]]
+        more = ", …" if len(self.steps_by_rank) > _MOST_NAMED else ""
+        return f"{', '.join(named)}{more} of {steps} steps"
+
+
+def find_turns(waits: pl.DataFrame) -> Turns | None:
+    """The ranks that are late in turn, over at least three steps in which anybody waits.
+
+    In each step at least three quarters of the waiting must be for one rank, taken over all steps,
+    and over all steps no more than half for the same one.
+
+    Args:
+        waits: Columns `step`, `last_rank` and `wait_ns`: how long ranks waited in collectives that
+            `last_rank` was the last to join.
+    """
+    of_each = (
+        waits.group_by("step", "last_rank")
+        .agg(pl.col("wait_ns").sum())
+        .filter(pl.col("wait_ns") > 0)
+        .sort("wait_ns", "last_rank", descending=[True, False])
+    )
+    latest = of_each.unique("step", keep="first", maintain_order=True)
+    total_ns = int(of_each["wait_ns"].sum())
+    if len(latest) < _FEWEST_STEPS or latest["wait_ns"].sum() < _OF_A_STEP * total_ns:
+        return None
+    for_one_ns = of_each.group_by("last_rank").agg(pl.col("wait_ns").sum())["wait_ns"].max()
+    if not isinstance(for_one_ns, int) or for_one_ns > _MOST_FOR_ONE * total_ns:
+        return None
+    counts = latest.group_by("last_rank").len().sort("len", "last_rank", descending=[True, False])
+    return Turns(tuple(counts.iter_rows()))

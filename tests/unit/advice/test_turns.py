@@ -1,0 +1,80 @@
+"""Ranks that are late in turn: no one is accused, and the report says so."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms
+from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.planted import GEMM, MM
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.turns import find_turns
+from stepscope.report.diagnosis.words import between_ranks
+from stepscope.run.reader import open_run
+
+RANKS, STEPS = 4, 9
+
+
+def _job(late_rank_of_step: list[int | None]) -> list[GpuTrace]:
+    """Ranks that meet in each step, of which one waits 8 ms longer for its batch."""
+
+    def build(rank: int, lengths: Lengths) -> GpuTrace:
+        t = GpuTrace(rank=rank, world_size=RANKS, device=rank)
+        for late in late_rank_of_step:
+            with t.step():
+                if late == rank:
+                    t.data_wait(ms(8))
+                for _ in range(4):
+                    t.op("aten::mm", **MM).launch(GEMM, ms(4))
+                    reduced = t.collective("all_reduce", 96 << 20, lengths())
+                t.wait_collective(reduced)
+                t.item()
+        return t
+
+    return meet(build, RANKS, ms(1))
+
+
+def _judge(tmp_path, late: list[int | None]) -> tuple[Diagnosis, list[GpuTrace]]:
+    traces = _job(late)
+    return diagnose(open_run(write_ranks(traces, tmp_path / "job"))), traces
+
+
+def test_a_report_says_that_each_step_waits_for_another_rank(tmp_path):
+    diagnosis, slow = _judge(tmp_path, [step % RANKS for step in range(STEPS)])
+    said = between_ranks(diagnosis)
+    assert said.startswith("no one rank is late, they take turns: the others wait for rank 0 in 3")
+    assert "rank 1 in 2, rank 2 in 2, rank 3 in 2 of 9 steps" in said
+    waiting = [one for one in diagnosis.findings if one.id == "rank-waiting"]
+    assert len(waiting) == RANKS
+    assert all("each step for another rank" in one.title for one in waiting)
+    assert "late-rank" not in {one.id for one in diagnosis.findings}
+    # What a rank is promised is no more than the job would gain, most of which is its waiting.
+    fast = _job([None] * STEPS)
+    true_ns = steady_step_ns(slow[0], 0, STEPS - 1) - steady_step_ns(fast[0], 0, STEPS - 1)
+    for one in waiting:
+        assert one.saving_ns is not None
+        assert 0.6 * true_ns <= one.saving_ns <= true_ns
+
+
+@pytest.mark.parametrize("late", [[2] * STEPS, [2, 2, 2, 1, 2, 2, 2, 0, 2]])
+def test_one_that_is_nearly_always_late_is_named(tmp_path, late):
+    diagnosis, _ = _judge(tmp_path, late)
+    assert between_ranks(diagnosis).startswith("rank 2 arrives last")
+    titles = {one.title for one in diagnosis.findings if one.id == "rank-waiting" and one.rank != 2}
+    assert titles == {"it waits for others in its collectives, most for rank 2"}
+
+
+def _waits(*rows: tuple[int, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["step", "last_rank", "wait_ns"], orient="row")
+
+
+def test_turns_need_steps_that_each_wait_for_one_rank():
+    turns = find_turns(_waits((0, 1, 9), (0, 2, 1), (1, 2, 9), (2, 1, 5), (3, 0, 8)))
+    assert turns is not None
+    assert turns.steps_by_rank == ((1, 2), (0, 1), (2, 1))
+    assert turns.words() == "rank 1 in 2, rank 0 in 1, rank 2 in 1 of 4 steps"
+    # Too few steps; several ranks late in the same steps; nobody waits.
+    assert find_turns(_waits((0, 1, 9), (1, 2, 9))) is None
+    assert find_turns(_waits(*((step, rank, 5) for step in range(4) for rank in range(3)))) is None
+    assert find_turns(_waits(*((step, 0, 0) for step in range(4)))) is None
