@@ -126,7 +126,7 @@ class Thresholds:
     small_kernel_ns: int = 10_000
     small_kernel_count: int = 100
     small_kernel_share: float = 0.5
-    small_collectives: int = 50
+    small_collectives: int = 20
     optimizer_kernels: int = 50
     recomputation: float = 0.1
     compilation: float = 0.05
