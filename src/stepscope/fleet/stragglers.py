@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
+from stepscope.advice.turns import find_turns
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
 from stepscope.analysis.ranks.matching import match_collectives
@@ -101,6 +102,8 @@ class Stragglers:
 
 
 _MOST_NAMED = 8
+_NOTABLE_WAITS = 0.05
+"""Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
 
 
 def find_stragglers(
@@ -340,7 +343,13 @@ def _verdict(
         return "no collective could be matched, so nobody can be accused"
     notable = causes.filter("is_notable")
     if not len(notable):
-        return "no rank makes the others wait for an unusual reason"
+        words = "no rank makes the others wait for an unusual reason"
+        last = report.sets.select("set", "step", "last_rank")
+        turns = find_turns(report.arrivals.join(last, on="set"))
+        worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(report.ranks)
+        if turns is not None and worth:
+            words += f"; they take turns at being late: the others wait for {turns.words()}"
+        return words
     worst = notable.row(0, named=True)
     why = _IN_WORDS.get(worst["cause"], worst["cause"])
     if worst["cause"] == THROTTLED:

@@ -10,6 +10,7 @@ from tests.support.planted import GEMM, MM
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.turns import find_turns
+from stepscope.fleet.stragglers import find_stragglers
 from stepscope.report.diagnosis.words import between_ranks
 from stepscope.run.reader import open_run
 
@@ -45,6 +46,11 @@ def test_a_report_says_that_each_step_waits_for_another_rank(tmp_path):
     said = between_ranks(diagnosis)
     assert said.startswith("no one rank is late, they take turns: the others wait for rank 0 in 3")
     assert "rank 1 in 2, rank 2 in 2, rank 3 in 2 of 9 steps" in said
+    verdict = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)]).verdict
+    assert verdict.startswith(
+        "no rank makes the others wait for an unusual reason; they take turns"
+    )
+    assert verdict.endswith("rank 0 in 3, rank 1 in 2, rank 2 in 2, rank 3 in 2 of 9 steps")
     waiting = [one for one in diagnosis.findings if one.id == "rank-waiting"]
     assert len(waiting) == RANKS
     assert all("each step for another rank" in one.title for one in waiting)
