@@ -13,8 +13,9 @@ Causes
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -51,6 +52,8 @@ PATH_CAUSES: tuple[str, ...] = (
     OTHER_WAIT,
 )
 _HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
+_SEGMENTS_AT_ONCE = 2**14
+"""Their times per cause stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,13 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     starts = np.maximum(starts, graph.begin_ns)
     windows = graph.step_starts_ns, graph.step_ends_ns
     first, last, step, row = _clip(starts, ends, *windows)
-    is_host = code[row] < 0
-    host = _time_per_cause(graph, first[is_host], last[is_host], owner[row[is_host]])
-    whole = _per_step(len(graph.step_ends_ns), step, code[row], last - first, host)
+    whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
+    known = np.flatnonzero(code[row] >= 0)
+    np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
+    main_cause = np.maximum(code, 0)
+    mine = np.flatnonzero(code[row] < 0)
+    parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
+    _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
     numbers = graph.steps or (None,)
     names = _names(graph)
     table = pl.DataFrame(
@@ -138,16 +145,6 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(names, sums, strict=True) if t)
-    main_cause = np.maximum(code, 0)
-    # Steps cut segments: what counts is the time in all parts of one together.
-    of_host = row[is_host]
-    first_part = _starts_of_runs(of_host)
-    if len(of_host):
-        of_segment = host[:, first_part]
-        further = np.flatnonzero(of_host[1:] == of_host[:-1]) + 1  # few: one for each step
-        segment = np.searchsorted(first_part, further, side="right") - 1
-        np.add.at(of_segment.T, segment, host[:, further].T)
-        main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
     segments = _segment_table(graph, starts, ends, owner, main_cause)
     causes = pl.DataFrame(
         {
@@ -242,6 +239,48 @@ def _clip(
     return begin[filled], end[filled], step[filled], row[filled]
 
 
+class _PartsOfHost(NamedTuple):
+    """The parts of the path in which it is a thread's, in order: one row each."""
+
+    start: Int64Array
+    end: Int64Array
+    step: Int64Array
+    segment: Int64Array
+
+
+def _divide_host(
+    graph: StepGraph,
+    owner: Int64Array,
+    parts: _PartsOfHost,
+    of_steps: Int64Array,
+    main_cause: Int64Array,
+) -> None:
+    """Divide the host's parts of the path by what its threads did.
+
+    Some at a time: the times of all parts per cause would be the largest table of an analysis.
+
+    Args:
+        graph: The graph.
+        owner: The node of each segment.
+        parts: The parts.
+        of_steps: One row per step, one column per host cause: the time of each is added.
+        main_cause: For each segment of the host, the cause with the most of it is put here.
+    """
+    cuts = _starts_of_runs(parts.segment)[::_SEGMENTS_AT_ONCE].tolist()
+    for low, high in itertools.pairwise([*cuts, len(parts.segment)]):
+        start, end, step, segment = (column[low:high] for column in parts)
+        host = _time_per_cause(graph, start, end, owner[segment])
+        first = _starts_of_runs(step)
+        np.add.at(of_steps, step[first], np.add.reduceat(host, first, axis=1).T)
+        # Steps cut segments: what counts is the time in all parts of one together.
+        head = _starts_of_runs(segment)
+        of_segment = host[:, head]
+        further = np.flatnonzero(segment[1:] == segment[:-1]) + 1  # few: one for each step
+        of_which = np.searchsorted(head, further, side="right") - 1
+        np.add.at(of_segment.T, of_which, host[:, further].T)
+        main_cause[segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
+
+
 def _time_per_cause(
     graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
 ) -> Int64Array:
@@ -252,29 +291,6 @@ def _time_per_cause(
         mine = np.nonzero(lanes == lane)[0]
         totals[:, mine] = graph.host.divide(lane, starts[mine], ends[mine])
     return totals
-
-
-def _per_step(
-    steps: int, step: Int64Array, code: Int64Array, length_ns: Int64Array, host: Int64Array
-) -> Int64Array:
-    """Time per cause of each step: one row per step, one column per cause.
-
-    Args:
-        steps: Number of steps.
-        step: Step of each part of a segment, in order.
-        code: Its cause; -1: the host.
-        length_ns: Its length.
-        host: What `_time_per_cause` gave for the parts of the host.
-    """
-    sums = np.zeros((steps, len(PATH_CAUSES)), np.int64)
-    known = np.nonzero(code >= 0)[0]
-    np.add.at(sums.reshape(-1), step[known] * len(PATH_CAUSES) + code[known], length_ns[known])
-    of_host = step[code < 0]
-    first = _starts_of_runs(of_host)
-    if len(first):
-        runs = np.add.reduceat(host, first, axis=1)
-        np.add.at(sums[:, _HOST_CAUSES], of_host[first], runs.T)
-    return sums
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:

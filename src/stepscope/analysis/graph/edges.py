@@ -50,9 +50,11 @@ class _Collector:
         call: Int64Array | None = None,
     ) -> None:
         """Keep the edges both of whose ends exist."""
-        valid = (source >= 0) & (target >= 0)
         calls = np.full(len(source), -1, np.int64) if call is None else call
-        self._parts.append((source[valid], target[valid], kind, calls[valid]))
+        valid = (source >= 0) & (target >= 0)
+        if not valid.all():
+            source, target, calls = source[valid], target[valid], calls[valid]
+        self._parts.append((source, target, kind, calls))
 
     def edges(self, first: Int64Array, floor_ns: Int64Array) -> Edges:
         """All edges, with those from the origin to `first`."""

@@ -57,10 +57,14 @@ class Stretches:
             number: How many causes there are.
         """
         divided = np.zeros((number, len(starts)), np.int64)
+        if not len(starts):
+            return divided
+        low = np.searchsorted(self.ends, starts[0], side="right")
+        near = slice(low, np.searchsorted(self.starts, ends[-1]))
         in_machine_code(divide_by_loop)(
-            self.starts,
-            self.ends,
-            self.causes,
+            self.starts[near],
+            self.ends[near],
+            self.causes[near],
             np.ascontiguousarray(starts),
             np.ascontiguousarray(ends),
             divided.reshape(-1),

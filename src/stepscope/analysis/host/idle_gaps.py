@@ -215,7 +215,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
         late = np.nonzero(is_late & (lane == one))[0]
         pieces.append(_divide(activity, one, late, start[late], turn[late]))
     gap, first, last, cause, event, note = (
-        np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)
+        np.concatenate(column, dtype=np.int64) for column in zip(*pieces, strict=True)
     )
     # Gaps are numbered by device and time, so that within a device time alone is the order.
     device = gaps["device"].to_numpy()[gap]

@@ -12,6 +12,8 @@ from stepscope.trace.arrays.looking_up import looked_up
 
 _WIDEST = 2**62
 _MOST_COUNTED = 2**16
+_AT_ONCE = 2**16
+"""Rows whose copies stay in the processor's cache."""
 
 
 def by_group_and_time(
@@ -37,7 +39,11 @@ def by_group_and_time(
         span = int(times.max()) - earliest + 1
         if (int(group.max()) + 1) * span >= _WIDEST:
             return np.lexsort((*ties[::-1], times, groups))
-        place = group * np.int64(span) + (times - earliest)
+        # In place: each further array of this length has to be got from the system first.
+        group *= np.int64(span)
+        group += times
+        group -= earliest
+        place = group
     order = np.argsort(place, kind="stable")
     if not ties or not len(order):
         return order
@@ -71,8 +77,13 @@ def distinct_groups(groups: npt.NDArray[np.integer[Any]]) -> list[int]:
     """Returns the groups that occur, in order. Meant for small integers such as lanes."""
     if not len(groups):
         return []
-    least = int(groups.min())
-    found: list[int] = (np.flatnonzero(np.bincount(groups - least)) + least).tolist()
+    least, most = int(groups.min()), int(groups.max())
+    if least == most:
+        return [least]
+    occurs = np.zeros(most - least + 1, np.bool_)
+    for first in range(0, len(groups), _AT_ONCE):
+        occurs[groups[first : first + _AT_ONCE].astype(np.int64) - least] = True
+    found: list[int] = (np.flatnonzero(occurs) + least).tolist()
     return found
 
 

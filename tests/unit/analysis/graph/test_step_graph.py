@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from tests.support.gpu_trace import GpuTrace, ms, us
 
+from stepscope.analysis import critical_path as critical_path_module
 from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
@@ -180,6 +183,10 @@ def test_the_critical_path_divides_every_step(programme):
     assert segments["start_ns"][0] == graph.begin_ns
     assert segments["end_ns"][-1] == graph.step_ends_ns[-1]
     assert (segments["start_ns"][1:] == segments["end_ns"][:-1]).all()
+    with mock.patch.object(critical_path_module, "_SEGMENTS_AT_ONCE", 2):
+        in_small_pieces = path_of(graph, trace)
+    assert_frame_equal(in_small_pieces.steps, path.steps)
+    assert_frame_equal(in_small_pieces.segments, path.segments)
 
 
 def test_no_blocking_call_means_no_waiting_for_the_device():

@@ -101,3 +101,5 @@ def test_few_and_many_events_are_divided_alike(monkeypatch, lane):
     divided = many.divide(lane, cuts[:-1], cuts[1:])
     assert (divided == expected[1]).all()
     assert (divided.sum(axis=0) == 7).all()
+    for some in (slice(300, 400), slice(740, None), slice(0)):
+        assert (many.divide(lane, cuts[:-1][some], cuts[1:][some]) == divided[:, some]).all()
