@@ -335,7 +335,7 @@ def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
 
-def _fill_up(data: npt.NDArray[np.uint8], text: bytes, size: int) -> int:
+def _fill_up(data: npt.NDArray[np.uint8], text: bytes | bytearray, size: int) -> int:
     """Puts text before `size` bytes, and padding after them; returns where the padding begins."""
     end = len(text) + size
     data[: len(text)] = np.frombuffer(text, np.uint8)
@@ -343,7 +343,7 @@ def _fill_up(data: npt.NDArray[np.uint8], text: bytes, size: int) -> int:
     return end
 
 
-def piece_of(text: bytes, offset: int, buffers: Buffers) -> _Piece:
+def piece_of(text: bytes | bytearray, offset: int, buffers: Buffers) -> _Piece:
     """Copies bytes into a buffer with the padding that the scanner needs."""
     data = _room_for(len(text), buffers)
     return _Piece(data, _fill_up(data, text, 0), offset)
@@ -372,7 +372,7 @@ class _Reader:
         self.take = take
         self.buffers = buffers
         self.offset = offset  # of `carry`
-        self.carry = b""
+        self.carry = bytearray()  # grows in place: an event can reach over very many blocks
         self.wanted = 0  # size of `carry` before the next attempt
         self.between = Between.START
         self.ended = False
@@ -387,10 +387,10 @@ class _Reader:
     def next(self, scan: Scan) -> None:
         """Processes the next block."""
         if self.ended:
-            self.carry += bytes(scan.raw[: scan.end])
+            self.carry += scan.raw[: scan.end]
             return
         if self.carry or scan.between is not self.between:
-            self.carry += bytes(scan.raw[: scan.end])
+            self.carry += scan.raw[: scan.end]
             self._words.append(scan.words)
             if len(self.carry) < self.wanted:
                 return
@@ -413,7 +413,7 @@ class _Reader:
         if finished.has_events:
             self.content.recognised()
         self._words.append(finished.words)
-        self.carry = bytes(scan.raw[finished.stop : scan.end])
+        self.carry = bytearray(scan.raw[finished.stop : scan.end])
         self.offset = scan.offset + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
         self.between = finished.between
@@ -459,6 +459,6 @@ def read_events_compiled(
     if reader.given_up:
         return Ending(b"", reader.offset, closed=False, given_up=True)
     if reader.ended:
-        return Ending(reader.carry + cutter.carry, reader.offset, closed=True)
+        return Ending(bytes(reader.carry) + cutter.carry, reader.offset, closed=True)
     reader.finish()
-    return Ending(reader.carry, reader.offset, closed=reader.ended)
+    return Ending(bytes(reader.carry), reader.offset, closed=reader.ended)
