@@ -21,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +83,19 @@ from stepscope.trace.arrays.placing import place
 print(place(np.zeros(2, np.int64), np.array([0, 5]), np.array([3, 3])))
 """
 """Calls a loop over arrays in machine code, as the viewer and questions about large traces do."""
+
+STORE = """
+import sys
+
+from stepscope.trace.load import load
+
+held, kept = (load(sys.argv[1], store=store) for store in (False, True))
+for view in ("events", "kernels", "launches", "steps"):
+    counts = [one.sql(f"SELECT count(*) AS rows FROM {view}")["rows"][0] for one in (held, kept)]
+    if not counts[0] or counts[0] != counts[1]:
+        sys.exit(f"{view}: {counts[0]} rows in memory, {counts[1]} in the store")
+"""
+"""Queries a trace in memory and its store, which must give the same."""
 
 VERSIONS = """
 import importlib.metadata, sys
@@ -251,10 +265,18 @@ def _failures(inside: Path, work: Path) -> Iterator[str]:
             continue
         if expected.lower() not in said.lower():
             yield f"{name}: '{expected}' is missing in its output"
+    run = partial(_run, env=environment, cwd=work)
+    yield from _failed_script("loops in machine code", run, inside / "python", LOOPS)
+    yield from _failed_script("queries of a store", run, inside / "python", STORE, paths["large"])
+
+
+def _failed_script(
+    name: str, run: Callable[[Sequence[str | Path]], str], python: Path, script: str, *words: Path
+) -> Iterator[str]:
     try:
-        _run([inside / "python", "-c", LOOPS], env=environment, cwd=work)
+        run([python, "-c", script, *words])
     except CommandFailedError as error:
-        yield f"loops in machine code: {error}"
+        yield f"{name}: {error}"
 
 
 def _failed_tests(python: Path, tests: Sequence[str]) -> Iterator[str]:
