@@ -216,7 +216,7 @@ def judge(
         UnreadableInputError: Nothing in the run could be read.
     """
     if not any(rank.steps or rank.host or rank.device for rank in ranks):
-        raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
+        raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
     between = None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}

@@ -9,6 +9,7 @@ import click
 from stepscope.commands.options import (
     INTEGERS,
     check_one_document,
+    check_standard_input_once,
     format_option,
     output_option,
     rows_option,
@@ -57,11 +58,12 @@ def command(
     """Show what changed from A to B: the step, its parts, kernels and operators.
 
     A and B are paths as for `stepscope report`: run directories, trace files, directories of
-    traces, quoted patterns, URLs. Several B are compared with A one after the other. If A and B
-    have different numbers of ranks, efficiency is shown too, with the parts of the step that grew
-    and the ranks on which they did.
+    traces, quoted patterns, URLs, or - for a trace on standard input. Several B are compared with A
+    one after the other. If A and B have different numbers of ranks, efficiency is shown too, with
+    the parts of the step that grew and the ranks on which they did.
     """
     check_one_document(len(after), output)
+    check_standard_input_once(before, *after)
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()

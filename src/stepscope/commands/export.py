@@ -65,8 +65,8 @@ def command(
 ) -> None:
     """Hand a trace or a run over to another tool, whole or in part.
 
-    PATH is a trace file of any format, a URL, a run directory, a directory of traces, or a quoted
-    glob. For runs, the last window of each rank is exported.
+    PATH is a trace file of any format, a URL, a run directory, a directory of traces, a quoted
+    glob, or - for a trace on standard input. For runs, the last window of each rank is exported.
 
     perfetto is for ui.perfetto.dev, with findings, idle causes and counters. chrome is JSON as
     torch writes it, for every other viewer. speedscope shows flame graphs of threads and streams.

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import INTEGERS, check_one_document, format_option, output_option
+from stepscope.commands.options import (
+    INTEGERS,
+    check_one_document,
+    check_standard_input_once,
+    format_option,
+    output_option,
+)
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
@@ -25,6 +31,7 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
     transfers and bandwidths.
     """
     check_one_document(len(paths), output)
+    check_standard_input_once(*paths)
     with sink_for(file) as sink:
         for number, path in enumerate(paths):
             if number:

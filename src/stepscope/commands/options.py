@@ -240,6 +240,16 @@ def check_one_document(number: int, output: Output) -> None:
         )
 
 
+def check_standard_input_once(*paths: str | None) -> None:
+    """Check that at most one of several paths is standard input, which can be read only once.
+
+    Raises:
+        click.UsageError: It is given more often.
+    """
+    if paths.count("-") > 1:
+        raise click.UsageError("- is given twice, and standard input can be read only once")
+
+
 def rows_option(default: int, note: str = "") -> Callable[[Command], Command]:
     """`--rows N|all`, as `rows`: the number of rows, None for all.
 

@@ -10,6 +10,7 @@ import click
 from stepscope.commands.options import (
     INTEGERS,
     check_one_document,
+    check_standard_input_once,
     format_option,
     output_option,
     scope_of,
@@ -66,14 +67,16 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a pattern, or a URL. Of several paths, traces that are ranks of one run are one report,
-    and every other path gets its own. Of a directory of traces that are not ranks of one run, the
-    newest is judged. For a py-spy recording, shows the functions that took the time; for a memory
-    snapshot, what the peak consists of; for a file of metrics, how busy and full the GPUs were.
+    traces, a pattern, a URL, or - for a trace on standard input. Of several paths, traces that are
+    ranks of one run are one report, and every other path gets its own. Of a directory of traces
+    that are not ranks of one run, the newest is judged. For a py-spy recording, shows the functions
+    that took the time; for a memory snapshot, what the peak consists of; for a file of metrics, how
+    busy and full the GPUs were.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
         raise click.UsageError(f"--table needs --format {able}")
+    check_standard_input_once(*paths, baseline)
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.memory.snapshot_files import is_snapshot_file
@@ -115,12 +118,18 @@ class Request:
 
 def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
     """Show the diagnosis of a run, or what a sampler recorded."""
-    from stepscope.errors import UnreadableInputError
-    from stepscope.run.reader import one_job
+    from stepscope.run.reader import naming_its_location, one_job
 
     run = one_job(run)
+    with naming_its_location(run):
+        _write_diagnosis(run, asked, output, sink, layout)
+
+
+def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
+    from stepscope.errors import UnreadableInputError
+
     try:
-        with working(f"Judging {run.path}"):  # the imports take a second, too
+        with working(f"Judging {run.location}"):  # the imports take a second, too
             from stepscope.advice.diagnosis import diagnose
             from stepscope.fleet.each_rank import reader_for
 

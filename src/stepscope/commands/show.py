@@ -10,6 +10,7 @@ import click
 from stepscope.commands.options import (
     INTEGERS,
     check_one_document,
+    check_standard_input_once,
     engine_of,
     engine_options,
     format_option,
@@ -91,6 +92,7 @@ def command(
         if question is None and not list_questions:
             click.echo("\n`stepscope show QUESTION PATH` answers one of them.")
         return
+    check_standard_input_once(*paths, baseline)
     about_memory = memory_question(question, paths)
     if about_memory is not None:
         _check_paths(question, paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from stepscope.commands.options import check_standard_input_once
 from stepscope.run.working import working
 
 
@@ -42,13 +43,14 @@ def command(
 ) -> None:
     """Open traces and runs in the browser, served by this machine alone.
 
-    PATH is a trace file of any format, a URL of one, a run directory, a directory of traces, or a
-    quoted glob. The page shows the first trace; the others open when they are chosen, and any two
-    can be compared. Ctrl-C ends it.
+    PATH is a trace file of any format, a URL of one, a run directory, a directory of traces, a
+    quoted glob, or - for a trace on standard input. The page shows the first trace; the others open
+    when they are chosen, and any two can be compared. Ctrl-C ends it.
 
     With --perfetto, PATH is one trace or run. It is exported with findings, idle causes and
     counters, and Perfetto's page gets it from tab to tab, without an upload.
     """
+    check_standard_input_once(*paths)
     if with_perfetto or perfetto_address is not None:
         _hand_over(paths, port, browser, perfetto_address)
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -203,6 +204,19 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             f"{root}: cannot be listed: {error.strerror or error}"
         ) from error
     return _open_loose(root) if home is None else replace(_open_home(home), others=others)
+
+
+@contextmanager
+def naming_its_location(run: Run) -> Iterator[None]:
+    """Let errors about the files of a run name where it was opened from, not the copy of it.
+
+    Raises:
+        UnreadableInputError: Its files cannot be read.
+    """
+    try:
+        yield
+    except UnreadableInputError as error:
+        raise UnreadableInputError(str(error).replace(str(run.path), run.location)) from error
 
 
 def one_job(run: Run) -> Run:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import has_wildcard
@@ -61,7 +61,11 @@ class TraceRef:
         """
         from stepscope.trace.load import load
 
-        return load(_standard_input() if self.name == STANDARD_INPUT else self.name)
+        if self.name != STANDARD_INPUT:
+            return load(self.name)
+        from stepscope.trace.saved_input import opened_standard_input
+
+        return load(opened_standard_input())
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,15 @@ class PathTarget:
     def run(self) -> Run:
         """The run. A single trace is a run of one rank. From a URL, what is needed is fetched.
 
+        Standard input is saved to a file, which can be read as often as needed.
+
         Raises:
             UnreadableInputError: There is no run or trace; says what was looked for.
         """
+        if self.path == STANDARD_INPUT:
+            from stepscope.trace.saved_input import NAME, saved_standard_input
+
+            return replace(open_run(saved_standard_input()), source=NAME)
         return open_run(self.path)
 
     @functools.cached_property
@@ -316,11 +326,3 @@ def _metrics(path: Path) -> Path | None:
     file = path / METRICS_FILE
     is_alone = file.is_file() and not (path / RUN_FILE).exists()
     return file if is_alone and not (path / MANIFEST_FILE).exists() else None
-
-
-def _standard_input() -> IO[bytes]:
-    # Unbuffered: a reader waiting for a silent pipe must not hold a lock when the process ends.
-    opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
-    if opened.isatty():
-        raise UsageError("- means standard input, and that is a terminal: pipe a trace into it")
-    return opened

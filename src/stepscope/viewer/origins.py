@@ -10,8 +10,8 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.exported.recognition import is_timeline_file
 from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.run.layout import RankLayout
-from stepscope.run.reader import RankRun, Run, Window, open_run
-from stepscope.trace.paths import ranks_of_one_run
+from stepscope.run.reader import RankRun, Run, Window
+from stepscope.trace.paths import ranks_of_one_run, resolve_path
 from stepscope.viewer.opened import Origin
 
 _PICKLE = ".pickle"
@@ -50,7 +50,7 @@ def origins_of(paths: Sequence[str]) -> list[Origin]:
 def _of_directory(path: str) -> list[Origin]:
     """The origins of a run, of a directory or a glob of traces, or of a directory of snapshots."""
     try:
-        run = open_run(path)
+        run = resolve_path(path).run
     except UnreadableInputError as error:
         from stepscope.memory.opening import find_snapshot
 

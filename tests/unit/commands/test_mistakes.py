@@ -31,7 +31,7 @@ def trace(tmp_path, monkeypatch):
         (("show", "trace.json"), "stepscope show QUESTION trace.json"),
         (("memory", "peak", "trace.json"), "stepscope memory trace.json peak"),
         (("export", "trace.json", "--to", "chrome", "-o", "-"), "give its name"),
-        (("report", "-"), "save it to a file"),
+        (("hangs", "-"), "save it to a file"),
         (("explain", "nonsense"), "`stepscope explain` lists them"),
         (("examples", "nonsense"), "`stepscope examples` lists them"),
         (("hangs", "trace.json.gz"), "neither a pickle nor JSON"),

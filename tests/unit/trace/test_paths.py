@@ -216,8 +216,9 @@ def test_metrics_are_told_from_traces(home, name):
         (["query", "-", "SELECT min(step) AS first FROM steps"], lambda rows: rows[0]["first"]),
         (["show", "steps", "-"], lambda answer: answer["steps"][0]["step"]),
         (["compare", "-", "ONE"], lambda found: found["a"]["steps"][0]),
+        (["report", "-"], lambda found: found["ranks"][0]["trace"]["scope"]["steps"][0]),
     ],
-    ids=["info", "query", "show", "compare"],
+    ids=["info", "query", "show", "compare", "report"],
 )
 def test_standard_input_is_a_trace_to_every_verb_that_asks_for_one(home, words, first_step):
     one = home / "one.pt.trace.json"

@@ -67,6 +67,11 @@ def dump_files(paths: Sequence[str]) -> list[Path]:
         elif has_wildcard(text):
             found += sorted(Path(one) for one in glob.glob(str(path)) if Path(one).is_file())  # noqa: PTH207
         else:
+            if text == "-":
+                raise UnreadableInputError(
+                    "-: dumps are not read from standard input: save it to a file,"
+                    " and give its name"
+                )
             raise UnreadableInputError(f"{path}: no such file or directory")
     if not found:
         raise UnreadableInputError(

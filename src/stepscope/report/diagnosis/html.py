@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -89,7 +90,7 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         _environment(diagnosis),
         _left_out(diagnosis, left_out),
     ]
-    title = diagnosis.run.path.name or str(diagnosis.run.path)
+    title = Path(diagnosis.run.location).name or diagnosis.run.location
     location = diagnosis.run.location
     return {
         "title": title,

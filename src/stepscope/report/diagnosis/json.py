@@ -28,7 +28,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "format": "stepscope-report",
         "version": FORMAT_VERSION,
-        "path": str(diagnosis.run.path),
+        "path": diagnosis.run.location,
         "job": None if job is None else _plain(job),
         "verdict": diagnosis.verdict,
         "rank_shown": diagnosis.shown.rank,

@@ -39,7 +39,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis, as on a terminal."""
     shown = diagnosis.shown
     lines = [
-        f"# {markdown_text(str(diagnosis.run.path))}",
+        f"# {markdown_text(diagnosis.run.location)}",
         "",
         markdown_text(header(diagnosis)),
         "",

@@ -53,7 +53,7 @@ class StoreWriter:
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self.path, self._claim = _claimed_path(origin)
+        self.path, self._claim = claimed_path(origin)
         self._temporary = self._claim.directory
         self._stays = False
         self._held: dict[str, list[_Rows]] = {name: [] for name in GROWING}
@@ -153,7 +153,7 @@ class StoreWriter:
         (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
         if key is None:
             self._stays = True
-            atexit.register(_remove_own, self._claim, os.getpid())
+            atexit.register(remove_own, self._claim, os.getpid())
             return self._temporary
         self._claim.release()
         if not put_in_place(
@@ -163,13 +163,13 @@ class StoreWriter:
         return self.path
 
 
-def _remove_own(claim: Claim, process: int) -> None:
+def remove_own(claim: Claim, process: int) -> None:
     """Removes a private store when its process exits, but not when a fork of it does."""
     if os.getpid() == process:
         claim.remove()
 
 
-def _claimed_path(origin: Origin) -> tuple[Path, Claim]:
+def claimed_path(origin: Origin) -> tuple[Path, Claim]:
     """Returns the first writable path for a store, and a claimed temporary directory next to it.
 
     Raises:
