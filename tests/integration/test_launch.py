@@ -148,6 +148,13 @@ def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
     assert not profiles.exists() or list(profiles.iterdir()) == []
 
 
+def test_a_script_that_fails_before_it_imports_torch_is_not_told_of_options(tmp_path):
+    ours = recorded(tmp_path, "raise SystemExit(3)", options=[], python=sys.executable)
+    assert ours.returncode == 3
+    assert "ended with exit code 3, and no process was seen to import torch" in ours.stderr
+    assert "-I, -E" not in ours.stderr
+
+
 def test_an_uncaught_error_is_told_and_its_code_passed_on(tmp_path):
     text = PLAIN.replace("optimizer.step()", "optimizer.step(); 1 / (5 - steps)")
     ours = recorded(tmp_path, text, [0, 1, 0])

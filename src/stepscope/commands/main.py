@@ -18,6 +18,7 @@ import click
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError
+from stepscope.run.narrow_encodings import tolerate_narrow_encoding
 from stepscope.run.plain_text import escaped
 from stepscope.run.working import command_begins
 
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         output went away.
     """
     command_begins()
-    _tolerate_narrow_encodings()
+    _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debugging = _Debugging(_wants_debug(words))
     try:
@@ -273,8 +274,8 @@ def _say(message: str, is_debug: bool) -> None:
     click.echo(f"stepscope: {line}", err=True)
 
 
-def _tolerate_narrow_encodings() -> None:
-    """Replace characters that the terminal cannot show, instead of failing.
+def _prepare_streams() -> None:
+    """Have output replace characters that the terminal cannot show, instead of failing.
 
     A stream that the shell has closed (`>&-`) is replaced by one that takes everything.
     """
@@ -283,8 +284,7 @@ def _tolerate_narrow_encodings() -> None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
             setattr(sys, name, nowhere)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        tolerate_narrow_encoding(stream)
 
 
 def _discard_output() -> None:

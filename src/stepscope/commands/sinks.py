@@ -59,7 +59,12 @@ class StandardSink:
         An unbuffered stream reports a closed pipe only at the write after the one that it cut.
         """
         for start in range(0, len(content), _PIECE):
-            click.echo(content[start : start + _PIECE], nl=False, err=self._is_error)
+            piece = content[start : start + _PIECE]
+            if isinstance(piece, bytes):
+                click.echo(piece, nl=False, err=self._is_error)
+            else:  # click would write UTF-8 to a stream that has another encoding
+                self._stream.write(piece)
+                self._stream.flush()
 
     def remark(self, text: str) -> None:
         """Print a remark about the output on standard error."""

@@ -33,7 +33,7 @@ def outcome_lines(
             "record them anyway, use --window-recorder torch"
         )
     if not launched.runs and not launched.problems:
-        yield _why_nothing(launched.imported_torch)
+        yield _why_nothing(launched.imported_torch, launched.exit_code)
     for run in launched.runs:
         ranks = launched.members.get(run, ())
         if len(ranks) > 1:
@@ -68,11 +68,16 @@ def _how_to_open(path: Path) -> str:
     return str(path)
 
 
-def _why_nothing(imported_torch: bool) -> str:
+def _why_nothing(imported_torch: bool, exit_code: int) -> str:
     if imported_torch:
         return (
             "nothing was trained: torch was imported, but no optimizer of torch.optim made a step "
             "in a main thread, so there is no run (for inference, use --step-on batch or forward)"
+        )
+    if exit_code:  # it failed or was interrupted, which is reason enough
+        return (
+            f"nothing was trained: the command ended with exit code {exit_code}, and no process "
+            "was seen to import torch, so there is no run"
         )
     return (
         "nothing was trained: no process imported torch, so there is no run (Python started with "
