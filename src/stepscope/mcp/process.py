@@ -7,6 +7,7 @@ over which server and client talk.
 from __future__ import annotations
 
 import asyncio
+import re
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from stepscope.run.beside import command_of, environment_of
 _MOST_BYTES_OF_A_CHARACTER = 4
 _MOST_REMARK_BYTES = 4_000
 _PIECE_BYTES = 1 << 16
+_LONGEST_CELL = 300
+_LONG_CELL = re.compile(rf"(?:\\.|[^|\\]){{{_LONGEST_CELL + 1},}}")
+"""A long cell of a line of a Markdown table; `\\|` does not end one."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ async def _answer(process: Process, limits: Limits) -> str:
     remarked = (await remarks)[0].strip()
     if await process.wait() != 0 and not is_cut:
         raise VerbError(remarked.removeprefix("stepscope: ") or f"exit code {process.returncode}")
-    text = said.rstrip()
+    text = _with_short_cells(said.rstrip())
     if is_cut or len(text) > limits.characters:
         kept = text[: limits.characters]
         text = (
@@ -80,6 +84,19 @@ async def _answer(process: Process, limits: Limits) -> str:
             " columns.)"
         )
     return f"{text}\n\n{remarked}" if remarked and not is_cut else text
+
+
+def _with_short_cells(text: str) -> str:
+    """The text with the long cells of its tables cut: a list of kernels' names can be its most."""
+    lines = text.split("\n")
+    short = [_LONG_CELL.sub(_cut, line) if line.startswith("| ") else line for line in lines]
+    note = f"\n\n(Cells are cut after {_LONGEST_CELL} characters.)" if short != lines else ""
+    return "\n".join(short) + note
+
+
+def _cut(cell: re.Match[str]) -> str:
+    kept = cell[0][:_LONGEST_CELL].rstrip("\\")  # which may begin an escape
+    return f"{kept}… "
 
 
 async def _beginning(

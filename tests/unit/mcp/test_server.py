@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import pickle
+import re
 import sys
 
 import pytest
@@ -182,6 +183,24 @@ def test_answers_are_cut_and_say_so(folder):
     assert remark.startswith("(Cut after 2,000 characters")
     assert sum(map(len, rows)) <= 2_000
     assert set(rows) == {"x", "x" * 90}
+
+
+@pytest.mark.parametrize("name", ["k" * 900, "|" * 400, "a" + "|" * 400], ids=len)
+def test_long_cells_of_tables_are_cut(tmp_path, name):
+    trace = GpuTrace()
+    with trace.step():
+        trace.op("aten::mm").launch(name, us(5))
+        trace.sync()
+    (tmp_path / "long.json").write_bytes(trace.json())
+    question = {"path": "long.json", "question": "kernels", "table": "kernels"}
+    ((answer, is_error),) = ask(in_process(tmp_path), ("show", question))
+    assert not is_error
+    assert answer.endswith("(Cells are cut after 300 characters.)")
+    heading, _, row = [line for line in answer.splitlines() if line.startswith("|")]
+    assert 300 < len(row) < 700
+    assert re.search(r"[^\\]… \| compute \|", row)
+    unescaped = r"(?<!\\)(?:\\\\)*\|"
+    assert len(re.findall(unescaped, row)) == len(re.findall(unescaped, heading))
 
 
 @pytest.mark.slow
