@@ -12,7 +12,7 @@ AREA = "packages"
 
 CORE: dict[str, tuple[int, ...]] = {
     "click": (8, 4, 1),
-    "duckdb": (1, 4),
+    "duckdb": (1, 4, 1),
     "fsspec": (2024, 6),
     "isal": (1, 7, 1),
     "llvmlite": (0, 44),
