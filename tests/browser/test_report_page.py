@@ -214,6 +214,18 @@ def test_on_a_narrow_screen_a_typical_step_keeps_its_size_and_scrolls(opened):
     assert found.page.evaluate(FITS)
 
 
+def test_on_a_narrow_screen_a_long_name_leaves_room_for_the_numbers(opened):
+    found = opened("slow")
+    found.page.set_viewport_size({"width": 420, "height": 800})
+    lefts = found.page.evaluate(
+        """() => [...document.querySelectorAll("tbody tr:first-child")].map((row) => {
+            row.cells[0].textContent = "void a_kernel_with_a_long_name<float>".repeat(9);
+            return row.cells[1].getBoundingClientRect().left; })"""
+    )
+    assert lefts
+    assert max(lefts) < 250
+
+
 def test_a_section_that_would_only_name_a_device_is_left_out(opened):
     found = opened("slow")
     data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")

@@ -28,7 +28,7 @@ const DRAW = {
   history: ({ runs }) => stepHistory(runs),
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
   rank_steps: (block) => rankSteps(block),
-  waterfall: ({ parts, titles }) => waterfall(parts, WATERFALL_WIDTH, titles),
+  waterfall: ({ parts, titles }) => h("div", { class: "wide-picture" }, waterfall(parts, WATERFALL_WIDTH, titles)),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
   table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, ...prose(block.note)) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),
 };
