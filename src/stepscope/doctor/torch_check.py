@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stepscope._package import IMPORT_ROOT
 
 # Our folder goes to the end of the path: first, it could hide parts of the standard library.
 _PROGRAM = (
-    "import runpy, sys; sys.path.append(sys.argv[1]); "
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('stepscope.capture.torch_probe', run_name='__main__')"
 )
 _LAST_LINES = 3
@@ -29,8 +30,9 @@ class TorchReport:
     """The report of torch's process, as far as it got.
 
     Attributes:
-        stages: The result of each finished stage, by name.
-        stopped_in: The stage in which the process crashed or timed out; empty if it did not.
+        stages: The result of each finished stage, by name; the error of one that crashed.
+        stopped_in: The stage after which no other was tried: torch itself crashed, or time ran
+            out; empty if all were.
         reason: How the process ended there, in a few words; empty if it did not.
         last_words: The last lines of its standard error.
     """
@@ -59,6 +61,8 @@ def probe_torch(
 ) -> TorchReport:
     """Run `stepscope.capture.torch_probe` and read its report. Never raises for what torch does.
 
+    If a stage crashes the process, another process runs the stages that are left.
+
     Args:
         timeout_seconds: Time after which the process is ended.
         command: Command to run instead, for tests.
@@ -66,6 +70,26 @@ def probe_torch(
     """
     if command is None:
         command = [sys.executable, "-c", _PROGRAM, str(IMPORT_ROOT)]
+    given = os.environ if environment is None else environment
+    end = time.monotonic() + timeout_seconds
+    stages: dict[str, Mapping[str, Any]] = {}
+    while True:
+        report = _run([*command, *stages], given, end - time.monotonic(), timeout_seconds)
+        stages.update(report.stages)
+        crashed = report.stopped_in
+        if crashed == "torch" and crashed in stages:  # the last stage had crashed: none was left
+            return TorchReport(stages=stages)
+        # Without torch nothing is left to try, and a hang takes all the time.
+        if not crashed or crashed in {"torch", *stages} or time.monotonic() >= end:
+            return replace(report, stages=stages)
+        words = report.last_words.splitlines()[-1:]
+        stages[crashed] = {"error": " ".join([report.reason, *(f"({word})" for word in words)])}
+
+
+def _run(
+    command: Sequence[str], given: Mapping[str, str], time_left: float, timeout_seconds: float
+) -> TorchReport:
+    """Run a command, for what is left of all the time, and read its report."""
     with tempfile.TemporaryDirectory(prefix="stepscope-doctor-") as folder:
         # Files, not pipes: a grandchild that outlives the process could keep a pipe open forever.
         output, complaints = Path(folder) / "output", Path(folder) / "complaints"
@@ -77,12 +101,12 @@ def probe_torch(
                     stdout=stdout,
                     stderr=stderr,
                     cwd=folder,
-                    env=_environment(os.environ if environment is None else environment),
+                    env=_environment(given),
                     start_new_session=True,
                 )
             except OSError as error:
                 return TorchReport(stopped_in="torch", reason=f"it could not be started: {error}")
-            reason = _await(process, timeout_seconds)
+            reason = _await(process, time_left, timeout_seconds)
         lines = output.read_bytes().decode("utf-8", "replace").splitlines()
         said = complaints.read_bytes().decode("utf-8", "replace").splitlines()
     return read_report(lines, reason, [line for line in said if line.strip()])
@@ -123,10 +147,10 @@ def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) ->
     )
 
 
-def _await(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
+def _await(process: subprocess.Popen[bytes], time_left: float, timeout_seconds: float) -> str:
     """Wait for the process; returns how it was ended, or an empty text."""
     try:
-        code = process.wait(timeout_seconds)
+        code = process.wait(time_left)
     except subprocess.TimeoutExpired:
         _end(process)
         return f"it was still busy after {timeout_seconds:g} s and was ended"
