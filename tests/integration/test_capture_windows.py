@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 import sys
+import warnings
 
 import orjson
 import pytest
@@ -136,6 +137,43 @@ def test_a_missing_activity_costs_one_line(tmp_path, caplog):
         train(tmp_path, 6, activities=("cpu", "cuda"))
     assert [record.message for record in caplog.records if "'cuda'" in record.message]
     assert len(caplog.records) == 1
+    assert only_window(tmp_path).state == "complete"
+
+
+def test_modules_are_recorded_where_torch_warns_of_them_and_warnings_are_errors(
+    tmp_path, monkeypatch
+):
+    plain = torch.profiler.profile.prepare_trace
+    asked = []
+
+    def as_in_torch_2_14(profiler):
+        asked.append(profiler.with_modules)
+        if profiler.with_modules:
+            warnings.warn(
+                "with_modules is deprecated and will be removed", FutureWarning, stacklevel=2
+            )
+        plain(profiler)
+
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", as_in_torch_2_14)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(tmp_path, 6, with_modules=True)
+    assert asked == [True]
+    assert only_window(tmp_path).state == "complete"
+
+
+def test_a_torch_without_module_hierarchies_costs_one_line(tmp_path, monkeypatch, caplog):
+    class Later(torch.profiler.profile):
+        def __init__(self, *, activities, record_shapes, profile_memory, with_stack, with_flops,
+                     experimental_config=None, execution_trace_observer=None):  # fmt: skip
+            super().__init__(activities=activities, experimental_config=experimental_config)
+
+    monkeypatch.setattr(torch.profiler, "profile", Later)
+    with caplog.at_level(logging.WARNING, "stepscope"):
+        train(tmp_path, 6, with_modules=True)
+    assert [record.message for record in caplog.records] == [
+        "stepscope: this torch cannot record with with_modules"
+    ]
     assert only_window(tmp_path).state == "complete"
 
 

@@ -132,7 +132,9 @@ class CaptureConfig:
     with_flops: bool = option(
         False, "Estimate the floating-point operations of operators.", "Implies shapes."
     )
-    with_modules: bool = option(False, "Record the module hierarchy (TorchScript only).")
+    with_modules: bool = option(
+        False, "Record the module hierarchy (TorchScript only; deprecated since torch 2.14)."
+    )
     cuda_sync_events: bool = option(
         False,
         "Record synchronisations of GPU devices, streams and events.",

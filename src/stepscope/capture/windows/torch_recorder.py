@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,15 +104,33 @@ def make_profiler(
         extra["experimental_config"] = experimental
     if execution_trace is not None:
         extra["execution_trace_observer"] = execution_trace.observer
+    if config.with_modules:
+        if "with_modules" in inspect.signature(torch.profiler.profile).parameters:
+            extra["with_modules"] = True
+        else:
+            log.warning("stepscope: this torch cannot record with with_modules")
     return torch.profiler.profile(
         activities=activities,
         record_shapes=config.record_shapes,
         profile_memory=config.profile_memory,
         with_stack=plan.with_stack,
         with_flops=config.with_flops,
-        with_modules=config.with_modules,
         **extra,
     )
+
+
+def prepare(profiler: Any) -> None:
+    """Begin the warm-up of a torch profiler.
+
+    Since 2.14 torch warns that `with_modules` is deprecated. Here is nobody to read that, and where
+    warnings are errors, the window would be lost.
+    """
+    if not getattr(profiler, "with_modules", False):
+        profiler.prepare_trace()
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "with_modules is deprecated", FutureWarning)
+        profiler.prepare_trace()
 
 
 def _experimental_config(wishes: dict[str, bool]) -> Any:

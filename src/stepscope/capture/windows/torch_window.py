@@ -19,6 +19,7 @@ from stepscope.capture.windows.torch_recorder import (
     has_begun,
     let_go,
     make_profiler,
+    prepare,
     record_nothing,
 )
 from stepscope.run.manifest import WindowRecord
@@ -66,7 +67,7 @@ class TorchWindow:
 
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
-        self.profiler.prepare_trace()
+        prepare(self.profiler)
         self.is_prepared = True
         self._rival.begin(self.profiler.profiler)
 
