@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from stepscope.run.cpus import allowed_cpus
 from tests.support.in_turn import waiting_for_the_first
+from tests.support.warm_python import variables_put_back
 
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -73,6 +74,13 @@ def pytest_make_collect_report(
     if not IS_WORKER or not isinstance(collector, pytest.Module):
         return (yield)
     with waiting_for_the_first(collector.path):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Leave no test the variables that a verb sets for its process: with them, all is slow."""
+    with variables_put_back():
         return (yield)
 
 

@@ -59,6 +59,27 @@ def run(python, words, folder, **more):
     )
 
 
+def test_variables_that_are_read_early_are_put_back(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("MKL_NUM_THREADS", "4")
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    before = dict(os.environ)
+    with support.variables_put_back():
+        os.environ["OMP_NUM_THREADS"] = "5"
+        del os.environ["MKL_NUM_THREADS"]
+        os.environ["POLARS_MAX_THREADS"] = "6"
+        os.environ["OF_NO_LIBRARY"] = "7"
+    assert os.environ.pop("OF_NO_LIBRARY") == "7"
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_what_one_test_sets_the_next_does_not_see(turn):
+    """As `keep_freed_memory` sets it in every test that runs `report` in its process."""
+    assert "OPENBLAS_NUM_THREADS" not in support.read_early()
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+
 def test_a_script_sees_and_writes_what_it_would(tmp_path):
     (tmp_path / "script.py").write_text(WHAT_A_SCRIPT_SEES)
     seen = []

@@ -36,6 +36,7 @@ import tempfile
 import threading
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +69,7 @@ READ_EARLY = (
 )
 """Beginnings of the names of variables that libraries read while they are loaded."""
 READ_LATE = ("TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+"""Of these, variables that change nothing of what a library is."""
 OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 """Variables of Python itself that a fork obeys."""
 NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
@@ -130,6 +132,34 @@ with socket.socket(socket.AF_UNIX) as server:
         os.kill(os.getpid(), number)
     os._exit(answer[0] if answer else 255)
 """
+
+
+def read_early() -> dict[str, str]:
+    """The variables of this process that libraries read while they are loaded.
+
+    A command line that brings others than `VARIABLES` gets a new process.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(READ_EARLY) and not name.startswith(READ_LATE)
+    }
+
+
+@contextlib.contextmanager
+def variables_put_back() -> Iterator[None]:
+    """Put back what is read early as it was before.
+
+    Verbs set some of it for their own process, which a test that runs one in its process shares
+    with all tests after it: each of those that hands on its variables would import torch anew.
+    """
+    before = read_early()
+    try:
+        yield
+    finally:
+        for name in read_early().keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @functools.cache

@@ -124,6 +124,8 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
 
 def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     """Outliers among the collectives of unknown size."""
+    if analyse_communication(window.trace, window.scope).collectives.is_empty():
+        return pl.DataFrame(schema=_OUTLIER)
     rows = collectives(window).filter(
         pl.col("message_bytes").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
     )

@@ -129,12 +129,14 @@ def find_abnormal_collectives(
     report = analyse_communication(trace, scope)
     sized = report.collectives.filter(pl.col("message_bytes").is_not_null())
     known = None if baseline is None else analyse_communication(baseline).collectives
-    judged = _expect(sized, known).drop_nulls("expected_ns")
-    abnormal = judged.filter(
-        pl.col("dur_ns") >= factor * pl.col("expected_ns"),
-        pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
-    )
-    table = _with_memory(trace, abnormal)
+    judged, table = sized, pl.DataFrame(schema=ABNORMAL)
+    if len(sized):
+        judged = _expect(sized, known).drop_nulls("expected_ns")
+        abnormal = judged.filter(
+            pl.col("dur_ns") >= factor * pl.col("expected_ns"),
+            pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
+        )
+        table = _with_memory(trace, abnormal)
     left_out = report.scope.leaving_out(
         {
             "collectives of unknown size": len(report.collectives) - len(sized),

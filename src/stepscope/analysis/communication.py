@@ -113,6 +113,7 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         of_host = read_host_collectives(trace, work.answered.asked)
         if len(of_host):
             return _of_the_host(trace, work, of_host)
+        return _of_none(work)
     # What hides a step's communication may be computation of the next step. Fills count as
     # computation, as in the timeline.
     compute = work.table.filter(pl.col("kind").is_in(["compute", "memset"]))
@@ -143,6 +144,18 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         pl.DataFrame(rows, schema=DEVICES, orient="row"),
         work.answered,
         (*work.notes, *_notes(collectives)),
+    )
+
+
+def _of_none(work: GpuWork) -> CommunicationReport:
+    """The report of a scope without communication, as most jobs on one GPU have it: no queries."""
+    rows = [(device, 0, 0, 0, 0, None) for device in work.answered.devices]
+    return CommunicationReport(
+        pl.DataFrame(schema=TIMED_COLLECTIVES),
+        pl.DataFrame(schema=SIZES),
+        pl.DataFrame(rows, schema=DEVICES, orient="row"),
+        work.answered,
+        work.notes,
     )
 
 

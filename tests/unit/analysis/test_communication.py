@@ -10,6 +10,7 @@ import pytest
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, ms, us
 
 from stepscope.analysis.calls import bandwidth
+from stepscope.analysis.calls.collectives import with_peers
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.scope import Scope
 
@@ -131,6 +132,29 @@ def test_without_communication():
     assert report.collectives.is_empty()
     assert report.devices["overlap_share"].to_list() == [None]
     assert report.devices["communication_ns"].to_list() == [0]
+
+
+def test_tables_without_communication_are_those_with_it_but_for_the_rows():
+    def report(*, collective):
+        t = GpuTrace(world_size=2)
+        for _ in range(2):
+            with t.step():
+                t.op("aten::mm").launch("gemm", us(10))
+                if collective:
+                    t.collective("all_reduce", 1 << 20, us(100))
+        return analyse_communication(t.load())
+
+    none, some = report(collective=False), report(collective=True)
+    for table in ("collectives", "sizes", "devices"):
+        assert getattr(none, table).schema == getattr(some, table).schema
+    assert none.sizes.is_empty()
+    assert none.devices.rows() == [(0, 0, 0, 0, 0, None)]
+    assert with_peers(none.collectives).schema == with_peers(some.collectives).schema
+    assert with_peers(none.collectives).is_empty()
+    assert len(with_peers(some.collectives)) == 2
+    # What is said of the scope does not depend on it, and what is said of collectives goes.
+    assert none.scope.asked == some.scope.asked
+    assert set(none.notes) == set(some.notes) - {one for one in some.notes if "bandwidths" in one}
 
 
 def test_scope():

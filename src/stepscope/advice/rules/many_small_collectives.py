@@ -39,6 +39,8 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
+    if not (window.work["kind"] == Kind.COMMUNICATION.value).any():
+        return []
     small = _in_rows(window)
     per_step = len(small) / window.steps
     if per_step < subject.thresholds.small_collectives:

@@ -144,20 +144,28 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
 
 
 def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
-    """For the first row of each stream the end of what ran on it before; else 0."""
+    """For the first row of each stream the end of what ran on it before; else 0.
+
+    Args:
+        everything: All GPU work, with its stream (`lane_id`), start and end.
+        lane: The stream of each row, in order.
+        start: Its start.
+    """
     ends = np.zeros(len(lane), np.int64)
-    first = np.nonzero(np.concatenate(([True], lane[1:] != lane[:-1])))[0] if len(lane) else lane
-    firsts = pl.DataFrame({"lane_id": lane[first], "first_ns": start[first], "row": first})
-    before = (
-        everything.lazy()
-        .select(pl.col("lane_id").cast(pl.Int64), "start_ns", "end_ns")
-        .join(firsts.lazy(), on="lane_id")
-        .filter(pl.col("start_ns") < pl.col("first_ns"))
-        .group_by("row")
-        .agg(pl.col("end_ns").max())
-        .collect()
-    )
-    ends[before["row"].to_numpy()] = before["end_ns"].to_numpy()
+    if not len(lane) or everything.is_empty():
+        return ends
+    first = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+    lanes = everything["lane_id"].to_numpy()
+    # When the rows of each stream begin: nothing is earlier on one that has none.
+    begin = np.full(int(max(lane.max(), lanes.max())) + 1, _FIRST)
+    begin[lane[first]] = start[first]
+    earlier = np.flatnonzero(everything["start_ns"].to_numpy() < begin[lanes])
+    if not len(earlier):
+        return ends
+    latest = np.full(len(begin), _FIRST)
+    np.maximum.at(latest, lanes[earlier], everything["end_ns"].to_numpy()[earlier])
+    found = latest[lane[first]]
+    ends[first[found > _FIRST]] = found[found > _FIRST]
     return ends
 
 

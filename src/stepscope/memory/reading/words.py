@@ -6,6 +6,8 @@ key compares numbers, not text.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -83,8 +85,13 @@ def word_at(data: Bytes, at: int, length: int, slots: Bytes, letters: Bytes, len
     return as_long(0)
 
 
+@functools.cache
 def word_table() -> tuple[Bytes, Bytes, Bytes]:
-    """What `word_at` looks in: numbers by slot, letters by word, lengths by word."""
+    """What `word_at` looks in: numbers by slot, letters by word, lengths by word.
+
+    It is the same for every file, takes longer to make than a small snapshot to read, and cannot be
+    written to.
+    """
     slots = np.zeros(_SLOTS, np.uint8)
     letters = np.zeros(len(WORDS) * LONGEST, np.uint8)
     lengths = np.zeros(len(WORDS), np.uint8)
@@ -96,4 +103,6 @@ def word_table() -> tuple[Bytes, Bytes, Bytes]:
         while slots[slot]:
             slot = (slot + 1) % _SLOTS
         slots[slot] = _FIRST_WORD + place
+    for array in (slots, letters, lengths):
+        array.flags.writeable = False
     return slots, letters, lengths
