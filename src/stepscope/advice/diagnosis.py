@@ -42,6 +42,7 @@ from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.worth_of_waits import limited_by_the_next
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
@@ -222,6 +223,7 @@ def judge(
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
         between = RankComparison.of(matched, means, costs)
+        ranks = limited_by_the_next(ranks, between, limits)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
     late = lateness(seen, limits)
     findings = specific_first(_findings(ranks, limits, seen))

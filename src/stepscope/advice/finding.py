@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
 from stepscope.run.plain_text import without_namespaces
 
@@ -18,6 +19,13 @@ class Severity(str, Enum):
     MEDIUM = "medium"
     LOW = "low"
     INFO = "info"
+
+
+def severity_of(share: float, limits: Thresholds) -> Severity:
+    """Severity by the share of the step that is at stake."""
+    if share >= limits.saving_high:
+        return Severity.HIGH
+    return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Finding:
         advice: What to do, in one or two sentences.
         changes: What the replay behind the saving changed; None where there was none, and once the
             findings of a rank have been put together.
+        waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
+            None otherwise.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
     """
 
@@ -79,6 +89,7 @@ class Finding:
     advice: str
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False
+    waits_for: int | None = None
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

@@ -60,7 +60,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         return None
     rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
     costs = {rank: row["wait_ns"] for rank, row in rows.items()}
-    late = _late_together(between, between.straggler, costs)
+    late = late_together(between, between.straggler, costs)
     others = [cost for rank, cost in costs.items() if rank not in late]
     return RankSkew(
         basis=ARRIVALS,
@@ -80,7 +80,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     )
 
 
-def _late_together(
+def late_together(
     between: RankComparison, straggler: int, costs: dict[int, int]
 ) -> tuple[int, ...]:
     """The straggler, and the ranks that others wait for as well while waiting costs them little.

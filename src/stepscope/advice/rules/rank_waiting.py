@@ -50,7 +50,8 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         about_collectives=True,
         title="collectives take far longer than the quickest of their kind and size",
-        assumption="all ranks arrive together: each collective takes what its quickest peer takes",
+        assumption="all ranks arrive together: each collective takes what its quickest peer takes; "
+        "at most this, because one rank's trace does not tell what would hold the others up then",
         evidence=(
             Evidence("beyond the quickest, per step", window.per_step(waited_ns), "ns"),
             Evidence("share of the time in them", waited_ns / max(1, total_ns), "share"),
@@ -108,4 +109,5 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
             Evidence(f"rank {straggler} came last", f"in {late['times']} of {len(rows)}", "text"),
         ),
         advice=advice,
+        waits_for=straggler if turns is None else None,
     )
