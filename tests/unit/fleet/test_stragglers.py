@@ -65,6 +65,71 @@ def test_the_right_rank_and_the_right_cause_come_first(late_rank, cause):
     assert report.ranks["caused_wait_ns"].sum() <= report.waits_ns
 
 
+BUCKETS = 5
+
+
+def overlapped_job(bucket_ms=lambda rank, bucket: 3, *, transfer_ms=1, input_ms=(0, 0, 0, 0)):
+    """Data-parallel ranks whose all-reduces run beside the rest of the backward pass."""
+
+    def build(rank, lengths):
+        t = GpuTrace(rank=rank, world_size=4, device=rank)
+        for _ in range(OVERLAPPED_STEPS):
+            with t.step():
+                t.data_wait(ms(input_ms[rank]))
+                t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(8))
+                for bucket in range(BUCKETS):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(bucket_ms(rank, bucket)))
+                    reduced = t.collective("all_reduce", 50 << 20, lengths())
+                t.wait_collective(reduced)
+                t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", ms(1))
+                t.item()
+        return t
+
+    return meet(build, 4, ms(transfer_ms))
+
+
+OVERLAPPED_STEPS = 8
+SLOW_BUCKETS = {
+    "all": lambda rank, bucket: 4 if rank == 2 else 3,
+    "first": lambda rank, bucket: 8 if (rank, bucket) == (2, 0) else 3,
+    "last": lambda rank, bucket: 8 if (rank, bucket) == (2, BUCKETS - 1) else 3,
+    "uneven": lambda rank, bucket: 3 + (7 * rank + 3 * bucket) % 4 / 10 + (rank == 2),
+}
+
+
+def gain_of(slow, mended):
+    steps = [max(steady_step_ns(t, 1, OVERLAPPED_STEPS - 1) for t in job) for job in (slow, mended)]
+    return steps[0] - steps[1]
+
+
+@pytest.mark.parametrize("transfer_ms", [0.5, 2.5, 4])
+@pytest.mark.parametrize("which", SLOW_BUCKETS)
+def test_the_gain_with_overlapped_buckets_is_what_the_job_gains(which, transfer_ms):
+    """The other ranks do several buckets beside one wait, and the network may be what takes most.
+
+    Where transfers take longer than computing, the late rank hides most of its delay behind them.
+    """
+    bucket_ms = SLOW_BUCKETS[which]
+    usual_ms = {"uneven": lambda rank, bucket: bucket_ms(rank, bucket) - (rank == 2)}
+    slow = overlapped_job(bucket_ms, transfer_ms=transfer_ms)
+    mended = overlapped_job(usual_ms.get(which, lambda *_: 3), transfer_ms=transfer_ms)
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
+    first = report.causes.row(0, named=True)
+    assert (first["rank"], first["cause"]) == (2, "compute")
+    assert first["gain_ns"] == pytest.approx(gain_of(slow, mended), rel=0.1, abs=us(20))
+
+
+def test_what_others_compute_beside_their_waits_is_no_cause():
+    """Rank 2 waits for its input, and has buckets left to do that others do while they wait."""
+    slow, mended = overlapped_job(input_ms=(0, 0, 8, 0)), overlapped_job()
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
+    accused = report.causes.filter("is_notable")
+    assert accused.select("rank", "cause").rows() == [(2, "input")]
+    assert accused["gain_ns"][0] == pytest.approx(gain_of(slow, mended), rel=0.05)
+    of_compute = report.causes.filter(pl.col("cause") == "compute")["caused_wait_ns"].sum()
+    assert of_compute < 0.02 * accused["caused_wait_ns"][0]
+
+
 def test_a_healthy_job_accuses_nobody():
     report = find_stragglers(job())
     assert not report.causes["is_notable"].any()

@@ -230,7 +230,10 @@ def _least_squares(rows: _Rows, weight: Reals, prior: float) -> tuple[Reals, Rea
         if size <= target:
             break
         image = gather(direction)
-        factor = size / float(direction @ image)
+        curvature = float(direction @ image)
+        if curvature <= 0:
+            break  # what is left is rounding, along which no rank's clock differs from another's
+        factor = size / curvature
         found = found + factor * direction
         left = left - factor * image
         step = scale * left
