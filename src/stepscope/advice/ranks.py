@@ -154,8 +154,11 @@ class RankComparison:
 
     @property
     def others_wait_ns(self) -> int:
-        """What waiting costs a rank other than the straggler per step, on average."""
-        others = self.table.filter(pl.col("rank") != self.straggler)["wait_ns"]
+        """What waiting costs a rank other than the straggler per step, on average.
+
+        Where nobody waits, there is no straggler, and these are all ranks.
+        """
+        others = self.table.filter(pl.col("rank").ne_missing(self.straggler))["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
 
 

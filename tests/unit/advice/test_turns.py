@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
@@ -69,6 +71,17 @@ def test_one_that_is_nearly_always_late_is_named(tmp_path, late):
     assert between_ranks(diagnosis).startswith("rank 2 arrives last")
     titles = {one.title for one in diagnosis.findings if one.id == "rank-waiting" and one.rank != 2}
     assert titles == {"it waits for others in its collectives, most for rank 2"}
+
+
+def test_where_nobody_waits_nobody_is_late_and_waiting_costs_nothing(tmp_path):
+    diagnosis, _ = _judge(tmp_path, [None] * STEPS)
+    between = diagnosis.between
+    assert between is not None
+    assert between.straggler is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert between.others_wait_ns == between.wait_ns == 0
+    assert between_ranks(diagnosis) == ""
 
 
 def _waits(*rows: tuple[int, int, int]) -> pl.DataFrame:
