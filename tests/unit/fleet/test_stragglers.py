@@ -130,6 +130,43 @@ def test_what_others_compute_beside_their_waits_is_no_cause():
     assert of_compute < 0.02 * accused["caused_wait_ns"][0]
 
 
+def grouped_job(pairs, slow_ms):
+    """Ranks that reduce in pairs, and all together at the end; the last pair's link may be slow."""
+    steps, layers = 6, 4
+    made = []
+    for rank in range(2 * pairs):
+        t = GpuTrace(rank=rank, world_size=2 * pairs, device=rank)
+        own = [rank - rank % 2, rank - rank % 2 + 1]
+        is_slow = own[0] == 2 * pairs - 2
+        for step in range(steps):
+            with t.step():
+                for layer in range(layers):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(4))
+                    length = ms(slow_ms if is_slow else 1) + us((step + layer) % 3)
+                    reduced = t.collective(
+                        "all_reduce", 50 << 20, length, group_name=str(own[0]), group_ranks=own
+                    )
+                    t.wait_collective(reduced)
+                waiting = 0 if is_slow else layers * ms(slow_ms - 1)
+                reduced = t.collective("all_reduce", 1 << 20, ms(1) + waiting, group_name="all")
+                t.wait_collective(reduced).sync()
+        made.append((rank, t.load()))
+    return made, layers
+
+
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_a_slow_link_is_named_even_where_half_of_the_groups_have_one(pairs):
+    made, layers = grouped_job(pairs, 6)
+    report = find_stragglers(made)
+    (slow,) = report.causes.filter("is_notable").to_dicts()
+    assert (slow["rank"], slow["cause"]) == (2 * pairs - 2, "slow link")
+    assert slow["indistinguishable_from"] == [2 * pairs - 1]
+    assert slow["gain_ns"] == pytest.approx(layers * ms(5), rel=0.02)
+    assert "its transfers are slow" in report.verdict
+    healthy, _ = grouped_job(pairs, 1)
+    assert not find_stragglers(healthy).causes["is_notable"].any()
+
+
 def test_a_healthy_job_accuses_nobody():
     report = find_stragglers(job())
     assert not report.causes["is_notable"].any()

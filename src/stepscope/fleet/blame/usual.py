@@ -28,7 +28,8 @@ class Usual:
     Attributes:
         excess_ns: Of each row and cause, the time beyond the usual; at least 0.
         transfer_excess_ns: Of each collective, likewise.
-        transfer_spread_ns: Of each collective, the median distance of its like from their median.
+        transfer_spread_ns: Of each collective, the median distance of its like from their median,
+            over those that take no longer: the longer ones may be what is wrong, up to half of all.
     """
 
     excess_ns: Numbers
@@ -111,6 +112,12 @@ def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
     ).with_columns(away=pl.when(known).then(away).otherwise(0).cast(pl.Int64))
     found = table.select(
         pl.col("away").clip(lower_bound=0).alias("excess"),
-        pl.col("away").abs().median().over(same).round().cast(pl.Int64).alias("spread"),
+        pl.when(pl.col("away") <= 0)
+        .then(pl.col("away").abs())
+        .median()
+        .over(same)
+        .round()
+        .cast(pl.Int64)
+        .alias("spread"),
     )
     return found["excess"].to_numpy(), found["spread"].to_numpy()
