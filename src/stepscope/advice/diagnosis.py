@@ -21,6 +21,7 @@ from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
     is_cause,
+    is_slow_link,
     lateness,
     skew_of_arrivals,
 )
@@ -318,6 +319,9 @@ def _verdict(
             words = f"{best.id}: {best.title}; fixing it saves {percent(share)} of {step}"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
+            elif late is not None and is_slow_link(best, late, findings):
+                whose_own = "its" if len(late.ranks) == 1 else "their"
+                words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
             return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.changes import Changes
 from stepscope.run.plain_text import without_namespaces
 
@@ -19,13 +18,6 @@ class Severity(str, Enum):
     MEDIUM = "medium"
     LOW = "low"
     INFO = "info"
-
-
-def severity_of(share: float, limits: Thresholds) -> Severity:
-    """Severity by the share of the step that is at stake."""
-    if share >= limits.saving_high:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
 
 
 @dataclass(frozen=True)

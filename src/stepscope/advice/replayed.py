@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from stepscope.advice.finding import Evidence, Finding, Severity, severity_of
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes

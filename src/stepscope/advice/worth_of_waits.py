@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice.finding import Finding, Severity, severity_of
+from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import late_together
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
+from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 
