@@ -3,6 +3,9 @@
 How long a rank waits for another is known from the arrivals of all, and what its own step would be
 without that from a replay. But ranks meet in every step, so the job's step gets shorter only until
 it is the next rank that sets the pace: by what waiting costs the rank that it costs least.
+
+Where ranks are late in turn, a rank does not wait in the steps in which it is late itself, but the
+job loses as much in these: in each step what the other ranks wait, on average, for the late one.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import polars as pl
+
+from stepscope.advice import turns
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import late_together
 from stepscope.advice.rank_summary import RankSummary
@@ -18,6 +24,7 @@ from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 
+_RANK_WAITING = "rank-waiting"
 _NOTABLY_LESS = 0.95
 """Up to which part of a saving a lower limit is worth a word."""
 
@@ -58,16 +65,62 @@ def limited_by_the_next(
 
 
 def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
-    findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
+    if between.turns is not None:
+        findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
+    else:
+        findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
     if findings == rank.findings:
         return rank
     together_ns = rank.together_ns
+    if together_ns is not None and between.turns is not None:
+        more_ns = sum(
+            max(0, (new.saving_ns or 0) - (old.saving_ns or 0))
+            for new, old in zip(findings, rank.findings, strict=True)
+        )
+        all_ns = sum(one.saving_ns or 0 for one in findings)
+        together_ns = min(together_ns + more_ns, all_ns, rank.step_ns or all_ns)
+        return replace(rank, findings=findings, together_ns=together_ns)
     if together_ns is not None:
         about_others = [one.saving_ns or 0 for one in findings if one.waits_for is not None]
         own_ns = (rank.together_own_ns or 0) + max(about_others)
         least_ns = max((one.saving_ns or 0 for one in findings), default=0)
         together_ns = max(least_ns, min(together_ns, own_ns))
     return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _of_all_turns(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding that ranks are late in turn, with what the job loses in its rank's turns."""
+    if one.id != _RANK_WAITING:
+        return one
+    if one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    steps = between.report.sets.select("set", "step")
+    waits = (
+        between.report.arrivals.join(steps, on="set")
+        .group_by("step", "rank")
+        .agg(pl.col("wait_ns").sum())
+    )
+    own_ns = int(waits.filter(rank=rank.rank)["wait_ns"].sum())
+    # The late rank of a step waits least in it.
+    least_ns = waits.group_by("step").agg(pl.col("wait_ns").min())["wait_ns"].sum()
+    others_ns = (int(waits["wait_ns"].sum()) - int(least_ns)) / max(1, len(between.table) - 1)
+    if not own_ns:
+        return one
+    step_ns = one.saving_ns + one.predicted_step_ns
+    saving_ns = min(round(one.saving_ns * others_ns / own_ns), step_ns)
+    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    return replace(
+        one,
+        title=turns.TITLE,
+        advice=turns.ADVICE,
+        waits_for=None,
+        saving_ns=saving_ns,
+        predicted_step_ns=step_ns - saving_ns,
+        severity=Severity.LOW if one.severity is Severity.LOW else severity,
+        assumption=f"{one.assumption}, nor does it come later than the others in its own turn",
+    )
 
 
 def _with_limit(
