@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import polars as pl
-
 from stepscope.advice import turns
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import late_together
@@ -96,16 +94,7 @@ def _of_all_turns(
         return one
     if one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    steps = between.report.sets.select("set", "step")
-    waits = (
-        between.report.arrivals.join(steps, on="set")
-        .group_by("step", "rank")
-        .agg(pl.col("wait_ns").sum())
-    )
-    own_ns = int(waits.filter(rank=rank.rank)["wait_ns"].sum())
-    # The late rank of a step waits least in it.
-    least_ns = waits.group_by("step").agg(pl.col("wait_ns").min())["wait_ns"].sum()
-    others_ns = (int(waits["wait_ns"].sum()) - int(least_ns)) / max(1, len(between.table) - 1)
+    own_ns, others_ns = between.waits_in_turns(rank.rank)
     if not own_ns:
         return one
     step_ns = one.saving_ns + one.predicted_step_ns
