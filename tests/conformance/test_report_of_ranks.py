@@ -9,7 +9,9 @@ from tests.support.traces import trace_path
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.report import command
+from stepscope.fleet.stragglers import find_stragglers
 from stepscope.run.reader import open_run
+from stepscope.trace.load import load
 
 RUNS = {
     # Folder, a file in it, the straggler, how often it is the last, of how many.
@@ -43,6 +45,21 @@ def test_the_straggler_is_named(folder):
     assert all(f"most for rank {straggler}" in finding.title for finding in waiting)
     text = CliRunner().invoke(command, [str(path)], catch_exceptions=False).stdout
     assert f"rank {straggler} arrives last in {last} of {collectives} collectives" in text
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_waiting_is_worth_no_more_than_the_replay_of_all_ranks_gives(folder):
+    """Some ranks wait for milliseconds, but others come nearly as late as the last one."""
+    path = trace_path(f"{folder}/{RUNS[folder][0]}").parent
+    files = sorted(path.glob("*.json.gz"))
+    told = find_stragglers([(rank, load(file)) for rank, file in enumerate(files)])
+    most_ns = int(told.causes.filter(rank=told.straggler)["gain_ns"].sum())
+    waiting = [one for one in diagnose(open_run(path)).findings if one.id == "rank-waiting"]
+    assert waiting
+    for one in waiting:
+        assert one.saving_ns is not None
+        assert one.saving_ns <= most_ns
+        assert one.advice.startswith(f"Mending rank {told.straggler} alone brings next to nothing")
 
 
 def test_what_sets_the_late_rank_apart():

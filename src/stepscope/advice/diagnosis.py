@@ -21,6 +21,7 @@ from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
     is_cause,
+    is_slow_link,
     lateness,
     skew_of_arrivals,
 )
@@ -42,6 +43,7 @@ from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.worth_of_waits import limited_by_the_next
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
@@ -222,6 +224,7 @@ def judge(
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
         between = RankComparison.of(matched, means, costs)
+        ranks = limited_by_the_next(ranks, between, limits)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
     late = lateness(seen, limits)
     findings = specific_first(_findings(ranks, limits, seen))
@@ -316,6 +319,9 @@ def _verdict(
             words = f"{best.id}: {best.title}; fixing it saves {percent(share)} of {step}"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
+            elif late is not None and is_slow_link(best, late, findings):
+                whose_own = "its" if len(late.ranks) == 1 else "their"
+                words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
             return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)

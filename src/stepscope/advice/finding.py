@@ -63,6 +63,8 @@ class Finding:
         advice: What to do, in one or two sentences.
         changes: What the replay behind the saving changed; None where there was none, and once the
             findings of a rank have been put together.
+        waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
+            None otherwise.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
     """
 
@@ -79,6 +81,7 @@ class Finding:
     advice: str
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False
+    waits_for: int | None = None
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

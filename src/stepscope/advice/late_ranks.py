@@ -20,6 +20,11 @@ from stepscope.run.figures import significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
 _OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
+_LINK = (
+    "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
+    "and these wait for it (`stepscope show collectives` on all ranks' traces compares the "
+    "bandwidths of the groups). Then: {1}"
+)
 _MOSTLY = 0.5
 _NOTABLY = 0.1
 
@@ -36,12 +41,17 @@ class Lateness:
     ranks: tuple[int, ...]
     wait_ns: int
 
+    @property
+    def who(self) -> str:
+        """The ranks in words."""
+        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {names}"
+
     def words(self) -> str:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
-        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
         return (
-            f"rank{'s' if several else ''} {names} come{'' if several else 's'} late, and the "
+            f"{self.who} come{'' if several else 's'} late, and the "
             f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}"
         )
@@ -60,7 +70,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         return None
     rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
     costs = {rank: row["wait_ns"] for rank, row in rows.items()}
-    late = _late_together(between, between.straggler, costs)
+    late = late_together(between, between.straggler, costs)
     others = [cost for rank, cost in costs.items() if rank not in late]
     return RankSkew(
         basis=ARRIVALS,
@@ -80,7 +90,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     )
 
 
-def _late_together(
+def late_together(
     between: RankComparison, straggler: int, costs: dict[int, int]
 ) -> tuple[int, ...]:
     """The straggler, and the ranks that others wait for as well while waiting costs them little.
@@ -132,6 +142,8 @@ def causes_first(
             rank_findings.append(one)
         elif is_cause(one, late, findings):
             causes.append(one)
+        elif is_slow_link(one, late, findings):
+            causes.append(replace(one, advice=_LINK.format(late.who, one.advice)))
         elif one.id in _OF_COMMUNICATION and _is_wait(one, waits):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
@@ -150,7 +162,19 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     rank saves by the same.
     """
     no_cause = one.id in _OF_COMMUNICATION or one.id == late_rank.ID
-    if no_cause or one.rank not in late.ranks or one.saving_ns is None:
+    return not no_cause and _sets_apart(one, late, findings)
+
+
+def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    """Whether late ranks communicate so much longer than all others that it makes them late.
+
+    Known waits for other ranks are no part of what `exposed-communication` saves.
+    """
+    return one.id == "exposed-communication" and _sets_apart(one, late, findings)
+
+
+def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    if one.rank not in late.ranks or one.saving_ns is None:
         return False
     elsewhere = [
         other.saving_ns or 0

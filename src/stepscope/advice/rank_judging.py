@@ -342,11 +342,15 @@ def _with_findings(
     for of_rule in (beside or SecondThread(None)).share(rules):
         found += of_rule
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
+    own = [finding for finding in found if finding.waits_for is None]
+    own_ns = together_ns
+    if len(own) < len(found):
+        own_ns = saved_together(own, subject.window, subject.step_ns or 0)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
         findings = tuple(map(of_whole_file, findings))
-    return replace(summary, findings=findings, together_ns=together_ns)
+    return replace(summary, findings=findings, together_ns=together_ns, together_own_ns=own_ns)
 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:

@@ -137,6 +137,8 @@ class RankSummary:
         step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: Its findings, in the order of the rules.
         together_ns: What its findings save together, per step; None if none has a saving.
+        together_own_ns: The same without the findings whose saving rests on another rank's coming
+            earlier (`Finding.waits_for`).
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
         metrics: The summary of the sampled metrics; None without any.
@@ -168,6 +170,7 @@ class RankSummary:
     meeting: Meeting
     step_source: str = ""
     cost_of_waits_ns: int | None = None
+    together_own_ns: int | None = None
 
     @property
     def recorded_partition(self) -> Partition | None:

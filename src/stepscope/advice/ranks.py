@@ -147,6 +147,25 @@ class RankComparison:
         last = self.report.sets.select("set", "step", "last_rank")
         return find_turns(self.report.arrivals.join(last, on="set"))
 
+    def waits_in_turns(self, rank: int) -> tuple[int, float]:
+        """What a rank waited in all steps, and what ranks other than a step's late one waited."""
+        others = sum(self._waited.values()) - self._waited_least_ns
+        return self._waited.get(rank, 0), others / max(1, len(self._waited) - 1)
+
+    @cached_property
+    def _waited(self) -> dict[int, int]:
+        """Of each rank, what it waited in all steps."""
+        waits = self.report.arrivals.group_by("rank").agg(pl.col("wait_ns").sum())
+        return dict(waits.iter_rows())
+
+    @cached_property
+    def _waited_least_ns(self) -> int:
+        """What the rank that waits least in a step waits in it, over all steps."""
+        steps = self.report.sets.select("set", "step")
+        waits = self.report.arrivals.join(steps, on="set").group_by("step", "rank")
+        of_step = waits.agg(pl.col("wait_ns").sum()).group_by("step")
+        return int(of_step.agg(pl.col("wait_ns").min())["wait_ns"].sum())
+
     @property
     def wait_ns(self) -> int:
         """What waiting costs a rank per step, on average over all."""
@@ -154,8 +173,11 @@ class RankComparison:
 
     @property
     def others_wait_ns(self) -> int:
-        """What waiting costs a rank other than the straggler per step, on average."""
-        others = self.table.filter(pl.col("rank") != self.straggler)["wait_ns"]
+        """What waiting costs a rank other than the straggler per step, on average.
+
+        Where nobody waits, there is no straggler, and these are all ranks.
+        """
+        others = self.table.filter(pl.col("rank").ne_missing(self.straggler))["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
 
 

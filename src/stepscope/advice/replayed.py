@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
-from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
@@ -18,13 +18,6 @@ _SLOW_WHATEVER_RUNS = ("busy-cpus", "garbage-collector", "throttled-gpu")
 """Findings whose cause has no moments of its own: it is felt in those of all others."""
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
-
-
-def severity_of(share: float, limits: Thresholds) -> Severity:
-    """Severity by the share of the step that is at stake."""
-    if share >= limits.saving_high:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
 
 
 def replayed_finding(
@@ -41,6 +34,7 @@ def replayed_finding(
     least: float | None = None,
     before: Changes | None = None,
     about_collectives: bool = False,
+    waits_for: int | None = None,
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
@@ -63,6 +57,7 @@ def replayed_finding(
             save beyond that.
         about_collectives: Whether the changes are to collectives. In other replays collectives keep
             their length, including waits for other ranks, and the assumption says so.
+        waits_for: The rank whose coming earlier the saving rests on; None otherwise.
     """
     again = replay(changes)
     limits = subject.thresholds
@@ -113,6 +108,7 @@ def replayed_finding(
             steps=steps,
             advice=advice,
             changes=changes,
+            waits_for=waits_for,
         )
     ]
 

@@ -1,7 +1,9 @@
-"""What makes launches late comes above the finding that they are late.
+"""What makes the GPU wait comes above the findings that it waits.
 
 `launch-bound` promises what a step without any dispatch takes, so it nearly always saves more than
 a finding about some of the launches. Where one of these is most of it, it is what to change first.
+A host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
+promise as much as `input-bound`. Where both save nearly the same, that is the wait for input.
 """
 
 from __future__ import annotations
@@ -11,27 +13,30 @@ from collections.abc import Sequence
 from stepscope.advice.finding import Finding
 
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
-_LATE_LAUNCHES = "launch-bound"
-_OF_SOME_LAUNCHES = frozenset({"many-small-collectives", "unfused-optimizer"})
-_MOSTLY = 0.5
+_SYMPTOMS = {
+    "launch-bound": (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
+    "synchronisation": (frozenset({"input-bound"}), 0.9),
+}
+"""Findings, those that may be what they come from, and how much of the saving these must have."""
 
 
 def specific_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings, with `launch-bound` of a rank behind those that save most of it.
+    """The findings, with those of a rank that others explain behind these.
 
     Args:
         findings: The findings of all ranks, the largest saving first.
     """
     ordered = list(findings)
     for one in findings:
-        if one.id != _LATE_LAUNCHES or one.saving_ns is None:
+        if one.id not in _SYMPTOMS or one.saving_ns is None:
             continue
+        specific, share = _SYMPTOMS[one.id]
         causes = [
             place
             for place, other in enumerate(ordered)
-            if other.id in _OF_SOME_LAUNCHES
+            if other.id in specific
             and other.rank == one.rank
-            and (other.saving_ns or 0) >= _MOSTLY * one.saving_ns
+            and (other.saving_ns or 0) >= share * one.saving_ns
         ]
         here = ordered.index(one)
         if causes and max(causes) > here:

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
+TITLE = "it waits for others in its collectives, each step for another rank"
+ADVICE = (
+    "No one rank is slow, so see what a rank does in a step in which it is late that it does not "
+    "do in others (`stepscope show idle --steps N` on its trace): batches of uneven size (group "
+    "samples by length), slow reads, the garbage collector, logging, saving, other programs on the "
+    "machine."
+)
+
 _FEWEST_STEPS = 3
 _MOST_FOR_ONE = 0.5
 _OF_A_STEP = 0.75

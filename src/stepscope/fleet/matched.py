@@ -46,7 +46,11 @@ before this one of the same rank, in order of start, outside any collective, by 
 leave of the time since its previous collective is `other`. `beside_ns` says for how long the rank
 got work done beside this collective; without it, it got none done. `own_host_ns` says how far the
 rank's host was on a clock that stands still while it waits for the GPU, when it launched the
-collective, and `queued_ns` how long before its start that was; null where it is not known."""
+collective, and `queued_ns` how long before its start that was; null where it is not known.
+`own_device_ns` says how far the rank's device was with the work launched before the collective, on
+a clock that stands still while it waits for collectives, `device_work_ns` how much of that it
+worked, and `ready_ns` how long before the start it was done; where they are known, `beside_ns` does
+not count."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -62,6 +66,7 @@ SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 LOCAL = "local_"
 BESIDE = "beside_ns"
 OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
+OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
 OTHER = "other"
 OF_THE_GPU = ("compute", "copies")
 """Causes in which the rank's GPU works, and its host may be doing anything."""
@@ -69,6 +74,7 @@ OF_THE_GPU = ("compute", "copies")
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
 REPEATED = "collectives that a rank has twice under one number"
 ALONE = "collectives that only one recorded rank takes part in"
+UNKNOWN = -(2**62)
 CIRCULAR = "collectives whose order differs between ranks"
 
 
@@ -96,6 +102,13 @@ class Matched:
         own_host_ns: Of each row, what the rank's host did by itself since it launched that one; 0
             where there is none.
         queued_ns: Of each row, how long before its start it was launched; -1 where unknown.
+        worked_before: Of each row, the rank's last row before it of which is known how far its
+            device was; -1: none.
+        own_device_ns: Of each row, what the rank's device did by itself since that one; 0 where
+            there is none.
+        device_work_ns: Of each row, for how long of that the device worked; 0 likewise.
+        ready_ns: Of each row, how long before its start the device had done what was launched
+            before it, negative where it does not need that; `UNKNOWN` where that is not known.
         group: Of each collective, its row in `groups`.
         number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
@@ -121,6 +134,10 @@ class Matched:
     launched_before: Numbers
     own_host_ns: Numbers
     queued_ns: Numbers
+    worked_before: Numbers
+    own_device_ns: Numbers
+    device_work_ns: Numbers
+    ready_ns: Numbers
     group: Numbers
     number: Numbers
     kind: Numbers
@@ -200,6 +217,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         local,
         _beside(rows, durations),
         *_launches(rows, rank),
+        *_devices(rows, rank),
         _put(by_name["group"], order),
         _put(by_name["number"], order),
         _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
@@ -261,17 +279,44 @@ def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
 
 def _launches(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Of each row the one launched before it, the host's own time since then, and its queueing."""
-    before = np.full(len(rows), -1, np.int64)
     if OWN_HOST not in rows.columns or not len(rows):
+        before = np.full(len(rows), -1, np.int64)
         return before, np.zeros_like(before), before.copy()
     known = rows[OWN_HOST].is_not_null().to_numpy()
-    latest = np.maximum.accumulate(np.where(known, np.arange(len(rows)), -1))
-    before[1:] = latest[:-1]
-    before[(before >= 0) & (rank[before] != rank)] = -1
+    before = _last_known(known, rank)
     host = rows[OWN_HOST].fill_null(0).to_numpy().astype(np.int64)
     own = np.where(known & (before >= 0), np.maximum(host - host[before], 0), 0)
     queued = rows[QUEUED].fill_null(-1).to_numpy().astype(np.int64)
     return before, own, np.where(known, np.maximum(queued, 0), -1)
+
+
+def _devices(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Of each row the one before it, the device's own time and work since then, and `READY`."""
+    nothing = np.zeros(len(rows), np.int64)
+    if OWN_DEVICE not in rows.columns or not len(rows):
+        return nothing - 1, nothing, nothing, nothing + UNKNOWN
+    known = rows[OWN_DEVICE].is_not_null().to_numpy()
+    before = _last_known(known, rank)
+
+    def since(column: str) -> Numbers:
+        clock = rows[column].fill_null(0).to_numpy().astype(np.int64)
+        return np.where(known & (before >= 0), clock - clock[before], 0).astype(np.int64)
+
+    return (
+        before,
+        since(OWN_DEVICE),
+        since(DEVICE_WORK),
+        rows[READY].fill_null(UNKNOWN).to_numpy().astype(np.int64),
+    )
+
+
+def _last_known(known: npt.NDArray[np.bool_], rank: Numbers) -> Numbers:
+    """Of each row the last one of its rank before it of which something is known; -1: none."""
+    before = np.full(len(known), -1, np.int64)
+    latest = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
+    before[1:] = latest[:-1]
+    before[(before >= 0) & (rank[before] != rank)] = -1
+    return before
 
 
 def _put(values: pl.Series, order: Numbers) -> Numbers:

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Severity
+from stepscope.run.figures import duration
 from stepscope.run.reader import open_run
 
 TRANSFER_NS = ms(1)
@@ -78,6 +81,62 @@ def test_the_next_latest_rank_limits_the_saving(tmp_path):
     gain_ns = _gain_ns(slow, _job([*bucket_ns[:3], bucket_ns[2]]))
     diagnosis = diagnose(open_run(write_ranks(slow, tmp_path / "job")))
     assert _late(diagnosis) == {3: pytest.approx(gain_ns, rel=0.05)}
+
+
+@pytest.mark.parametrize(
+    ("bucket_ns", "is_notable"), [([4, 4.5, 5, 5.5], True), ([4, 5.2, 5.3, 5.4], False)]
+)
+def test_who_waits_longest_is_promised_no_more_than_mending_the_late_rank_brings(
+    tmp_path, bucket_ns, is_notable
+):
+    """Rank 0 waits for rank 3, but without rank 3 it would wait for rank 2."""
+    lengths = [ms(length) for length in bucket_ns]
+    slow = _job(lengths)
+    gain_ns = _gain_ns(slow, _job([*lengths[:3], lengths[2]]))
+    diagnosis = diagnose(open_run(write_ranks(slow, tmp_path / "job")))
+    check_diagnosis(diagnosis)
+    waiting = {one.rank: one for one in diagnosis.findings if one.id == "rank-waiting"}
+    assert 0 in waiting
+    for one in waiting.values():
+        assert one.saving_ns == pytest.approx(gain_ns, rel=0.1)
+    # What it would be worth if the others came with it stays in sight.
+    assert diagnosis.between is not None
+    cost_ns = diagnosis.between.table.filter(rank=0)["wait_ns"].item()
+    assert cost_ns > 1.9 * gain_ns
+    said = "rank 3 comes no later than the next, rank 2, which then sets the pace"
+    assert waiting[0].assumption.startswith(f"{said}; {duration(cost_ns)} only if ")
+    assert waiting[0].advice.startswith("Mending rank 3 alone") != is_notable
+    assert waiting[0].severity is Severity.LOW
+    (rank,) = (one for one in diagnosis.ranks if one.rank == 0)
+    assert rank.together_ns is not None
+    assert rank.together_own_ns is not None
+    assert rank.together_ns <= rank.together_own_ns + gain_ns * 1.1
+
+
+def test_an_outlier_is_worth_no_more_than_the_next_rank_allows(tmp_path):
+    """In two steps rank 2 takes 40 ms more, and rank 1 takes 36 ms more."""
+
+    def job(late_ms: tuple[int, int, int]) -> list[GpuTrace]:
+        def build(rank: int, lengths: Lengths) -> GpuTrace:
+            t = GpuTrace(rank=rank, world_size=3, device=rank)
+            for step in range(12):
+                with t.step():
+                    t.op("aten::mm", **MM).launch(GEMM, ms(30))
+                    t.python(ms(late_ms[rank] if step in (4, 8) else 0))
+                    t.wait_collective(t.collective("all_reduce", 96 << 20, lengths()))
+                    t.item()
+            return t
+
+        return meet(build, 3, TRANSFER_NS)
+
+    slow, mended = job((0, 66, 70)), job((0, 66, 66))
+    gain_ns = max(steady_step_ns(t, 0, 11) for t in slow)
+    gain_ns -= max(steady_step_ns(t, 0, 11) for t in mended)
+    diagnosis = diagnose(open_run(write_ranks(slow, tmp_path / "job")))
+    odd = {one.rank: one for one in diagnosis.findings if one.id == "abnormal-collective"}
+    assert odd[0].saving_ns is not None
+    assert odd[0].saving_ns <= 1.1 * gain_ns
+    assert "rank 1, which then sets the pace" in odd[0].assumption
 
 
 def test_two_ranks_that_are_late_in_turn_are_late_together(tmp_path):

@@ -74,6 +74,45 @@ def test_communication_that_nobody_is_late_for_stays_the_verdict(tmp_path):
     assert "late-rank" not in {one.id for one in diagnosis.findings}
 
 
+def _two_pairs(folder: Path, slow_ms: int) -> Diagnosis:
+    """Ranks reduce in pairs, then all together; the link of one pair may be slow."""
+    folder.mkdir()
+    for rank in range(4):
+        t = GpuTrace(world_size=4, rank=rank, device=rank)
+        own = [rank - rank % 2, rank - rank % 2 + 1]
+        pair = ms(slow_ms if rank > 1 else 1)
+        for _ in range(6):
+            with t.step():
+                for _ in range(4):
+                    products(t, 4)
+                    reduced = t.collective(
+                        "all_reduce", 64 << 20, pair, group_name=str(own[0]), group_ranks=own
+                    )
+                    t.wait_collective(reduced)
+                waiting = 4 * (ms(slow_ms) - pair)
+                t.wait_collective(t.collective("all_reduce", 1 << 20, ms(1) + waiting))
+                t.sync()
+        (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(t))
+    return _judge(folder)
+
+
+def test_a_slow_link_is_the_cause_of_the_ranks_it_makes_late(tmp_path):
+    diagnosis = _two_pairs(tmp_path / "slow", 6)
+    assert diagnosis.verdict.startswith("exposed-communication")
+    assert "Ranks 2, 3 come late" in diagnosis.verdict
+    assert diagnosis.verdict.endswith("for them: their communication takes longer")
+    first = diagnosis.findings[0]
+    assert (first.id, first.rank) == ("exposed-communication", 2)
+    assert first.advice.startswith("Look at the links of ranks 2, 3 first")
+    (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
+    fast_ns = _two_pairs(tmp_path / "fast", 1).shown.step_ns
+    assert late_rank.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
+    others = [
+        one for one in diagnosis.findings if one.id == "exposed-communication" and one.rank < 2
+    ]
+    assert not [one for one in others if "Look at the links" in one.advice]
+
+
 def test_step_records_alone_name_the_late_ranks_input(tmp_path):
     """Rank 1 waits 35 of 42 ms for its batch; rank 0 spends the same time in its backward."""
     late = step_records([42.0] * 30, waits_ms=35.0, phases_ms={"forward": 2.0, "backward": 4.0})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
@@ -55,12 +58,28 @@ def test_a_report_says_that_each_step_waits_for_another_rank(tmp_path):
     assert len(waiting) == RANKS
     assert all("each step for another rank" in one.title for one in waiting)
     assert "late-rank" not in {one.id for one in diagnosis.findings}
-    # What a rank is promised is no more than the job would gain, most of which is its waiting.
+    # What a rank is promised is what the job would gain, also in the steps in which it is late.
     fast = _job([None] * STEPS)
     true_ns = steady_step_ns(slow[0], 0, STEPS - 1) - steady_step_ns(fast[0], 0, STEPS - 1)
     for one in waiting:
         assert one.saving_ns is not None
-        assert 0.6 * true_ns <= one.saving_ns <= true_ns
+        assert one.saving_ns == pytest.approx(true_ns, rel=0.05)
+    check_diagnosis(diagnosis)
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (0, 3)])
+def test_two_ranks_in_turn_are_promised_what_all_are(tmp_path, pair):
+    """Either waits only for the other, but neither is late alone."""
+    steps = STEPS - STEPS % 2
+    diagnosis, slow = _judge(tmp_path, [pair[step % 2] for step in range(steps)])
+    fast = _job([None] * steps)
+    true_ns = steady_step_ns(slow[0], 0, steps - 1) - steady_step_ns(fast[0], 0, steps - 1)
+    waiting = {one.rank: one for one in diagnosis.findings if one.id == "rank-waiting"}
+    assert set(waiting) == set(range(RANKS))
+    for one in waiting.values():
+        assert "each step for another rank" in one.title
+        assert one.saving_ns == pytest.approx(true_ns, rel=0.05)
+    check_diagnosis(diagnosis)
 
 
 @pytest.mark.parametrize("late", [[2] * STEPS, [2, 2, 2, 1, 2, 2, 2, 0, 2]])
@@ -69,6 +88,17 @@ def test_one_that_is_nearly_always_late_is_named(tmp_path, late):
     assert between_ranks(diagnosis).startswith("rank 2 arrives last")
     titles = {one.title for one in diagnosis.findings if one.id == "rank-waiting" and one.rank != 2}
     assert titles == {"it waits for others in its collectives, most for rank 2"}
+
+
+def test_where_nobody_waits_nobody_is_late_and_waiting_costs_nothing(tmp_path):
+    diagnosis, _ = _judge(tmp_path, [None] * STEPS)
+    between = diagnosis.between
+    assert between is not None
+    assert between.straggler is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert between.others_wait_ns == between.wait_ns == 0
+    assert between_ranks(diagnosis) == ""
 
 
 def _waits(*rows: tuple[int, int, int]) -> pl.DataFrame:

@@ -65,6 +65,108 @@ def test_the_right_rank_and_the_right_cause_come_first(late_rank, cause):
     assert report.ranks["caused_wait_ns"].sum() <= report.waits_ns
 
 
+BUCKETS = 5
+
+
+def overlapped_job(bucket_ms=lambda rank, bucket: 3, *, transfer_ms=1, input_ms=(0, 0, 0, 0)):
+    """Data-parallel ranks whose all-reduces run beside the rest of the backward pass."""
+
+    def build(rank, lengths):
+        t = GpuTrace(rank=rank, world_size=4, device=rank)
+        for _ in range(OVERLAPPED_STEPS):
+            with t.step():
+                t.data_wait(ms(input_ms[rank]))
+                t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(8))
+                for bucket in range(BUCKETS):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(bucket_ms(rank, bucket)))
+                    reduced = t.collective("all_reduce", 50 << 20, lengths())
+                t.wait_collective(reduced)
+                t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", ms(1))
+                t.item()
+        return t
+
+    return meet(build, 4, ms(transfer_ms))
+
+
+OVERLAPPED_STEPS = 8
+SLOW_BUCKETS = {
+    "all": lambda rank, bucket: 4 if rank == 2 else 3,
+    "first": lambda rank, bucket: 8 if (rank, bucket) == (2, 0) else 3,
+    "last": lambda rank, bucket: 8 if (rank, bucket) == (2, BUCKETS - 1) else 3,
+    "uneven": lambda rank, bucket: 3 + (7 * rank + 3 * bucket) % 4 / 10 + (rank == 2),
+}
+
+
+def gain_of(slow, mended):
+    steps = [max(steady_step_ns(t, 1, OVERLAPPED_STEPS - 1) for t in job) for job in (slow, mended)]
+    return steps[0] - steps[1]
+
+
+@pytest.mark.parametrize("transfer_ms", [0.5, 2.5, 4])
+@pytest.mark.parametrize("which", SLOW_BUCKETS)
+def test_the_gain_with_overlapped_buckets_is_what_the_job_gains(which, transfer_ms):
+    """The other ranks do several buckets beside one wait, and the network may be what takes most.
+
+    Where transfers take longer than computing, the late rank hides most of its delay behind them.
+    """
+    bucket_ms = SLOW_BUCKETS[which]
+    usual_ms = {"uneven": lambda rank, bucket: bucket_ms(rank, bucket) - (rank == 2)}
+    slow = overlapped_job(bucket_ms, transfer_ms=transfer_ms)
+    mended = overlapped_job(usual_ms.get(which, lambda *_: 3), transfer_ms=transfer_ms)
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
+    first = report.causes.row(0, named=True)
+    assert (first["rank"], first["cause"]) == (2, "compute")
+    assert first["gain_ns"] == pytest.approx(gain_of(slow, mended), rel=0.1, abs=us(20))
+
+
+def test_what_others_compute_beside_their_waits_is_no_cause():
+    """Rank 2 waits for its input, and has buckets left to do that others do while they wait."""
+    slow, mended = overlapped_job(input_ms=(0, 0, 8, 0)), overlapped_job()
+    report = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow)])
+    accused = report.causes.filter("is_notable")
+    assert accused.select("rank", "cause").rows() == [(2, "input")]
+    assert accused["gain_ns"][0] == pytest.approx(gain_of(slow, mended), rel=0.05)
+    of_compute = report.causes.filter(pl.col("cause") == "compute")["caused_wait_ns"].sum()
+    assert of_compute < 0.02 * accused["caused_wait_ns"][0]
+
+
+def grouped_job(pairs, slow_ms):
+    """Ranks that reduce in pairs, and all together at the end; the last pair's link may be slow."""
+    steps, layers = 6, 4
+    made = []
+    for rank in range(2 * pairs):
+        t = GpuTrace(rank=rank, world_size=2 * pairs, device=rank)
+        own = [rank - rank % 2, rank - rank % 2 + 1]
+        is_slow = own[0] == 2 * pairs - 2
+        for step in range(steps):
+            with t.step():
+                for layer in range(layers):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(4))
+                    length = ms(slow_ms if is_slow else 1) + us((step + layer) % 3)
+                    reduced = t.collective(
+                        "all_reduce", 50 << 20, length, group_name=str(own[0]), group_ranks=own
+                    )
+                    t.wait_collective(reduced)
+                waiting = 0 if is_slow else layers * ms(slow_ms - 1)
+                reduced = t.collective("all_reduce", 1 << 20, ms(1) + waiting, group_name="all")
+                t.wait_collective(reduced).sync()
+        made.append((rank, t.load()))
+    return made, layers
+
+
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_a_slow_link_is_named_even_where_half_of_the_groups_have_one(pairs):
+    made, layers = grouped_job(pairs, 6)
+    report = find_stragglers(made)
+    (slow,) = report.causes.filter("is_notable").to_dicts()
+    assert (slow["rank"], slow["cause"]) == (2 * pairs - 2, "slow link")
+    assert slow["indistinguishable_from"] == [2 * pairs - 1]
+    assert slow["gain_ns"] == pytest.approx(layers * ms(5), rel=0.02)
+    assert "its transfers are slow" in report.verdict
+    healthy, _ = grouped_job(pairs, 1)
+    assert not find_stragglers(healthy).causes["is_notable"].any()
+
+
 def test_a_healthy_job_accuses_nobody():
     report = find_stragglers(job())
     assert not report.causes["is_notable"].any()

@@ -94,13 +94,27 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         evidence=tuple(evidence),
         steps=steps,
         advice=_advice(worst["cause"]),
+        waits_for=_waits_for(odd["cause"]),
     )
+
+
+def _waits_for(causes: pl.Series) -> int | None:
+    """The rank that joined all outliers late; None where they have other causes, or several."""
+    late = {_joined_by(cause) for cause in causes}
+    return late.pop() if len(late) == 1 else None
+
+
+def _joined_by(cause: str | None) -> int | None:
+    """The rank in a cause that `_with_waits` wrote; None in any other cause."""
+    if cause is None or not cause.startswith(_JOINED_BY):
+        return None
+    return int(cause.removeprefix(_JOINED_BY).partition(" ")[0])
 
 
 def _advice(cause: str | None) -> str:
     """What to do about a cause."""
-    if cause is not None and cause.startswith(_JOINED_BY):
-        late = cause.removeprefix(_JOINED_BY).partition(" ")[0]
+    late = _joined_by(cause)
+    if late is not None:
         return (
             f"See what rank {late} did in that step before it joined (`stepscope show idle` on "
             "its trace): a slow batch, a checkpoint, Python, allocation."

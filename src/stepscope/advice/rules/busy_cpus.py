@@ -10,7 +10,7 @@ operators wait in queues of their own, which the record does not show: the real 
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.replayed import severity_of
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.run.figures import percent
 

@@ -8,7 +8,8 @@ not run within steps. The record does not show which pauses a GPU waited for: th
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.replayed import replayed_finding, severity_of
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause

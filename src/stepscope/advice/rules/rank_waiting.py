@@ -15,7 +15,7 @@ from stepscope.advice.collectives import collectives, shortened, waited_in, with
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.advice.turns import find_turns
+from stepscope.advice.turns import ADVICE, TITLE, find_turns
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.collectives import LEAST_PEERS
 from stepscope.analysis.graph.replay import unchanged
@@ -50,7 +50,8 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         about_collectives=True,
         title="collectives take far longer than the quickest of their kind and size",
-        assumption="all ranks arrive together: each collective takes what its quickest peer takes",
+        assumption="all ranks arrive together: each collective takes what its quickest peer takes; "
+        "at most this, because one rank's trace does not tell what would hold the others up then",
         evidence=(
             Evidence("beyond the quickest, per step", window.per_step(waited_ns), "ns"),
             Evidence("share of the time in them", waited_ns / max(1, total_ns), "share"),
@@ -78,19 +79,14 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     )
     straggler = late["last_rank"]
     turns = find_turns(rows)
-    whom = f"most for rank {straggler}" if turns is None else "each step for another rank"
+    title = f"it waits for others in its collectives, most for rank {straggler}"
     advice = (
         f"See what rank {straggler} does before these collectives that others do not (its own "
         "findings, `stepscope show idle` on its trace): input, uneven batches, Python, a slower "
         "machine."
     )
     if turns is not None:
-        advice = (
-            "No one rank is slow, so see what a rank does in a step in which it is late that it "
-            "does not do in others (`stepscope show idle --steps N` on its trace): batches of "
-            "uneven size (group samples by length), slow reads, the garbage collector, logging, "
-            "saving, other programs on the machine."
-        )
+        title, advice = TITLE, ADVICE
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
@@ -98,7 +94,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
         without_waits(window, rows),
         rule=ID,
         about_collectives=True,
-        title=f"it waits for others in its collectives, {whom}",
+        title=title,
         assumption="all ranks arrive together, when this one does",
         evidence=(
             Evidence("waiting per step", window.per_step(waited_ns), "ns"),
@@ -108,4 +104,5 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
             Evidence(f"rank {straggler} came last", f"in {late['times']} of {len(rows)}", "text"),
         ),
         advice=advice,
+        waits_for=straggler if turns is None else None,
     )

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.replayed import severity_of
 from stepscope.advice.rules import slow_phase
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import significant

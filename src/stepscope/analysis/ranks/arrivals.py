@@ -16,7 +16,7 @@ from stepscope.analysis.calls.collectives import (
     world_size,
 )
 from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
-from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, OWN_HOST, QUEUED, local_time
+from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, OF_LAUNCHES, local_time
 from stepscope.analysis.ranks.rank_arrivals import TEXTS, RankArrivals, packed
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import OTHER_STEPS, Scope
@@ -59,7 +59,7 @@ def read_arrivals(
     if with_causes:
         found = found.join(_local(trace, scope), on="event", how="left", maintain_order="left")
     of_causes = (f"local_{cause}_ns" for cause in LOCAL_CAUSES)
-    local = tuple(name for name in (*of_causes, BESIDE, OWN_HOST, QUEUED) if name in found.columns)
+    local = tuple(name for name in (*of_causes, BESIDE, *OF_LAUNCHES) if name in found.columns)
     of_host = _is_of_host(collectives)
     has_groups = of_host and lists_groups(trace)
     is_known = pl.col("group") != "" if has_groups else pl.lit(value=True)

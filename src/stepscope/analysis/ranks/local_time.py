@@ -12,6 +12,10 @@ Definitions
     What a rank gets done beside a collective: the GPU's computing and copying while the collective
     runs. It would still have to be done if the collective took less time. On a CPU a main thread
     that waits cannot always be told from one that works, so nothing counts there.
+    The device's own time up to a collective: when its compute stream had done what was launched
+    before the collective, on a clock that stands still while the stream waits for collectives: in
+    gaps that a collective ends, and while the host waits for one. A collective needs that work
+    unless it starts before the work is done. Nothing is known where several streams compute.
     The host's own time up to a collective: from the first launch of one to the launch of this one,
     less what a launching thread spent in calls that wait for the GPU, or that a full queue
     kept. A host that runs ahead of its GPU gets so far however long collectives take.
@@ -30,7 +34,7 @@ from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.model import Trace
 
@@ -55,6 +59,16 @@ BESIDE = "beside_ns"
 OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
 """The columns with the host's own time up to a collective, and from its launch to its start."""
 
+OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
+"""The columns with the device's own time up to a collective, what of it is work, and how long
+before the collective's start that work was done; negative where that was later."""
+
+OF_LAUNCHES = (OWN_HOST, QUEUED, OWN_DEVICE, DEVICE_WORK, READY)
+
+_OF_ONE_STREAM = 0.95
+"""The least share of a device's computing that its compute stream has."""
+_RESUMED_NS = 100_000
+"""How long after a collective the work that waited for it begins at the latest."""
 _KEPT_BY_QUEUE_NS = 200_000
 """A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
@@ -77,7 +91,7 @@ def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) ->
 
     Returns:
         One row per collective, with a column `local_<cause>_ns` for each cause that occurs, and
-        on a GPU `BESIDE`, `OWN_HOST` and `QUEUED`, the last two null where no launch is known.
+        on a GPU `BESIDE` and those of `OF_LAUNCHES`, these null where no launch is known.
     """
     if collectives.is_empty():
         return pl.DataFrame()
@@ -122,10 +136,66 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     )
     own = called - intervals.covered_before(blocked, called)
     first = int(own[is_known.to_numpy()].min()) if is_known.any() else 0
+    found = {OWN_HOST: own - first, QUEUED: start - called}
+    done = _of_stream(trace, work, collectives, called, blocked)
+    if done is not None:
+        found |= {OWN_DEVICE: done[0], DEVICE_WORK: done[1], READY: start - done[2]}
     return [
         pl.select(pl.when(is_known).then(pl.Series(values))).to_series().alias(name)
-        for name, values in ((OWN_HOST, own - first), (QUEUED, start - called))
+        for name, values in found.items()
     ]
+
+
+def _of_stream(
+    trace: Trace,
+    work: GpuWork,
+    collectives: pl.DataFrame,
+    called: Int64Array,
+    blocked: Intervals,
+) -> tuple[Int64Array, Int64Array, Int64Array] | None:
+    """When the compute stream had done what was launched before each collective.
+
+    Returns:
+        The moments on its own clock, its work up to them, and the moments on the trace's clock;
+        None where several streams compute, or the stream has done nothing before a collective.
+    """
+    device = collectives["device"].mode().min()
+    own = work.table.filter(pl.col("device") == device, pl.col("kind") != "communication")
+    computes = own.filter(pl.col("kind") == "compute")
+    by_stream = computes.group_by("stream").agg(pl.col("dur_ns").sum()).sort("dur_ns", "stream")
+    if by_stream.is_empty():
+        return None
+    stream, most_ns = by_stream.row(-1)
+    if most_ns < _OF_ONE_STREAM * int(by_stream["dur_ns"].sum()):
+        return None
+    # A stream runs its work in the order of the launches.
+    rows = own.filter(pl.col("stream") == stream).sort("start_ns", "end_ns")
+    launch = rows["launch"]
+    start, end = (rows[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
+    launched = pl.select(
+        pl.when(launch.is_not_null())
+        .then(trace.columns("start_ns")["start_ns"].gather(launch.fill_null(0)))
+        .fill_null(strategy="forward")
+        .fill_null(pl.lit(int(called.min()) - 1))
+        .cum_max()
+    ).to_series()
+    end = np.maximum.accumulate(end)
+    before = np.concatenate((start[:1], end[:-1]))
+    begun = collectives["start_ns"].to_numpy().astype(np.int64)
+    over = begun + collectives["dur_ns"].to_numpy().astype(np.int64)
+    ends = np.sort(over)
+    # The last collective to end before each piece of work begins.
+    last = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)]
+    waits = (last > before) & (last <= start) & (start - last <= _RESUMED_NS)
+    begin = np.minimum(before, start)
+    of_host = intervals.intersection(blocked, intervals.merge(begun, over))
+    kept = np.where(waits, start - begin, intervals.covered(of_host, begin, start))
+    clock = end - np.cumsum(kept)
+    worked = np.cumsum(end - np.maximum(start, before))
+    place = np.searchsorted(launched.to_numpy(), called, side="left") - 1
+    if (place < 0).any():
+        return None
+    return clock[place] - clock[0], worked[place], end[place]
 
 
 def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:

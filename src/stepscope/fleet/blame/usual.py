@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.fleet.matched import Matched, Numbers
+from stepscope.fleet.matched import OF_THE_GPU, UNKNOWN, Matched, Numbers
 
 _LEAST_PEERS = 3
 
@@ -19,13 +19,17 @@ class Usual:
     The same piece of work is the n-th in the step of ranks that meet in the same kinds of
     collectives, in the same dimensions, in the same order. Usual is the median over these ranks
     and all steps (the lower one of two), cause by cause. Where there are fewer than three, nothing
-    is beyond it. Transfers are alike that have kind, dimension, group size and message size (within
+    is beyond it. While a rank waits in a collective, its device does what that of the rank that is
+    waited for has left to do after it. So where it is known how long each device worked for a
+    collective, a rank computes and copies no more beyond the usual than its device worked.
+    Transfers are alike that have kind, dimension, group size and message size (within
     a factor of two) in common.
 
     Attributes:
         excess_ns: Of each row and cause, the time beyond the usual; at least 0.
         transfer_excess_ns: Of each collective, likewise.
-        transfer_spread_ns: Of each collective, the median distance of its like from their median.
+        transfer_spread_ns: Of each collective, the median distance of its like from their median,
+            over those that take no longer: the longer ones may be what is wrong, up to half of all.
     """
 
     excess_ns: Numbers
@@ -50,9 +54,14 @@ def _excess(matched: Matched) -> Numbers:
             "step": matched.step,
             "alike": alike[matched.collective],
             "has_previous": matched.previous >= 0,
+            "device": matched.device_work_ns,
+            "is_known": matched.ready_ns > UNKNOWN,
             **{name: matched.local_ns[:, place] for place, name in enumerate(names)},
         }
-    ).with_columns(place=pl.int_range(pl.len()).over("rank", "step"))
+    ).with_columns(
+        pl.when("is_known").then("device").alias("device"),
+        place=pl.int_range(pl.len()).over("rank", "step"),
+    )
     # Equal sequences of meetings have equal texts.
     sequences = (
         rows.group_by("rank", "step")
@@ -66,16 +75,24 @@ def _excess(matched: Matched) -> Numbers:
         maintain_order="left",
     )
     same = ["sequence", "place", "has_previous"]
-    excess = rows.select(
+    beyond = rows.select(
         pl.when(pl.len().over(same) >= _LEAST_PEERS)
         .then(pl.col(name) - pl.col(name).quantile(0.5, "lower").over(same))
         .otherwise(0)
         .clip(lower_bound=0)
         .cast(pl.Int64)
         .alias(name)
-        for name in names
+        for name in (*names, "device")
     )
-    return np.ascontiguousarray(excess.to_numpy())
+    excess = np.array(beyond.select(names).to_numpy(), order="C")
+    of_gpu = [place for place, cause in enumerate(matched.causes) if cause in OF_THE_GPU]
+    # Unknown of the first row of a rank, before which its device did nothing that is known.
+    is_known = (matched.ready_ns > UNKNOWN) & (matched.worked_before >= 0)
+    found = excess[:, of_gpu].sum(axis=1)
+    most = np.where(is_known, beyond["device"].fill_null(0).to_numpy(), found)
+    share = np.minimum(most / np.maximum(found, 1), 1.0)
+    excess[:, of_gpu] = np.rint(excess[:, of_gpu] * share[:, None]).astype(np.int64)
+    return excess
 
 
 def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
@@ -95,6 +112,12 @@ def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
     ).with_columns(away=pl.when(known).then(away).otherwise(0).cast(pl.Int64))
     found = table.select(
         pl.col("away").clip(lower_bound=0).alias("excess"),
-        pl.col("away").abs().median().over(same).round().cast(pl.Int64).alias("spread"),
+        pl.when(pl.col("away") <= 0)
+        .then(pl.col("away").abs())
+        .median()
+        .over(same)
+        .round()
+        .cast(pl.Int64)
+        .alias("spread"),
     )
     return found["excess"].to_numpy(), found["spread"].to_numpy()

@@ -225,12 +225,17 @@ def _least_squares(rows: _Rows, weight: Reals, prior: float) -> tuple[Reals, Rea
     left = wanted.copy()
     direction = step = scale * left
     size = float(left @ step)
-    target = _SOLVED**2 * max(size, 1e-300)
+    # Where clocks agree to the last digit, all that is left is the rounding of the ends.
+    rounding_ns = np.finfo(np.float64).eps * float(np.abs(rows.end).max(initial=1.0))
+    target = max(_SOLVED**2 * size, rounding_ns**2 * float(weight.sum()), 1e-300)
     for _ in range(_MOST_ITERATIONS):
         if size <= target:
             break
         image = gather(direction)
-        factor = size / float(direction @ image)
+        curvature = float(direction @ image)
+        if curvature <= 0:
+            break  # rounding again: along this no rank's clock differs from another's
+        factor = size / curvature
         found = found + factor * direction
         left = left - factor * image
         step = scale * left

@@ -134,7 +134,9 @@ def _partition(partition: Partition) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    values = {key: item for key, item in _plain(finding).items() if key != "changes"}
+    values = {
+        key: item for key, item in _plain(finding).items() if key not in ("changes", "waits_for")
+    }
     return {**values, "page": finding.page}
 
 

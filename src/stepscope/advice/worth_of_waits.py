@@ -1,0 +1,162 @@
+"""What mending the rank that others wait for is worth: no more than the next rank allows.
+
+How long a rank waits for another is known from the arrivals of all, and what its own step would be
+without that from a replay. But ranks meet in every step, so the job's step gets shorter only until
+it is the next rank that sets the pace: by what waiting costs the rank that it costs least.
+
+Where ranks are late in turn, a rank does not wait in the steps in which it is late itself, but the
+job loses as much in these: in each step what the other ranks wait, on average, for the late one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.advice import turns
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_ranks import late_together
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.ranks import RankComparison
+from stepscope.advice.severities import severity_of
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import duration
+
+_RANK_WAITING = "rank-waiting"
+_NOTABLY_LESS = 0.95
+"""Up to which part of a saving a lower limit is worth a word."""
+
+
+@dataclass(frozen=True)
+class _Mended:
+    """What the job gains if some ranks come earlier.
+
+    Attributes:
+        ranks: Those that come earlier.
+        next_rank: The rank that sets the pace then.
+        gain_ns: What a step gets shorter by.
+    """
+
+    ranks: tuple[int, ...]
+    next_rank: int
+    gain_ns: int
+
+    @property
+    def who(self) -> str:
+        """The ranks in words."""
+        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+
+
+def limited_by_the_next(
+    ranks: Sequence[RankSummary], between: RankComparison | None, limits: Thresholds
+) -> tuple[RankSummary, ...]:
+    """The ranks, with no finding about waiting that saves more than mending its cause brings.
+
+    Args:
+        ranks: The ranks.
+        between: Their collectives, matched; None where they are not.
+        limits: Limits for the severity.
+    """
+    if between is None:
+        return tuple(ranks)
+    return tuple(_limited(rank, between, limits) for rank in ranks)
+
+
+def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
+    if between.turns is not None:
+        findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
+    else:
+        findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
+    if findings == rank.findings:
+        return rank
+    together_ns = rank.together_ns
+    if together_ns is not None and between.turns is not None:
+        more_ns = sum(
+            max(0, (new.saving_ns or 0) - (old.saving_ns or 0))
+            for new, old in zip(findings, rank.findings, strict=True)
+        )
+        all_ns = sum(one.saving_ns or 0 for one in findings)
+        together_ns = min(together_ns + more_ns, all_ns, rank.step_ns or all_ns)
+        return replace(rank, findings=findings, together_ns=together_ns)
+    if together_ns is not None:
+        about_others = [one.saving_ns or 0 for one in findings if one.waits_for is not None]
+        own_ns = (rank.together_own_ns or 0) + max(about_others)
+        least_ns = max((one.saving_ns or 0 for one in findings), default=0)
+        together_ns = max(least_ns, min(together_ns, own_ns))
+    return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _of_all_turns(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding that ranks are late in turn, with what the job loses in its rank's turns."""
+    if one.id != _RANK_WAITING:
+        return one
+    if one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    own_ns, others_ns = between.waits_in_turns(rank.rank)
+    if not own_ns:
+        return one
+    step_ns = one.saving_ns + one.predicted_step_ns
+    saving_ns = min(round(one.saving_ns * others_ns / own_ns), step_ns)
+    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    return replace(
+        one,
+        title=turns.TITLE,
+        advice=turns.ADVICE,
+        waits_for=None,
+        saving_ns=saving_ns,
+        predicted_step_ns=step_ns - saving_ns,
+        severity=Severity.LOW if one.severity is Severity.LOW else severity,
+        assumption=f"{one.assumption}, nor does it come later than the others in its own turn",
+    )
+
+
+def _with_limit(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding, with what mending the rank that it names brings, where that is notably less."""
+    if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    mended = _mended(one.waits_for, between)
+    if mended is None:
+        return one
+    # A step of the record may take another time than one of the window, which was replayed.
+    step_ns = one.saving_ns + one.predicted_step_ns
+    gain_ns = round(mended.gain_ns * step_ns / max(1, rank.window_step_ns or step_ns))
+    if gain_ns > _NOTABLY_LESS * one.saving_ns:
+        return one
+    share = gain_ns / max(1, step_ns)
+    advice = one.advice
+    if share < limits.saving_low:
+        advice = (
+            f"Mending {mended.who} alone brings next to nothing, because rank {mended.next_rank} "
+            "takes nearly as long by itself: begin with what slows all ranks (the other "
+            f"findings; `stepscope show stragglers` on all ranks' traces replays what each cause "
+            f"costs). Then: {advice[:1].lower()}{advice[1:]}"
+        )
+    come = "come" if len(mended.ranks) > 1 else "comes"
+    return replace(
+        one,
+        saving_ns=gain_ns,
+        predicted_step_ns=step_ns - gain_ns,
+        severity=Severity.LOW if one.severity is Severity.LOW else severity_of(share, limits),
+        assumption=f"{mended.who} {come} no later than the next, rank {mended.next_rank}, which "
+        f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
+        advice=advice,
+    )
+
+
+def _mended(waits_for: int, between: RankComparison) -> _Mended | None:
+    """The gain if a rank, and those that are late together with it, come earlier."""
+    costs = dict(between.table.select("rank", "wait_ns").iter_rows())
+    ranks: tuple[int, ...] = (waits_for,)
+    if between.straggler is not None:
+        together = late_together(between, between.straggler, costs)
+        ranks = together if waits_for in together else ranks
+    others = {rank: cost for rank, cost in costs.items() if rank not in ranks}
+    if not others:
+        return None
+    next_rank = min(others, key=lambda rank: (others[rank], rank))
+    own_ns = min((costs[rank] for rank in ranks if rank in costs), default=0)
+    return _Mended(ranks, next_rank, max(0, others[next_rank] - own_ns))
