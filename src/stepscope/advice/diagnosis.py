@@ -51,6 +51,7 @@ from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.figures import percent
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
+from stepscope.trace.problems import CUT_OFF
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
@@ -60,6 +61,7 @@ _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
+_UNCERTAIN = "uncertain, since the file is cut off and may lack work of any step"
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -230,6 +232,8 @@ def judge(
     findings = specific_first(_findings(ranks, limits, seen))
     findings = causes_first(findings, late, ranks)
     verdict, shown = _verdict(ranks, findings, limits, late)
+    if any(problem in CUT_OFF for problem, _, _ in shown.problems):
+        verdict = f"{_UNCERTAIN}: {verdict}"
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):

@@ -13,16 +13,12 @@ import polars as pl
 
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
 from stepscope.analysis.idle import IdleCauses, idle_causes
-from stepscope.analysis.selection.partition import IDLE_WORDS, OTHER, Part, Partition
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, OTHER, Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.model import Trace
 
-_BUSY = {
-    "compute": "compute_ns",
-    "exposed communication": "exposed_comm_ns",
-    "exposed copies": "exposed_memcpy_ns",
-}
+_BUSY = dict(zip(BUSY_PARTS, ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns"), strict=True))
 
 
 @dataclass(frozen=True)

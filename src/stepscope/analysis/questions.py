@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +179,16 @@ def _one(
             # What most questions look at is read while the modules of this one are loaded.
             beside.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
             result = question.ask_of_run(trace, described.step_record, scope, baseline)
+        result = _with_losses(result, trace)
         return Answer(described.name, _first_moment(trace), result)
+
+
+def _with_losses(result: Any, trace: Trace) -> Any:
+    """The result, with notes on what the file of its trace lacks."""
+    from stepscope.trace.problems import losses_in_words
+
+    told = losses_in_words(trace.all_problems)
+    return replace(result, notes=(*told, *result.notes)) if told else result
 
 
 def _first_moment(trace: Trace) -> int:

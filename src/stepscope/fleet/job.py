@@ -30,6 +30,7 @@ from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
+from stepscope.trace.problems import losses_in_words
 
 _MOST_NAMED = 8
 _WORTH_PROCESSES = 8
@@ -50,6 +51,7 @@ class RankPart:
         steps: Its steps.
         pipeline: What it did as a stage of a pipeline; None where it is none.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
+        losses: What its file lacks, in words.
     """
 
     name: str
@@ -61,6 +63,7 @@ class RankPart:
     steps: RankSteps
     pipeline: RankPipeline | None = None
     gpu_clock: GpuClock | None = None
+    losses: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -156,6 +159,7 @@ def read_part(
         read_arrivals(number, trace, scope, with_causes=True),
         read_steps(number, trace, scope),
         read_pipeline(trace, scope),
+        losses=losses_in_words(trace.all_problems),
     )
 
 
@@ -211,6 +215,8 @@ def read_job(
         notes.append(f"{len(reasons) - _MOST_NAMED} more traces were left out")
     if outcome.is_cancelled:
         notes.append(f"cancelled: {outcome.done} of {outcome.items} traces were read")
+    lossy = [f"{part.name}: {loss}" for part in outcome.value for loss in part.losses]
+    notes += _shortened(lossy)
     by_name = {request.place: request.rank for request in requests}
     return put_together(outcome.value, by_name, notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection
 
 import polars as pl
@@ -12,6 +13,9 @@ from rich.text import Text
 
 from stepscope.report.plain import json_cell
 from stepscope.run.plain_text import printable
+
+_GAP = 3
+_SHORTEST_HEADING = 6
 
 
 def print_frame(
@@ -25,13 +29,30 @@ def print_frame(
         amounts: Columns of text that are amounts, and go to the right as well.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, kind in frame.schema.items():
-        is_amount = kind.is_numeric() or name in amounts
-        table.add_column(Text(printable(name)), justify="right" if is_amount else "left")
-    for row in frame.rows():
+    columns = [[_cell(value) for value in frame[name].to_list()] for name in frame.columns]
+    headings = [printable(name) for name in frame.columns]
+    widths = [
+        max(map(len, texts)) for texts in zip(headings, *zip(*columns, strict=True), strict=True)
+    ]
+    is_narrow = sum(widths) + _GAP * len(widths) > console.width
+    for name, heading, texts in zip(frame.columns, headings, columns, strict=True):
+        is_amount = frame[name].dtype.is_numeric() or name in amounts
+        # Where there is no room, texts and headings wrap; part of a number is another number.
+        table.add_column(
+            Text(_folded(heading, max(map(len, texts), default=0)) if is_narrow else heading),
+            justify="right" if is_amount else "left",
+            no_wrap=is_amount,
+            overflow="fold",
+        )
+    for row in zip(*columns, strict=True):
         # Text, because names in a trace may look like markup.
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _folded(heading: str, width: int) -> str:
+    """A heading in lines that are hardly wider than its column."""
+    return "\n".join(textwrap.wrap(heading, max(width, _SHORTEST_HEADING)))
 
 
 def _cell(value: object) -> str:

@@ -15,6 +15,7 @@ import orjson
 import polars as pl
 
 from stepscope.analysis.selection.csv_text import csv_text
+from stepscope.run.utf8_json import utf8_json
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope
@@ -63,7 +64,7 @@ def json_text(document: Any, default: Callable[[Any], Any] | None = None) -> str
         document: Plain values.
         default: Converts values that are not plain; without it they are errors.
     """
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=default).decode() + "\n"
+    return utf8_json(document, orjson.OPT_INDENT_2, default).decode() + "\n"
 
 
 def frame_to_csv(frame: pl.DataFrame) -> str:
@@ -80,7 +81,7 @@ def frame_to_csv(frame: pl.DataFrame) -> str:
 
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, (list, tuple, dict)):
-        return csv_text(orjson.dumps(plain(value)).decode())
+        return csv_text(utf8_json(plain(value)).decode())
     return csv_text(value) if isinstance(value, str) else value
 
 

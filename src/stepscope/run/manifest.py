@@ -15,6 +15,7 @@ from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
 from stepscope.run.regular import read_regular
 from stepscope.run.step_record import ITERATION
+from stepscope.run.utf8_json import utf8_json
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version would misunderstand a file."""
@@ -336,7 +337,7 @@ def write_record(path: Path, record: Any) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    data = orjson.dumps(
+    data = utf8_json(
         record,  # orjson accepts dataclasses, many times faster than with `asdict` first
         option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,
         default=str,

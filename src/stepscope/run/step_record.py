@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 
 from stepscope.run.regular import open_regular, read_regular
+from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """Name in a trace of the wait of `profiler.watch` for the next batch."""
@@ -143,7 +144,7 @@ def encode_step(record: StepRecord) -> bytes:
     if record.peak_allocated_bytes:
         line["peak_allocated_bytes"] = record.peak_allocated_bytes
         line["peak_reserved_bytes"] = record.peak_reserved_bytes
-    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    return utf8_json(line, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 
 
 def decode_step(line: bytes) -> StepRecord:

@@ -43,6 +43,28 @@ MESSAGES = {
 }
 """Every kind of problem, and how it was handled."""
 
+CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
+"""Problems of a file whose end is missing.
+
+Kineto writes operators thread by thread, and then what the GPU did, in the order in which CUPTI's
+buffers were filled. So it is not the last steps alone that lack something.
+"""
+LOSSES = (
+    *CUT_OFF,
+    "input_limit",
+    "no_more_events",
+    "damaged_packets",
+    "salvaged",
+    "skipped",
+    "invalid_json",
+    "unclosed",
+    "no_time",
+    "no_duration",
+    "negative_duration",
+    "overflowed_duration",
+)
+"""Problems that make answers about the events wrong or incomplete."""
+
 
 class Problems:
     """Counts problems by kind, with the offset of the first of each."""
@@ -96,3 +118,12 @@ class Problems:
             message = MESSAGES[kind] + (f" ({detail})" if detail else "")
             rows.append((kind, count, None if offset is None else f"byte {offset}", message))
         return pl.DataFrame(rows, schema=PROBLEMS, orient="row")
+
+
+def losses_in_words(problems: pl.DataFrame) -> tuple[str, ...]:
+    """What makes answers about a trace wrong or incomplete, of its table `problems`."""
+    return tuple(
+        f"{message} ({count}×)"
+        for kind, count, message in problems["problem", "count", "message"].iter_rows()
+        if kind in LOSSES
+    )

@@ -32,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from stepscope.run.utf8_json import utf8_json
+
 if TYPE_CHECKING:
     from stepscope.viewer.counters import CounterTile
     from stepscope.viewer.tiles import SliceTile
@@ -54,7 +56,7 @@ def encode(meta: Mapping[str, Any], columns: Mapping[str, npt.NDArray[Any]]) -> 
         {"name": name, "type": column.dtype.name, "length": len(column)}
         for name, column in columns.items()
     ]
-    header = orjson.dumps({"meta": dict(meta), "columns": described})
+    header = utf8_json({"meta": dict(meta), "columns": described})
     header += b" " * (-len(header) % 8)
     parts = [MAGIC, len(header).to_bytes(4, "little"), header]
     for column in columns.values():

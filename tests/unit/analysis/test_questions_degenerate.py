@@ -10,11 +10,14 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
-from stepscope.analysis.questions import QUESTIONS
+from stepscope.advice.diagnosis import diagnose
+from stepscope.analysis.questions import QUESTIONS, ask_all
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.report.answer.json import result_to_dict
+from stepscope.run.reader import open_run
 from stepscope.trace.model import Trace
+from stepscope.trace.paths import resolve_traces
 
 ASKED = [one for one in QUESTIONS if not one.over_ranks]
 
@@ -184,3 +187,41 @@ def test_two_devices_are_added_up_and_told_apart() -> None:
     assert parts[1].scope.excluded == {"GPU events of other devices": 2}
     idle = [idle_causes(trace, Scope(devices=(device,))) for device in (0, 1)]
     assert idle_causes(trace).idle_ns == sum(one.idle_ns for one in idle)
+
+
+@pytest.mark.parametrize("question", ASKED, ids=lambda one: one.name)
+def test_answers_about_a_file_that_is_cut_off_say_so(question, tmp_path):
+    content = json.dumps(_two_devices().document())
+    for name, length in (("whole", len(content)), ("cut", content.rindex("}, {") + 10)):
+        (tmp_path / f"{name}.json").write_text(content[:length])
+    notes = {}
+    for name in ("whole", "cut"):
+        traces = resolve_traces((str(tmp_path / f"{name}.json"),))
+        try:
+            (answer,) = ask_all(question, traces).answers
+        except UsageError:
+            pytest.skip("nothing to answer in such a trace")
+        notes[name] = "; ".join(answer.result.notes)
+    assert "the file is truncated" not in notes["whole"]
+    assert "the file is truncated" in notes["cut"]
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([_host("aten::mm", 0, 0)] * 3, "none of its events has a duration"),
+        (
+            [_host("aten::mm", 9 * i, -1) for i in range(3)],
+            r"none of its events has a duration \(set negative durations to 0 \(3×\)\)",
+        ),
+        (
+            [{**_host("aten::mm", 0, 1), "ts": None}],
+            r"it holds no events \(skipped events without a usable time \('ts'\) \(1×\)\)",
+        ),
+    ],
+)
+def test_a_trace_without_any_time_is_not_judged(events, words, tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(_file(events))
+    with pytest.raises(UnreadableInputError, match=f"nothing to judge: {words}$"):
+        diagnose(open_run(str(path)))

@@ -225,3 +225,12 @@ def test_errors_are_one_line_with_the_right_code(trace, capfd, arguments, code, 
     error = capfd.readouterr().err.strip()
     assert words in error
     assert len(error.splitlines()) == 1
+
+
+def test_info_counts_one_thing_as_one_and_shows_no_empty_tables(tmp_path):
+    (tmp_path / "empty.json").write_text('{"traceEvents": []}')
+    (tmp_path / "one.json").write_text(json.dumps({"traceEvents": EVENTS[1:2]}))
+    text = run(info, str(tmp_path / "empty.json")).stdout
+    assert re.search(r"Rows: +none\n\nEvents\nnone\n\nProblems\n", text)
+    text = run(info, str(tmp_path / "one.json")).stdout
+    assert re.search(r"Rows: +1 event, 1 name, 1 lane\n", text)

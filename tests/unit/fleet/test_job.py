@@ -165,3 +165,14 @@ def test_a_rank_without_steps_or_gpu_work_is_no_error(tmp_path):
     assert rank_map(job).ranks["rank"].to_list() == [0]
     with pytest.raises(UsageError, match="no steps"):
         rank_map(read_job(written(tmp_path / "empty", {"rank0.json": {"traceEvents": []}})))
+
+
+def test_a_rank_whose_file_is_cut_off_is_named_in_every_answer(tmp_path):
+    cut = json.dumps(document(1))
+    files = {f"rank{rank}.json": document(rank) for rank in (0, 2, 3)}
+    job = read_job(written(tmp_path, {**files, "rank1.json": cut[: len(cut) * 95 // 100]}))
+    assert job.ranks == (0, 1, 2, 3)
+    told = [note for note in job.notes if "the file is truncated" in note]
+    assert told == [
+        f"{tmp_path / 'rank1.json'}: the file is truncated; every complete event was kept (1×)"
+    ]

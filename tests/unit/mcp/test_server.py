@@ -220,3 +220,24 @@ def test_a_tool_that_takes_too_long_is_stopped(folder):
     )
     assert is_error
     assert "stopped after 1 s" in text or "timed out after 1 s" in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux only")
+def test_names_that_are_no_utf8_or_have_several_lines_do_not_end_the_server(tmp_path):
+    write_trace(tmp_path / "good.json", us(10))
+    odd = os.fsdecode(b"odd\xff\nname.json")
+    (tmp_path / odd).write_bytes((tmp_path / "good.json").read_bytes())
+    answers = ask(
+        in_process(tmp_path),
+        ("info", {}),
+        ("info", {"path": "good.json"}),
+        ("report", {"path": "no such\nfile"}),
+        ("info", {"path": "good.json"}),
+    )
+    for text, _ in answers:
+        text.encode("utf-8")
+    listed = [line for line in answers[0][0].splitlines() if ".json" in line]
+    assert len(listed) == 2
+    assert any("odd��name.json" in line for line in listed), listed
+    assert "no such�file" in answers[2][0]
+    assert [is_error for _, is_error in answers] == [False, False, True, False]

@@ -53,3 +53,16 @@ def test_programs_read_what_they_always_did(sides):
     kernels = {row["name"]: row["status"] for row in changes if row["table"] == "kernel"}
     assert kernels == {"old_kernel": "disappeared", "young_kernel": "appeared"}
     assert "disappeared" in compared(sides, "csv")
+
+
+@pytest.mark.parametrize("width", ["40", "60", "80"])
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(sides, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    lines = compared(sides, "table").splitlines()
+    (row,) = (line for line in lines if line.startswith("  old_kernel"))
+    assert "−100 µs" in row
+    assert row.endswith("gone")
+    assert "…" not in row
+    heading = [line for line in lines[: lines.index(row)] if line.startswith("  name")][-1]
+    assert heading.split()[-1 if width == "40" else 3] == "change"
+    assert ("before" in heading) == (width != "40")

@@ -4,6 +4,7 @@ import io
 import json
 
 import polars as pl
+import pytest
 from rich.console import Console
 
 from stepscope.report.frames import print_frame
@@ -57,3 +58,21 @@ def test_steps_of_a_scope_are_told_as_runs_whatever_lies_between_them() -> None:
     text = describe_scope(AnsweredScope(Scope(steps=steps), steps, (), 0))
     assert text == "Scope: steps 3, 5 to 7, 9, 10, 999999999"
     assert describe_scope(AnsweredScope(Scope(), (4, 5, 6), (), 0)).endswith("steps 4 to 6")
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 200])
+def test_numbers_are_never_cut(width):
+    frame = pl.DataFrame(
+        {
+            "name": ["Tesla V100-SXM2-32GB", "another"],
+            "memory": ["31.7 GiB", "8 GiB"],
+            "multiprocessors": [80, 1080],
+        }
+    )
+    stream = io.StringIO()
+    print_frame(frame, Console(file=stream, width=width), {"memory"})
+    printed = stream.getvalue()
+    assert all(len(line.rstrip()) <= width for line in printed.splitlines())
+    for row in ("31.7 GiB", " 80"), ("8 GiB", "1080"):
+        assert any(all(cell in line for cell in row) for line in printed.splitlines()), printed
+    assert "…" not in printed

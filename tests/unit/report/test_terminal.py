@@ -214,3 +214,16 @@ def test_units_are_what_a_person_would_choose():
     assert [units.percent(x) for x in (0, 0.0001, 0.05, 0.634, 0.996, 0.9999, 1)] == [
         "0%", "<0.1%", "5.0%", "63%", "99.6%", ">99.9%", "100%",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
+@pytest.mark.parametrize("printed", [print_diagnosis, print_summary])
+def test_the_numbers_of_the_parts_are_whole_in_every_width(tmp_path, width, printed):
+    path = write_run(tmp_path, {0: slow_input()})
+    lines = screen(path, width, printed).splitlines()
+    for part, per_step, share in (
+        ("input", "60.0 ms", "60%"), ("backward", "15.0 ms", "15%"), ("other", "5.00 ms", "5.0%"),
+    ):  # fmt: skip
+        (line,) = (one for one in lines if one.startswith(f"  {part} ") and share in one)
+        assert line.split()[-3:] == [*per_step.split(), share]
+        assert len(line) <= width

@@ -236,7 +236,7 @@ class ScriptRecorder:
             return None
         if not is_from_start:
             # Its start was not seen, so it must not count as a complete step.
-            profiler.mark("begun late")
+            profiler.mark("the first step, seen in part")
         self._profiler = profiler
         atexit.register(self.finish)
         # Forked processes of multiprocessing do not run atexit handlers.
@@ -295,7 +295,7 @@ class ScriptRecorder:
         is_open = (self._is_iteration and self._backwards) or (self._is_batch and self._has_batch)
         if is_open and self.error is None:
             # The loop was left: its last iteration has no other end.
-            profiler.mark("ended late")
+            profiler.mark("the last step, seen in part")
             profiler.step()
         error = self.error
         profiler.__exit__(type(error) if error is not None else None, error, None)

@@ -32,6 +32,8 @@ import polars as pl
 
 from stepscope.analysis.comparison.side import RECORD_BASIS, Side
 from stepscope.analysis.comparison.student import student_95
+from stepscope.analysis.host.partition import PARTS
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, INPUT, OTHER
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -276,7 +278,18 @@ def _by_change(table: pl.DataFrame) -> pl.DataFrame:
     return table.sort(pl.col("delta_ns").abs(), "name", "place", descending=[True, False, False])
 
 
-_CONDITION = re.compile(r"^\s*(?P<what>[a-z][a-z :]*?)\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
+def _possible_parts(parts: pl.DataFrame) -> set[str]:
+    """The parts that steps divided like these can have."""
+    kinds = [{*BUSY_PARTS, *IDLE_WORDS.values()}, {*PARTS, INPUT, OTHER}]
+    possible = set()
+    for _, found in parts.group_by("table"):
+        # "input" is a part of the thread's time, "idle: input" of a device's.
+        is_of_devices = not kinds[0].isdisjoint(found["name"])
+        possible |= kinds[0 if is_of_devices else 1]
+    return possible
+
+
+_CONDITION = re.compile(r"^\s*(?P<what>[^>]*[^>\s])\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
 
 
 @dataclass(frozen=True)
@@ -313,7 +326,8 @@ class FailOn:
         grow by more than the share of the step.
 
         Raises:
-            UsageError: Neither side has such a part.
+            UsageError: Steps like these have no such part. One that they can have, but had not on
+                either side, did not grow.
         """
         step = comparison.step
         if self.what == "regression":
@@ -323,6 +337,8 @@ class FailOn:
         parts = comparison.changes.filter(pl.col("table").is_in([PART, THREAD_PART]))
         row = parts.filter(pl.col("name") == self.what)
         if not len(row):
+            if self.what in _possible_parts(parts):
+                return None
             known = ", ".join(["regression", *parts["name"].to_list()])
             raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
         grown = row["delta_ns"][0] / max(1, step.a_ns)

@@ -16,6 +16,14 @@ from stepscope.trace.schema import Category
 
 NO_THREAD = -1
 """The main lane of a file that holds nothing of the host."""
+_WITHOUT_TIME = (
+    "no_time",
+    "no_duration",
+    "negative_duration",
+    "overflowed_duration",
+    "phase_not_kept",
+    "relative_clock",
+)
 
 
 def choose_steps(
@@ -38,11 +46,22 @@ def choose_steps(
     if len(chosen):
         return chosen, (int(chosen["start_ns"][0]), int(chosen["end_ns"][-1]))
     extent = trace.events.select(
-        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+        first=pl.col("start_ns").min(),
+        last=(pl.col("start_ns") + pl.col("dur_ns")).max(),
+        longest=pl.col("dur_ns").max(),
     ).collect()
     if extent["first"][0] is None:
-        raise UsageError(f"{trace.path}: it holds no events")
+        raise UsageError(f"{trace.path}: it holds no events{_passed_over(trace)}")
+    if extent["longest"][0] <= 0:
+        raise UsageError(f"{trace.path}: none of its events has a duration{_passed_over(trace)}")
     return chosen, (int(extent["first"][0]), int(extent["last"][0]))
+
+
+def _passed_over(trace: Trace) -> str:
+    """What was done to events for want of a time, to follow what the trace lacks."""
+    wrong = trace.all_problems.filter(pl.col("problem").is_in(_WITHOUT_TIME))
+    told = [f"{message} ({count}×)" for count, message in wrong["count", "message"].iter_rows()]
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def main_lane_of(trace: Trace, work: StepWork) -> int:
@@ -58,7 +77,10 @@ def main_lane_of(trace: Trace, work: StepWork) -> int:
         return trace.main_lane
     if len(work):
         return NO_THREAD
-    raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
+    raise UsageError(
+        f"{trace.path}: holds no operators and no calls of a device's runtime, which torch's"
+        " profiler records; `stepscope view` and `stepscope query` show any trace"
+    )
 
 
 def device_start(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
 """Names of parts that every partition of the training thread's time has."""
+BUSY_PARTS = ("compute", "exposed communication", "exposed copies")
+"""Names of the parts of a device's step in which it works."""
 IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
     "graph_gap": "idle: inside CUDA graphs",

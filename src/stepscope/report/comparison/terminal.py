@@ -27,7 +27,9 @@ from stepscope.run.plain_text import printable
 
 _INDENT = 2
 _GAP = 2
-_SHORTEST_NAME = 16
+_SHORTEST_NAME = 12
+_GIVE_WAY = ("calls/step", "noise", "before", "after")
+"""Columns that a narrow terminal does without, the first one first."""
 _STYLES = {"grew": "red", "appeared": "red", "shrank": "green", "disappeared": "green"}
 
 
@@ -63,13 +65,16 @@ def print_comparison(comparison: Comparison, console: Console, rows: int | None)
 
 
 def _table(rows: pl.DataFrame, width: int) -> Table:
-    """The table; only names give way, numbers never do."""
+    """The table: names are cut, then columns left out; numbers are never cut."""
     lines = [(cells(row), row["status"]) for row in rows.iter_rows(named=True)]
     columns = list(zip(*(texts for texts, _ in lines), strict=True))
     wide = [
         max(map(len, (heading, *texts))) for heading, texts in zip(COLUMNS, columns, strict=True)
     ]
     shown = [place for place, texts in enumerate(columns) if any(texts)]
+    for heading in _GIVE_WAY:
+        if _SHORTEST_NAME + sum(wide[place] + _GAP for place in shown[1:]) > width:
+            shown = [place for place in shown if COLUMNS[place] != heading]
     rest = sum(wide[place] + _GAP for place in shown[1:])
     columns[0] = tuple(shortened(columns[0], max(_SHORTEST_NAME, width - rest)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))

@@ -11,7 +11,7 @@ from stepscope.analysis.contents import Contents
 from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import count, duration, size
+from stepscope.report.units import count, duration, plural, size
 from stepscope.run.plain_text import printable
 
 _SHOWN_LANES = 20
@@ -38,6 +38,21 @@ def print_contents(contents: Contents, console: Console) -> None:
             "device", "name", sizes, "multiprocessors", _counts(contents.devices)
         )
         print_frame(shown, console, _AMOUNTS)
+    if contents.categories.is_empty():
+        print_heading(console, "Events")
+        print_line(console, "none")
+    else:
+        _print_events(contents, console)
+    print_heading(console, "Problems")
+    if contents.problems.is_empty():
+        print_line(console, "none")
+    for row in contents.problems.iter_rows(named=True):
+        place = f", first at {row['place']}" if row["place"] else ""
+        print_line(console, f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
+
+
+def _print_events(contents: Contents, console: Console) -> None:
+    """Print events by category, the steps, and the lanes with most events."""
     print_heading(console, "Events")
     print_frame(
         contents.categories.select(
@@ -61,12 +76,6 @@ def print_contents(contents: Contents, console: Console) -> None:
     )
     if len(lanes) > _SHOWN_LANES:
         print_line(console, f"… and {len(lanes) - _SHOWN_LANES} lanes with fewer events")
-    print_heading(console, "Problems")
-    if contents.problems.is_empty():
-        print_line(console, "none")
-    for row in contents.problems.iter_rows(named=True):
-        place = f", first at {row['place']}" if row["place"] else ""
-        print_line(console, f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
 
 
 def _print_facts(contents: Contents, console: Console) -> None:
@@ -85,12 +94,17 @@ def _print_facts(contents: Contents, console: Console) -> None:
         facts.append(("Recorded", ", ".join(switches)))
     if contents.start_ns is not None and contents.end_ns is not None:
         facts.append(("Covers", duration(contents.end_ns - contents.start_ns)))
-    rows = [f"{count(n)} {t}" for t, n in contents.tables.rows() if n]
-    facts.append(("Rows", _in_lines(rows, console.width - _INDENT)))
+    rows = [_rows_of(t, n) for t, n in contents.tables.rows() if n]
+    facts.append(("Rows", _in_lines(rows or ["none"], console.width - _INDENT)))
     if contents.store:
         facts.append(("Store", contents.store))
     for key, value in facts:
         print_line(console, f"{key + ':':<{_INDENT}}{value}")
+
+
+def _rows_of(table: str, number: int) -> str:
+    """How many rows a table has; names of tables are plurals."""
+    return plural(number, table.removesuffix("s")) if table.endswith("s") else f"{number:,} {table}"
 
 
 def _in_lines(parts: list[str], width: int) -> str:

@@ -37,6 +37,7 @@ from stepscope.report.diagnosis.words import (
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
+from stepscope.report.text import shortened
 from stepscope.report.trial.terminal import print_trials
 from stepscope.run.figures import significant
 from stepscope.run.plain_text import printable
@@ -48,6 +49,9 @@ _STYLES = {
     Severity.INFO: "bold",
 }
 _BAR_WIDTH = 24
+_SHORTEST_BAR = 4
+_SHORTEST_NAME = 8
+_GAP = 2
 _MOST_NOTES = 5
 _MOST_SHORT_FINDINGS = 6
 _MOST_SHORT_NOTES = 2
@@ -73,7 +77,7 @@ def print_summary(diagnosis: Diagnosis, console: Console) -> None:
             ("Where the step goes", "bold"), (f"   {printable(partition_basis(shown))}", "dim")
         )
         console.print(_line(title, console))
-        console.print(Padding(_bars(shown.partition, _SMALL_PART), (0, 0, 0, 2), expand=False))
+        console.print(_indented(_bars(shown.partition, console.width - 2, _SMALL_PART)))
         if communication(shown):
             console.print(Padding(Text(communication(shown), "dim"), (0, 0, 0, 2)))
     told = [line for line in (between_ranks(diagnosis), *odd_ranks(diagnosis)) if line]
@@ -142,7 +146,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     _print_head(diagnosis, console)
     if diagnosis.shown.partition is not None:
         console.print()
-        console.print(_partition(diagnosis.shown))
+        console.print(_partition(diagnosis.shown, console.width))
     if compute_rows(diagnosis.shown):
         console.print()
         console.print(_compute(diagnosis.shown))
@@ -206,11 +210,12 @@ def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     return _beside("Step", Group(*lines))
 
 
-def _partition(rank: RankSummary) -> RenderableType:
+def _partition(rank: RankSummary, width: int) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
-    inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
+    bars = _bars(partition, width - 2)
+    inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), bars]
     if communication(rank):
         inside.append(Text(communication(rank), "dim"))
     if rank.scope is not None and (rank.steps is None or rank.is_fitted):
@@ -231,13 +236,15 @@ def _compute(rank: RankSummary) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 0, 2)))
 
 
-def _bars(partition: Partition, least: float = 0.0) -> Table:
-    """The parts as bars. Parts below `least` of the step are shown together, so that all add up."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("part", no_wrap=True)
-    table.add_column("bar", no_wrap=True)
-    table.add_column("per step", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+def _indented(content: RenderableType) -> Padding:
+    return Padding(content, (0, 0, 0, 2), expand=False)
+
+
+def _bars(partition: Partition, width: int, least: float = 0.0) -> Table:
+    """The parts as bars. Parts below `least` of the step are shown together, so that all add up.
+
+    In a narrow terminal bars give way first, then names; numbers never do.
+    """
     parts = [part for part in partition.parts if part.total_ns]
     small = [part for part in parts if partition.share(part) < least]
     small = small if len(small) > 1 else []
@@ -250,14 +257,24 @@ def _bars(partition: Partition, least: float = 0.0) -> Table:
         share = sum(partition.share(part) for part in small)
         per_step_ns = sum(partition.per_step_ns(part) for part in small)
         rows.append((f"{len(small)} smaller parts", share, per_step_ns))
-    for name, share, per_step_ns in rows:
-        bar = "█" * round(share * _BAR_WIDTH) or "▏"
-        table.add_row(
-            _plain(name),
-            Text(bar.ljust(_BAR_WIDTH), "blue"),
-            units.duration(per_step_ns),
-            units.percent(share),
-        )
+    times = [units.duration(per_step_ns) for _, _, per_step_ns in rows]
+    shares = [units.percent(share) for _, share, _ in rows]
+    names = [printable(name) for name, _, _ in rows]
+    numbers = sum(max(map(len, texts), default=0) + _GAP for texts in (times, shares))
+    longest = max(map(len, names), default=0)
+    room = min(width - numbers - longest - _GAP, _BAR_WIDTH)
+    room = room if room >= _SHORTEST_BAR else 0
+    names = shortened(names, max(width - numbers, _SHORTEST_NAME))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table.add_column("part", no_wrap=True)
+    if room:
+        table.add_column("bar", no_wrap=True)
+    table.add_column("per step", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for name, (_, share, _), *numbers_of_row in zip(names, rows, times, shares, strict=True):
+        bar = "█" * round(share * room) or "▏"
+        bars = [Text(bar.ljust(room), "blue")] if room else []
+        table.add_row(Text(name), *bars, *numbers_of_row)
     return table
 
 

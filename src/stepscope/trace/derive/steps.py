@@ -35,6 +35,7 @@ from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated import unannotated_steps
+from stepscope.trace.problems import CUT_OFF
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
 
@@ -48,7 +49,6 @@ _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
 _ROWS_AT_ONCE = 100_000
-_CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 
 
 def host_steps(tables: Tables) -> pl.DataFrame:
@@ -74,7 +74,7 @@ def steps_and_places(
     if steps.is_empty():
         return pl.DataFrame(schema=HOST_STEPS), index
     empty = ~_has_work(tables, steps, index)
-    cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
+    cut_off = bool(tables.problems["problem"].is_in(CUT_OFF).any())
     is_last = np.arange(len(steps)) == len(steps) - 1
     found = steps.with_columns(
         pl.Series("is_empty", empty),

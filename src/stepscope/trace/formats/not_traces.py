@@ -85,6 +85,15 @@ def _is_html(beginning: bytes) -> bool:
     return start.startswith((b"<!doctype html", b"<html"))
 
 
+def _is_speedscope(beginning: bytes) -> bool:
+    start = beginning[:_BEGINNING_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
+    return start.startswith(b"{") and b"speedscope.app/file-format-schema" in start
+
+
+_CPU_PROFILE = re.compile(rb'^\s*\{\s*"nodes"\s*:\s*\[\s*\{\s*"id"')
+_COLLAPSED = re.compile(rb"^[^\n{}\[\]]*;[^\n]*[^\n;] \d+\r?\n")
+
+
 NOT_TRACES = (
     NotATrace(
         "a memory snapshot of torch's caching allocator, not a trace",
@@ -112,6 +121,21 @@ NOT_TRACES = (
         _begins_with(b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
     ),
     NotATrace("a PDF, not a trace", "give the trace itself", _begins_with(b"%PDF-")),
+    NotATrace(
+        "a profile of speedscope, not a trace",
+        "speedscope shows it; py-spy writes a trace with --format chrometrace",
+        _is_speedscope,
+    ),
+    NotATrace(
+        "a CPU profile of V8 (Node.js, Chrome), not a trace",
+        "open it in Chrome's developer tools",
+        lambda beginning: _CPU_PROFILE.match(beginning) is not None,
+    ),
+    NotATrace(
+        "collapsed stacks with counts, not a trace",
+        "speedscope shows them; py-spy writes a trace with --format chrometrace",
+        lambda beginning: _COLLAPSED.match(beginning) is not None,
+    ),
     NotATrace("a web page, not a trace", "open it in a browser", _is_html),
     NotATrace("a program, not a trace", "give the trace that it wrote", _begins_with(b"\x7fELF")),
     NotATrace(

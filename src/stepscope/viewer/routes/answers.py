@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.plain import plain
+from stepscope.run.utf8_json import utf8_json
 from stepscope.viewer.opened import Content, Library, TraceChangedError
 from stepscope.viewer.tiles import MOST_BUCKETS, MOST_LEVEL
 
@@ -138,7 +139,6 @@ async def _body(request: Request) -> dict[str, Any]:
 
 def json_response(value: Any, status: int = 200) -> Response:
     """A value as JSON; what is no number becomes null."""
-    data = orjson.dumps(
-        plain(value), option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=str
-    )
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    data = utf8_json(plain(value), options, default=str)
     return Response(data, status, media_type="application/json")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import types
 
 import pytest
 
+from stepscope.adapters.script import hooks
 from stepscope.adapters.script.hooks import ScriptRecorder
 
 
@@ -118,7 +120,25 @@ def test_an_iteration_ends_where_the_next_batch_is_asked_for(tmp_path):
     assert script.count("step") == 11
     script.recorder.finish()
     assert script.count("step") == 12
-    assert script.listener.told[-3:] == ["mark ended late", "step", "end"]
+    assert script.listener.told[-3:] == ["mark the last step, seen in part", "step", "end"]
+
+
+@pytest.mark.parametrize("has_batch", [True, False])
+def test_a_first_step_that_is_seen_in_part_is_named_so(has_batch, tmp_path, monkeypatch):
+    class Started(Listener):
+        config = types.SimpleNamespace(upload_to=None, output_dir="")
+
+        def start(self):
+            self.run_path = tmp_path
+
+    script = Script(tmp_path)
+    script.recorder._profiler = None
+    monkeypatch.setattr(hooks, "Profiler", lambda _config: Started())
+    if has_batch:
+        script.batch()
+    script.backward()
+    told = script.recorder._profiler.told
+    assert ("mark the first step, seen in part" in told) == (not has_batch)
 
 
 def test_iterations_without_a_data_loader_end_with_the_optimizer(tmp_path):

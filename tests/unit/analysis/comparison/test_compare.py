@@ -148,7 +148,11 @@ def test_with_few_steps_the_noise_is_said_to_be_unknown():
 def test_a_part_can_fail_too_and_must_exist():
     comparison = compare(side(trace()), side(trace(products=8)))
     assert "compute grew" in FailOn.parse("compute>10%").reason(comparison)
-    assert FailOn.parse("exposed copies>0%") is not None
+    # A part that a GPU's step can have, but that neither side had, did not grow.
+    assert FailOn.parse("exposed copies>0%").reason(comparison) is None
+    assert FailOn.parse("idle: Python>0%").reason(comparison) is None
+    with pytest.raises(UsageError, match="no part 'optimizer'"):
+        FailOn.parse("optimizer>0%").reason(comparison)
     with pytest.raises(UsageError, match="no part 'nonsense'; there are: regression, "):
         FailOn.parse("nonsense>1%").reason(comparison)
     for wrong in ("regression", "regression<5%", "5%", "regression>five%"):

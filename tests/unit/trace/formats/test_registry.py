@@ -133,6 +133,9 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         (b"\x7fELF\x02\x01\x01" + bytes(40), "a program"),
         (b"PAR1" + bytes(40), "a Parquet file"),
         (b"x" * 257 + b"ustar\x0000" + bytes(240), "a tar archive"),
+        (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"', "of speedscope, not"),
+        (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
+        (b"main (train.py:1);loss (train.py:9) 17\n", "collapsed stacks with counts, not a trace"),
         (bytes(range(256)), "its content is binary"),
         (b"import os\nprint(1)\n", "it starts with 'import os'"),
     ],
@@ -170,3 +173,34 @@ def test_a_plain_file_is_read_where_it_lies_and_anything_else_is_copied(tmp_path
         assert path.read_bytes() == b"content"
     assert not path.exists()
     assert there.exists()
+
+
+@pytest.mark.parametrize("reader", ["in Python", "compiled"])
+@pytest.mark.parametrize(
+    "content",
+    [b"[1, 2, 3]", b'["a", "b"]', b'[{"a": 1}, {"b": 2}]', b'{"traceEvents": [1, 2]}'],
+)
+def test_a_list_of_anything_but_events_is_no_trace(
+    content: bytes, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reader == "compiled":
+        monkeypatch.setattr("stepscope.trace.formats.chrome.format.COMPILED_ABOVE_BYTES", -1)
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableInputError, match="no events .*; it is JSON, but not a trace"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]",
+        b'{"traceEvents": []}',
+        b'{"traceEvents": [{"a": 1}',  # cut off: an event may have followed
+        b'[{}, {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 1}, {}]',
+    ],
+)
+def test_lists_that_may_be_of_events_are_traces(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    assert len(load(path).events.collect()) == content.count(b"ph")

@@ -18,6 +18,7 @@ from stepscope.trace.source.content import Content
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
+_NO_EVENTS = ("not_an_event", "no_phase", "skipped")
 _LARGEST_VALUE = 64 * 1024 * 1024
 
 
@@ -110,13 +111,15 @@ class _Walk:
         used = self.byte_here(self.here)
         ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
         self.hold(ending.rest, ending.offset)
+        is_over = ending.closed or ending.given_up
+        if is_over and not self.blocks.has_events and self._fruitless():
+            first = f"the first {MOST_FRUITLESS:,}" if ending.given_up else "the"
+            raise UnreadableInputError(
+                f"{self.name}: {first} elements of its list of events are no events (they have no"
+                " phase, 'ph'); it is JSON, but not a trace"
+            )
         if ending.given_up:
             self.final = True
-            if not self.blocks.has_events:
-                raise UnreadableInputError(
-                    f"{self.name}: the first {MOST_FRUITLESS:,} elements of its list of events are"
-                    " no events; it is JSON, but not a trace"
-                )
             self.problem("no_more_events")
             return False
         if not ending.closed:
@@ -124,6 +127,10 @@ class _Walk:
             if not self.assembler.problems.count("truncated"):
                 self.problem("truncated")
         return ending.closed
+
+    def _fruitless(self) -> int:
+        """How many elements of the list of events were passed over as none."""
+        return sum(map(self.assembler.problems.count, _NO_EVENTS))
 
     def members(self, read_events: ReadEvents, take: Take) -> None:
         keys: set[str] = set()
