@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -236,7 +237,7 @@ def put_together(
     world_size = sizes.pop() if len(sizes) == 1 else None
     notes = [*notes, *more]
     if world_size is not None:
-        missing = sorted(set(range(world_size)) - {part.rank for part in found})
+        missing = _missing({part.rank for part in found}, world_size)
         if missing:
             notes.append(f"no trace of {_ranks(missing)} of {world_size}")
     return Job(tuple(sorted(found, key=lambda part: part.rank)), world_size, tuple(notes))
@@ -261,7 +262,8 @@ def _numbered(
         ]
         return list(parts), _shortened(notes)
     names = [by_name.get(part.place) for part in parts]
-    twice = _ranks(sorted(rank for rank, n in Counter(p.rank for p in parts).items() if n > 1))
+    several = [rank for rank, count in Counter(part.rank for part in parts).items() if count > 1]
+    twice = _ranks(_runs(several))
     if None not in names and len(set(names)) == len(names):
         renamed = [
             part.as_rank(name) for part, name in zip(parts, names, strict=True) if name is not None
@@ -278,14 +280,27 @@ def _shortened(notes: list[str]) -> list[str]:
     return [*notes[:_MOST_NAMED], f"and {more} more"] if more > 0 else notes
 
 
-def _ranks(numbers: Sequence[int]) -> str:
-    """Ranks as a person writes them: ranks 3 to 5, 9."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+def _missing(found: Collection[int], world_size: int) -> list[tuple[int, int]]:
+    """The ranks of a job that were not found, as (first, last): a file may name any number."""
+    inside = sorted(rank for rank in found if 0 <= rank < world_size)
+    edges = [-1, *inside, world_size]
+    return [(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
+
+
+def _runs(ranks: Collection[int]) -> list[tuple[int, int]]:
+    """Ranks that follow each other, as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
         else:
-            runs.append([number])
-    words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+            runs.append((rank, rank))
+    return runs
+
+
+def _ranks(runs: Sequence[tuple[int, int]]) -> str:
+    """Ranks as a person writes them: ranks 3 to 5, 9."""
+    words = [f"{first} to {last}" if last > first else str(first) for first, last in runs]
     more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(words[:_MOST_NAMED])}{more}"
+    is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
+    return f"rank{'' if is_one else 's'} {', '.join(words[:_MOST_NAMED])}{more}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import polars as pl
 import pytest
@@ -106,6 +107,29 @@ def test_missing_and_unreadable_ranks_are_listed(tmp_path):
     assert "no trace of ranks 1, 3 to 4, 7 to 8 of 9" in notes
     with pytest.raises(UnreadableInputError, match=r"rank1\.json"):
         read_job(written(tmp_path / "bad", {"rank1.json": "this is no trace"}))
+
+
+@pytest.mark.parametrize(
+    ("world", "size", "note"),
+    [
+        (999_999_999, 999_999_999, "no trace of ranks 0, 3 to 999999998 of 999999999"),
+        (10**30, None, None),
+    ],
+)
+def test_a_job_may_claim_any_number_of_ranks(tmp_path, world, size, note):
+    files = {f"rank{rank}.json": document(rank) for rank in (1, 2)}
+    for file in files.values():
+        file["distributedInfo"]["world_size"] = world
+    tracemalloc.start()
+    try:
+        job = read_job(written(tmp_path, files))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert job.world_size == size
+    assert (note is None) == (not any("no trace of" in text for text in job.notes))
+    assert note is None or note in job.notes
+    assert peak_bytes < 50_000_000
 
 
 def test_processes_read_what_this_one_reads(tmp_path):

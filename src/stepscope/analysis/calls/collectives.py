@@ -73,6 +73,8 @@ _NO_PEERS = (
     pl.Series("least_ns", [], pl.Int64),
 )
 
+_TOO_MANY_RANKS = 10**9
+
 _LEVELS = 12
 """How far up from the launching operator arguments are looked for."""
 
@@ -362,7 +364,7 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def world_size(trace: Trace) -> int | None:
-    """Number of ranks of the job, as the file tells it; None: it does not."""
+    """Number of ranks of the job, as the file tells it; None: it does not, or too many."""
     about = trace.header.get("distributedInfo")
     size = about.get("world_size") if isinstance(about, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
+    return size if isinstance(size, int) and 0 < size < _TOO_MANY_RANKS else None

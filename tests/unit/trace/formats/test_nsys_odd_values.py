@@ -124,3 +124,13 @@ def test_a_damaged_export_leaves_nothing_open(tmp_path, recwarn):
     with pytest.raises(UnreadableInputError, match="damaged.sqlite: cannot be read by SQLite"):
         load(path)
     assert not [one for one in recwarn if issubclass(one.category, ResourceWarning)]
+
+
+def test_a_damaged_schema_whose_message_is_not_utf8(tmp_path, recwarn):
+    path = make(tmp_path / "damaged.sqlite", "CREATE TABLE kernels (start INT);")
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b"kernels (start", b"kernel\xaa \xab\xacstart"))
+    assert path.read_bytes() != before
+    with pytest.raises(UnreadableInputError, match="damaged.sqlite: cannot be read by SQLite"):
+        load(path)
+    assert not recwarn.list

@@ -17,6 +17,10 @@ _TEXT = "CAST({0} AS TEXT)"
 _INTEGER = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS INTEGER) END"
 
 
+_SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises: Python fails to decode a message of SQLite that quotes odd bytes."""
+
+
 class SqliteTables:
     """A context manager for the plain tables of an SQLite file, opened read-only.
 
@@ -30,7 +34,7 @@ class SqliteTables:
         address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
             self._connection = sqlite3.connect(address, uri=True)
-        except sqlite3.Error as error:
+        except _SQLITE_ERRORS as error:
             raise self._unreadable(error) from error
         try:
             self._connection.execute("PRAGMA trusted_schema = OFF")
@@ -39,7 +43,7 @@ class SqliteTables:
                 "SELECT name FROM sqlite_master"
                 " WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
             ).fetchall()
-        except sqlite3.Error as error:
+        except _SQLITE_ERRORS as error:
             self._connection.close()
             raise self._unreadable(error) from error
         self._tables = {name.lower(): name for (name,) in found}
@@ -55,7 +59,7 @@ class SqliteTables:
     ) -> None:
         self._connection.close()
 
-    def _unreadable(self, error: sqlite3.Error) -> UnreadableInputError:
+    def _unreadable(self, error: Exception) -> UnreadableInputError:
         return UnreadableInputError(
             f"{self._name}: cannot be read by SQLite ({error}); export the report again"
         )
@@ -110,14 +114,14 @@ class SqliteTables:
             cursor = self._connection.execute(f"SELECT {parts} FROM {source}")  # noqa: S608 - quoted
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):
                 blocks.append(pl.DataFrame(rows, schema=schema, orient="row"))
-        except sqlite3.Error as error:
+        except _SQLITE_ERRORS as error:
             raise self._unreadable(error) from error
         return pl.concat(blocks)
 
     def _query(self, sql: str) -> list[tuple[object, ...]]:
         try:
             return self._connection.execute(sql).fetchall()
-        except sqlite3.Error as error:
+        except _SQLITE_ERRORS as error:
             raise self._unreadable(error) from error
 
 
