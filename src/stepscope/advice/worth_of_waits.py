@@ -127,14 +127,8 @@ def _with_limit(
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     share = gain_ns / max(1, step_ns)
-    advice = one.advice
     if share < limits.saving_low:
-        advice = (
-            f"Mending {mended.who} alone brings next to nothing, because rank {mended.next_rank} "
-            "takes nearly as long by itself: begin with what slows all ranks (the other "
-            f"findings; `stepscope show stragglers` on all ranks' traces replays what each cause "
-            f"costs). Then: {advice[:1].lower()}{advice[1:]}"
-        )
+        return _worth_nothing(one, mended)
     come = "come" if len(mended.ranks) > 1 else "comes"
     return replace(
         one,
@@ -143,7 +137,22 @@ def _with_limit(
         severity=Severity.LOW if one.severity is Severity.LOW else severity_of(share, limits),
         assumption=f"{mended.who} {come} no later than the next, rank {mended.next_rank}, which "
         f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
-        advice=advice,
+    )
+
+
+def _worth_nothing(one: Finding, mended: _Mended) -> Finding:
+    """A finding that says something of the job, but nothing that mending its cause would bring."""
+    then = f"{one.advice[:1].lower()}{one.advice[1:]}"
+    return replace(
+        one,
+        saving_ns=None,
+        predicted_step_ns=None,
+        severity=Severity.INFO,
+        saving_reason=f"mending {mended.who} alone brings little, because rank {mended.next_rank} "
+        "takes nearly as long by itself",
+        assumption="",
+        advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
+        f"on all ranks' traces replays what each cause costs). Then: {then}",
     )
 
 
