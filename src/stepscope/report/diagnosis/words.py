@@ -17,7 +17,9 @@ MOST_RANKS = 16
 _MOST_ODD = 6
 _MOST_PARTS = 6
 _ROUNDING = 0.005
-_NO_END = "no end was recorded: the process is still running, or was killed"
+_NO_END = (
+    "no end was recorded: the process is still running, was killed, or ended itself (os._exit)"
+)
 _NO_REASON = "the manifest does not say why"
 _STILL_MADE = "its files were not finished when the manifest was written"
 _RANK_COLUMNS = {
