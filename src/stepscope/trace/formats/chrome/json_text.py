@@ -13,6 +13,8 @@ SPACE = re.compile(r"[ \t\r\n]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
 _AT_ONCE = 1024 * 1024  # characters; bounds the memory
 _NEVER_CUT = 12  # errors this close to the end of the text may be caused by the end
+_PIECE = 16 * 1024  # characters; most events are shorter
+_NOTHING_MORE = re.compile(r"\s*\Z")
 
 
 class _UnusualConstantError(ValueError):
@@ -23,11 +25,37 @@ def _refuse_constant(word: str) -> Any:
     raise _UnusualConstantError(word)
 
 
-strict_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
     parse_constant=_refuse_constant
 ).scan_once  # type: ignore[attr-defined]
-"""Parses a JSON value: (text, position) -> (value, position after it). Raises ValueError, or
-StopIteration at the end of the text."""
+
+
+def strict_value(text: str, at: int) -> tuple[Any, int]:
+    """Parses the JSON value at `at`: the value, and the position after it.
+
+    Python's error counts the lines of all text before it. Where a recorder writes a bad name into
+    every event, that would take most of the time, so a short piece is tried first.
+
+    Raises:
+        ValueError: It is invalid (`json.JSONDecodeError` if the position is known).
+        StopIteration: The text ends. The value is the position.
+    """
+    if len(text) - at <= _PIECE:
+        return _scan(text, at)
+    piece = text[at : at + _PIECE]
+    try:
+        value, end = _scan(piece, 0)
+    except json.JSONDecodeError as error:
+        if not is_cut_short(error, piece):
+            error.pos += at
+            raise
+    except StopIteration as stop:
+        if stop.value < _PIECE - _NEVER_CUT:
+            raise StopIteration(at + stop.value) from None
+    else:
+        if end < _PIECE:  # otherwise a number may go on
+            return value, at + end
+    return _scan(text, at)
 
 
 def after_space(text: str, at: int) -> int:
@@ -75,4 +103,6 @@ def is_cut_short(error: Exception, text: str) -> bool:
         position = error.pos
     else:
         return False
-    return isinstance(position, int) and position > len(text.rstrip()) - _NEVER_CUT
+    if not isinstance(position, int):
+        return False
+    return _NOTHING_MORE.match(text, max(0, position + _NEVER_CUT - 1)) is not None
