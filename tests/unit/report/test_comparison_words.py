@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +11,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.page_data import data_of
 
 from stepscope.commands.main import cli
+from stepscope.report import units
 from stepscope.trace.load import load
 from stepscope.viewer.judging import _comparison
 
@@ -66,3 +68,32 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_number(sides, width, m
     heading = [line for line in lines[: lines.index(row)] if line.startswith("  name")][-1]
     assert heading.split()[-1 if width == "40" else 3] == "change"
     assert ("before" in heading) == (width != "40")
+
+
+@pytest.fixture
+def with_a_slow_step(tmp_path):
+    """Even steps, and after the change one of them is longer, but not so long as to be left out."""
+    for name, lengths in (("before", (100,) * 6), ("after", (100, 100, 150, 100, 100, 100))):
+        trace = GpuTrace()
+        for length in lengths:
+            with trace.step():
+                trace.op("aten::mm").launch("gemm", us(length))
+        (tmp_path / f"{name}.json").write_bytes(trace.json())
+    return [str(tmp_path / f"{name}.json") for name in ("before", "after")]
+
+
+def test_what_parts_add_up_to_stands_above_them(with_a_slow_step):
+    """One slow step moves the mean, which parts add up to, but not the median of the headline."""
+    document = json.loads(compared(with_a_slow_step, "json"))
+    parts = [row for row in document["changes"] if row["table"] == "part"]
+    for side in "ab":
+        mean_ns = statistics.mean(document[side]["step_ns"])
+        assert sum(row[f"{side}_ns"] for row in parts) == pytest.approx(mean_ns, abs=len(parts))
+    medians = [units.duration(document["step"][f"{side}_ns"]) for side in "ab"]
+    means = [units.duration(round(statistics.mean(document[side]["step_ns"]))) for side in "ab"]
+    assert medians[1] != means[1]
+    for form in ("table", "md"):
+        said = compared(with_a_slow_step, form)
+        assert f"median step {medians[0]} → {medians[1]}: " in said
+        (line,) = (line for line in said.splitlines() if "Parts of the step" in line)
+        assert line.endswith(f"mean step {means[0]} → {means[1]}")

@@ -10,6 +10,7 @@ from stepscope.report.comparison.words import (
     cells,
     chosen_rows,
     headline,
+    mean_step,
     scopes,
     steps_of,
 )
@@ -36,8 +37,9 @@ def comparison_to_markdown(comparison: Comparison, failed: str | None, rows: int
         chosen = chosen_rows(comparison, table, rows)
         if not len(chosen):
             continue
+        mean = mean_step(comparison, table)
         lines += [
-            f"**{title}**",
+            f"**{title}**{f', {mean}' if mean else ''}",
             "",
             f"| {' | '.join(COLUMNS[:-1])} | |",
             "|---|--:|--:|--:|--:|--:|---|",

@@ -17,6 +17,7 @@ from stepscope.report.comparison.words import (
     cells,
     chosen_rows,
     headline,
+    mean_step,
     scopes,
     steps_of,
 )
@@ -52,6 +53,8 @@ def print_comparison(comparison: Comparison, console: Console, rows: int | None)
         console.print()
         of = comparison.changes.filter(pl.col("table") == table)
         heading = Text(title, "bold")
+        if mean := mean_step(comparison, table):
+            heading.append(f"   {mean}", "dim")
         if table == "operator":
             heading.append(f"   {comparison.a.operators_basis}", "dim")
         if len(of) > len(chosen):

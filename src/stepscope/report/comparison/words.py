@@ -32,9 +32,21 @@ def headline(step: StepChange) -> str:
     noise = "noise unknown" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
     return (
-        f"step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
+        f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
         f"({noise}){verdict}"
     )
+
+
+def mean_step(comparison: Comparison, table: str) -> str:
+    """The mean step of both sides, which a table's parts add up to; empty for other tables.
+
+    The headline compares medians, so without this the parts seem not to add up.
+    """
+    if table not in (PART, THREAD_PART):
+        return ""
+    parts = comparison.changes.filter(pl.col("table") == table)
+    before, after = int(parts["a_ns"].sum()), int(parts["b_ns"].sum())
+    return f"mean step {units.duration(before)} → {units.duration(after)}"
 
 
 def steps_of(side: Side) -> str:

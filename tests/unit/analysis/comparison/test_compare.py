@@ -199,7 +199,7 @@ def test_every_format_tells_the_same(files):
     assert len(rows) == 1 + len(document["changes"])
     markdown = run([*files, "--format", "md"]).stdout
     assert "| gemm |" in markdown
-    assert markdown.startswith("step ")
+    assert markdown.startswith("median step ")
     table = run(files).stdout
     assert "gemm" in table
     assert "Parts of the step" in table
