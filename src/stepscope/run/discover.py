@@ -25,6 +25,8 @@ _JOB_IN_HEADER = re.compile(
 )
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
 """How the names of files end that can be traces."""
+TRACE_NAMES = ", ".join(f"*{suffix}" for suffix in TRACE_SUFFIXES)
+"""The same, as messages say it."""
 # Files with these suffixes that are not traces but often next to them.
 _NOT_TRACES = re.compile(
     r"^(run|manifest|metrics|config|package|tsconfig|trainer_state|training_args|tokenizer.*|"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import (
+    TRACE_NAMES,
     TraceFile,
     are_of_one_run,
     find_traces,
@@ -18,6 +19,7 @@ from stepscope.run.discover import (
     newest,
     ranks_in_headers,
 )
+from stepscope.run.fetching import fetch_run
 from stepscope.run.layout import MANIFEST_FILE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
@@ -31,7 +33,7 @@ from stepscope.run.manifest import (
     read_rank,
 )
 from stepscope.run.regular import exists, kind_of
-from stepscope.run.remote import fetch_run, is_url
+from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials
 
@@ -180,7 +182,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             searched for.
     """
     if is_url(str(path)):
-        return replace(open_run(fetch_run(str(path))), source=str(path))
+        return replace(open_run(fetch_run(str(path))), source=redacted(str(path)))
     root = Path(path)
     if not exists(root):
         if has_wildcard(str(path)):
@@ -369,8 +371,7 @@ def _traces_at(root: Path) -> list[TraceFile]:
     files = find_traces(root)
     if not files:
         raise UnreadableInputError(
-            f"{root}: found no run (run.json, rank*/manifest.json) and no trace "
-            "(*.json, *.json.gz, *.json.zst, *.sqlite, *.nsys-rep)"
+            f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES})"
         )
     return files
 

@@ -1,28 +1,18 @@
-"""Runs at fsspec URLs: fetches what is needed to read them, once."""
+"""URLs of fsspec: what they name, what their services need, and which version a file has."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import os
 import re
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import orjson
-
 from stepscope.errors import UnreadableInputError
-from stepscope.run.discover import MOST_ENTRIES
-from stepscope.run.files import replacing
-from stepscope.run.layout import RUN_FILE
-from stepscope.run.patience import Deadline, silence_seconds, total_seconds
-from stepscope.run.user_cache import user_cache
+from stepscope.run.patience import silence_seconds, total_seconds
 
 _CONNECT_SECONDS = 30
-_MOST_LEVELS = 8  # of folders; a run has three
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
 _PACKAGES = {
     "http": "'stepscope[http]'",
     "https": "'stepscope[http]'",
@@ -42,7 +32,6 @@ _VERSION_KEYS = frozenset(
     }
 )  # fmt: skip
 """Keys of versions without case and punctuation, which differ between services."""
-_NEEDED = re.compile(_TRACE.pattern + r"|(run|manifest|window)\.json|.*\.jsonl|.*\.csv")
 
 
 def is_url(text: str) -> bool:
@@ -120,113 +109,6 @@ def is_directory(url: str) -> bool:
         return False
 
 
-def fetch_run(url: str) -> Path:
-    """Copy the files that reports need to the user's cache, unless traces are already there.
-
-    Snapshots, tables and pictures are not copied.
-
-    Returns:
-        The local copy.
-
-    Raises:
-        UnreadableInputError: There is no run, or it cannot be reached; the message says why.
-    """
-    from fsspec.core import url_to_fs
-
-    deadline = Deadline(redacted(url))
-    try:
-        file_system, root = url_to_fs(url, **http_options(url))
-        root = _newest_run(file_system, root.rstrip("/"), deadline)
-        found = _files_below(file_system, root, deadline)
-    except UnreadableInputError:
-        raise
-    except ImportError as error:
-        remedy = how_to_install(url) or "install it"
-        raise UnreadableInputError(f"{url}: a package is missing: {remedy}") from error
-    except Exception as error:
-        raise UnreadableInputError(f"{url}: {type(error).__name__}: {error}") from error
-    named = hashlib.blake2b(f"{url.partition('://')[0]} {root}".encode(), digest_size=8).hexdigest()
-    home = _cache() / named / (Path(root).name or "run")
-    fetched = 0
-    for remote, details in found.items():
-        target = home / remote[len(root) :].lstrip("/")
-        # Names are untrusted: none may lead out of the copy.
-        if not target.resolve().is_relative_to(home.resolve()):
-            continue
-        if not _NEEDED.fullmatch(target.name):
-            continue
-        fetched += 1
-        if _is_there(target, details):
-            continue
-        deadline.check()
-        try:
-            with replacing(target) as temporary:
-                file_system.get_file(remote, str(temporary))
-        except Exception as error:
-            raise UnreadableInputError(
-                f"{remote}: cannot be fetched: {type(error).__name__}: {error}"
-            ) from error
-        if _TRACE.fullmatch(target.name):
-            _marker(target).write_text(_word(details))
-    if not fetched:
-        raise UnreadableInputError(f"{url}: found no run (run.json, rank*/manifest.json)")
-    return home
-
-
-def _files_below(file_system: Any, root: str, deadline: Deadline) -> dict[str, Any]:
-    """The files of a folder with their details, as fsspec reports them.
-
-    Raises:
-        UnreadableInputError: There are too many, or listing them takes too long.
-    """
-    found: dict[str, Any] = {}
-    if not is_http(file_system):  # other services list all files at once, which is much faster
-        found.update(file_system.find(root, detail=True, maxdepth=_MOST_LEVELS))
-        return found
-    count = 0
-    walk = file_system.walk(root, maxdepth=_MOST_LEVELS, detail=True)
-    for _, folders, files in walk:
-        deadline.check()
-        count += len(folders) + len(files)
-        if count > MOST_ENTRIES:
-            raise UnreadableInputError(
-                f"{redacted(root)}: more than {MOST_ENTRIES:,} files and folders: name the folder"
-                " of one run"
-            )
-        found |= {str(details["name"]): details for details in files.values()}
-    return found
-
-
-def _newest_run(file_system: Any, root: str, deadline: Deadline) -> str:
-    """The folder itself, or the newest run in it."""
-    inside = [str(entry["name"]).rstrip("/") for entry in file_system.ls(root, detail=True)]
-    if any(re.fullmatch(r"run\.json|rank\d{5,}", name.rpartition("/")[2]) for name in inside):
-        return root
-    runs = []
-    for name in inside:
-        deadline.check()
-        try:
-            job = orjson.loads(file_system.cat_file(f"{name}/{RUN_FILE}"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(job, dict) and isinstance(job.get("created_ns"), int):
-            runs.append((job["created_ns"], name))
-    return max(runs)[1] if runs else root
-
-
-def _is_there(target: Path, details: dict[str, Any]) -> bool:
-    """Whether the current trace was fetched before. Other files are small and may have changed."""
-    try:
-        known = _marker(target).read_text()
-    except OSError:
-        return False
-    return target.is_file() and known == _word(details)
-
-
-def _marker(target: Path) -> Path:
-    return target.with_name(f".{target.name}.fetched")
-
-
 def version_of(details: dict[str, Any]) -> str:
     """What distinguishes versions of a remote file that have the same size.
 
@@ -245,13 +127,16 @@ def version_of(details: dict[str, Any]) -> str:
     return " ".join(f"{key}={said[key]}" for key in sorted(said.keys() & _VERSION_KEYS))
 
 
-def _word(details: dict[str, Any]) -> str:
-    """The note that is kept next to a fetched trace."""
-    return f"size={details.get('size')} created={details.get('created')} {version_of(details)}"
+def known_version(file_system: Any, path: str, details: dict[str, Any]) -> str:
+    """`version_of` a file; where its details say nothing, the service is asked when it changed.
 
-
-def _cache() -> Path:
-    given = os.environ.get("STEPSCOPE_CACHE")
-    if given:
-        return Path(given) / "runs"
-    return user_cache() / "runs"
+    Args:
+        file_system: The file system of fsspec.
+        path: The file.
+        details: The result of its `info` for the file.
+    """
+    version = version_of(details)
+    if not version:
+        with suppress(Exception):  # most services do not support it
+            version = f"modified={file_system.modified(path).isoformat()}"
+    return version

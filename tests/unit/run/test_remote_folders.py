@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run import remote
+from stepscope.run import fetching
 from stepscope.run.reader import open_run
 
 
@@ -46,7 +46,7 @@ def test_a_folder_without_end_is_refused(
 ) -> None:
     pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
     monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(remote, "MOST_ENTRIES", 300)
+    monkeypatch.setattr(fetching, "MOST_ENTRIES", 300)
     with pytest.raises(UnreadableInputError, match="more than 300 files and folders: name"):
         open_run(endless)
 
@@ -57,6 +57,6 @@ def test_listing_it_ends_in_time(
     pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
     monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path))
     monkeypatch.setenv("STEPSCOPE_REMOTE_TOTAL", "1")
-    monkeypatch.setattr(remote, "MOST_ENTRIES", 10**9)
+    monkeypatch.setattr(fetching, "MOST_ENTRIES", 10**9)
     with pytest.raises(UnreadableInputError, match="not complete after 1 s"):
         open_run(endless)

@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from stepscope.commands.main import main
-from stepscope.run.remote import _cache
+from stepscope.run.fetching import _cache
 from stepscope.run.user_cache import user_cache
 from stepscope.trace.machine import build
 from stepscope.trace.store.origin import cache_directory

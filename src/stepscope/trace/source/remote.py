@@ -18,14 +18,14 @@ from typing import IO, Any, TypeVar, cast
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.patience import SILENCE_VARIABLE, Deadline, silence_seconds
-from stepscope.run.remote import how_to_install, http_options, is_http, redacted, version_of
+from stepscope.run.remote import http_options, is_http, known_version, redacted
+from stepscope.run.remote_errors import TRY_AGAIN, cannot_be_opened, reason_for
 
 Answer = TypeVar("Answer")
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 _LEAST_BYTES = 10_000  # to come in the time that a server may be silent
 _CLOSE_SECONDS = 5.0
-_REMEDY = "try again, or copy the file to a local disk"
 
 
 class _Worker:
@@ -55,7 +55,7 @@ class _Worker:
         except queue.Empty:
             self._is_stuck = True
             raise UnreadableInputError(
-                f"{self._name}: no data for {self._seconds:g} s; {_REMEDY} "
+                f"{self._name}: no data for {self._seconds:g} s; {TRY_AGAIN} "
                 f"({SILENCE_VARIABLE}=SECONDS raises the timeout)"
             ) from None
         except BaseException:
@@ -126,7 +126,7 @@ class RemoteFile:
         except UnreadableInputError:
             raise
         except Exception as error:
-            raise _failure(self.name, error) from error
+            raise cannot_be_opened(self.name, error) from error
         finally:
             worker.close(lambda: None)
         for piece in pieces:
@@ -171,7 +171,7 @@ class RemoteStream:
             raise
         except Exception as error:
             self._worker.close(lambda: None)
-            raise _failure(file.name, error) from error
+            raise cannot_be_opened(file.name, error) from error
 
     def read(self, size: int) -> bytes:
         """Returns at most `size` of the next bytes; empty only at the end.
@@ -192,11 +192,11 @@ class RemoteStream:
             self._deadline.check()  # the client has the same limit, and may have ended first
             raise UnreadableInputError(
                 f"{self._file.name}: the connection broke at byte {self._position()}"
-                f" ({_reason(error)}); {_REMEDY}"
+                f" ({reason_for(error)}); {TRY_AGAIN}"
             ) from error
         if not piece and total is not None and self._at < total:
             raise UnreadableInputError(
-                f"{self._file.name}: ended early, at byte {self._position()}; {_REMEDY}"
+                f"{self._file.name}: ended early, at byte {self._position()}; {TRY_AGAIN}"
             )
         self._at += len(piece)
         return piece
@@ -231,7 +231,7 @@ class _Slowness:
             return
         if self._bytes < _LEAST_BYTES:
             raise UnreadableInputError(
-                f"{self._name}: only {self._bytes} bytes in {self._waited:.3g} s; {_REMEDY} "
+                f"{self._name}: only {self._bytes} bytes in {self._waited:.3g} s; {TRY_AGAIN} "
                 f"({SILENCE_VARIABLE}=SECONDS raises the timeout)"
             )
         self._waited, self._bytes = 0.0, 0
@@ -258,7 +258,7 @@ def find_remote(location: object) -> RemoteFile | Path | None:
     except UnreadableInputError:
         raise
     except Exception as error:
-        raise _failure(redacted(url) if url else str(location), error) from error
+        raise cannot_be_opened(redacted(url) if url else str(location), error) from error
     finally:
         worker.close(lambda: None)
 
@@ -283,12 +283,13 @@ def _found(location: Any, url: str | None) -> RemoteFile | Path:
             " `stepscope report` for a run directory"
         )
     size = details.get("size")
-    version = version_of(details)
-    if not version:
-        with suppress(Exception):  # most services do not support it
-            version = f"modified={file_system.modified(path).isoformat()}"
     return RemoteFile(
-        name, url, file_system, path, size if isinstance(size, int) else None, version
+        name,
+        url,
+        file_system,
+        path,
+        size if isinstance(size, int) else None,
+        known_version(file_system, path, details),
     )
 
 
@@ -313,52 +314,3 @@ def _read_fully(opened: Any, size: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
-
-
-def _failure(name: str, error: BaseException) -> UnreadableInputError:
-    """Returns the error for a file that cannot be opened."""
-    if isinstance(error, ImportError) and (remedy := how_to_install(name)):
-        return UnreadableInputError(f"{name}: a package is missing: {remedy}")
-    return UnreadableInputError(f"{name}: cannot be opened: {_reason(error)}; {_advice(error)}")
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
-
-
-def _status(error: BaseException) -> int | None:
-    for cause in _causes(error):
-        status = getattr(cause, "status", None)
-        if isinstance(status, int):
-            return status
-    return None
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the reason for a failure in one line, preferring the client's error to fsspec's."""
-    cause = _causes(error)[-1] if isinstance(error, FileNotFoundError) else error
-    status = getattr(cause, "status", None)
-    if isinstance(status, int):
-        return f"the server responded {status} {getattr(cause, 'message', '')}".strip()
-    if isinstance(cause, FileNotFoundError):
-        return "no such file"
-    text = " ".join(str(cause).split())
-    if isinstance(cause, ImportError | ValueError) and text:
-        return text
-    return f"{type(cause).__name__}: {text}"
-
-
-def _advice(error: BaseException) -> str:
-    status = _status(error)
-    causes = _causes(error)
-    if status in (401, 403):
-        return "configure the credentials of the service (fsspec configuration)"
-    if status in (404, 410) or isinstance(causes[-1], FileNotFoundError | ValueError):
-        return "check the address"
-    if isinstance(error, ImportError):
-        return "install it, or copy the file to a local disk and open that"
-    return f"check the address and the network, {_REMEDY}"
