@@ -147,7 +147,7 @@ def command(
             output.write(ask_all(chosen, traces, scope, known), sink, layout)
         return
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.kept.outputs import write_kept
+    from stepscope.output_cache.cached_output import write_cached
     from stepscope.trace.store.values import to_json
 
     def write(sink: Sink) -> None:
@@ -155,7 +155,7 @@ def command(
 
     with sink_for(file) as sink:
         about = [chosen.name, to_json(Scope, scope)]
-        write_kept(sink, output, layout, traces, about, write)
+        write_cached(sink, output, layout, traces, about, write)
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:
