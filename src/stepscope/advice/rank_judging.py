@@ -302,7 +302,7 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
 
 def _return_memory(trace: Trace) -> None:
     """Return freed memory, if it is much, once derived columns take none."""
-    trace.wait_until_kept()
+    trace.wait_until_cached()
     if trace.event_count >= PAYS_FROM_EVENTS:
         return_freed_memory()
 
@@ -316,7 +316,7 @@ def _read_operands(trace: Trace) -> None:
     """Ask the last of those who look into the arguments that derivation has left in memory."""
     if trace.store is not None and not recorded_work(trace).is_empty():
         operands_of_all_work(trace)
-    trace.forget_told()
+    trace.drop_prefetched_arguments()
 
 
 def _communication(view: WindowView) -> tuple[int, int]:

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.looking_up import looked_up, rows_where
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
@@ -86,7 +86,7 @@ class DerivedTables:
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
-def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
+def needed_flows(names: pl.DataFrame) -> pl.Expr:
     """Selects the rows of `flows` that `derive` needs; the others do not change its result."""
     return pl.col("name_id").is_in(forward_flows(names).implode())
 
@@ -102,7 +102,7 @@ def derive(
         tables: The tables, or what reads them, so that columns are freed as soon as they are not
             needed. Of `events`, `stream` and `bytes` are not needed.
         host: The host steps, if already known.
-        read_args: Reads `args` in place of `tables.args`, all rows of `looks_into_args`. It is
+        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`. It is
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
     """
@@ -215,7 +215,7 @@ def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> Bo
         (pl.col("category") == Category.CPU_OP.value)
         & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
     )
-    found = looked_up(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
+    found = gather(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
     launching = operator[is_work]
     found[launching[launching >= 0]] = True
     return found
@@ -231,7 +231,7 @@ def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
         events["lane_id"].to_numpy(),
         start,
         events["dur_ns"].to_numpy(),
-        rank=looked_up(outer_first(), events["category"].to_physical().to_numpy()),
+        rank=gather(outer_first(), events["category"].to_physical().to_numpy()),
         tolerance_ns=clock_resolution_ns(start, rows),
         rows=rows,
         chosen=is_around,
@@ -274,7 +274,7 @@ def _step_of(
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
     is_in_step = index >= 0
-    return _column("step", looked_up(numbers, index), is_in_step)
+    return _column("step", gather(numbers, index), is_in_step)
 
 
 def _kind_and_group(
@@ -298,7 +298,7 @@ def _kind_and_group(
     row = name_id.copy()
     row[marked] = len(names) + np.arange(len(marked))
     is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
-    unnamed = np.flatnonzero(looked_up(filled(is_unnamed, value=False), row))
+    unnamed = np.flatnonzero(gather(filled(is_unnamed, value=False), row))
     if len(unnamed):
         # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
         telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
