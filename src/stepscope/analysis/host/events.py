@@ -286,11 +286,3 @@ def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl
                 )
             )
     return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
-
-
-def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> BoolArray:
-    """For each event whether it is on one of some threads."""
-    is_wanted = np.zeros(trace.lanes.height, np.bool_)
-    is_wanted[list(lanes)] = True
-    found: BoolArray = is_wanted[lane_id.to_numpy()]
-    return found

@@ -92,11 +92,6 @@ class Simulation:
         """The most that was allocated at any time, in rounded sizes."""
         return largest(self.curve["allocated_bytes"])
 
-    @property
-    def final_reserved_bytes(self) -> int:
-        """What is reserved at the end."""
-        return int(self.curve["reserved_bytes"][-1]) if len(self.curve) else 0
-
 
 def simulate(
     replay: Replay,
