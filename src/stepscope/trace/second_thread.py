@@ -92,12 +92,16 @@ def _do_from_the_end(tasks: Sequence[_Task[Any]]) -> None:
 
 
 @contextmanager
-def thread_beside(events: int) -> Iterator[SecondThread]:
-    """A second thread for work on so many events, until the end of the block."""
+def second_thread(events: int) -> Iterator[SecondThread]:
+    """A second thread for work on one trace, until the end of the block.
+
+    Args:
+        events: How many events the trace has; for few, the caller's thread does everything.
+    """
     if events < PAYS_FROM_EVENTS or (os.cpu_count() or 1) < 2:
         yield SecondThread(None)
         return
-    pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-beside")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-second")
     try:
         yield SecondThread(pool)
     finally:

@@ -46,7 +46,7 @@ from stepscope.trace.derive.nesting import (
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
-from stepscope.trace.second_thread import SecondThread, thread_beside
+from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -107,23 +107,23 @@ def derive(
             the same pass.
     """
     given = [tables() if callable(tables) else tables]
-    with thread_beside(len(given[0].events)) as beside:
-        return _derive(given, host, read_args, beside)
+    with second_thread(len(given[0].events)) as second:
+        return _derive(given, host, read_args, second)
 
 
 def _derive(
     given: list[Tables],
     host: pl.DataFrame | None,
     read_args: Callable[[BoolArray], pl.DataFrame] | None,
-    beside: SecondThread,
+    second: SecondThread,
 ) -> DerivedTables:
     """Derives in two threads: what does not depend on nesting is found beside it.
 
     The list with the tables is emptied: nothing but this refers to tables that were read for it.
     """
     tables = given.pop()
-    linking = beside.begin(partial(link_launches, tables.events))
-    finding_steps = beside.begin(partial(steps_and_places, tables, host))
+    linking = second.begin(partial(link_launches, tables.events))
+    finding_steps = second.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
     self_ns = _column("self_ns", _narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
@@ -138,7 +138,7 @@ def _derive(
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    linking_backward = beside.begin(partial(link_forward, tables, args))
+    linking_backward = second.begin(partial(link_forward, tables, args))
     group, kind = _kind_and_group(tables, args, around, launches.launch)
     del around
 
