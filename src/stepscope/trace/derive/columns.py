@@ -288,8 +288,8 @@ def _kind_and_group(
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical()[naming["event"]]
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
-    # A table with a row for each name, and then for each event that says something else than its
-    # name. These are few, for very many events, each of which refers to one row.
+    # Group and kind by row: first one row for each name, then one for each of the few events whose
+    # metadata or operator says more than its name. Every event refers to one row.
     name_id = events["name_id"].to_numpy()
     marked = by_metadata["event"].to_numpy()
     by_name = names["group"][name_id[marked]]
@@ -300,23 +300,46 @@ def _kind_and_group(
     is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
     unnamed = np.flatnonzero(gather(filled(is_unnamed, value=False), row))
     if len(unnamed):
-        # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
-        telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-        tells = filled(names["group"].is_in(telling), value=False)
-        outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
-        while True:
-            searching = (outer >= 0) & ~tells[name_id[outer]]
-            if not searching.any():
-                break
-            outer[searching] = around[outer[searching]]
-        known = outer >= 0
+        naming_operator = _operator_that_names(unnamed, names, name_id, around, launch)
+        known = naming_operator >= 0
         more = int(np.count_nonzero(known))
         row[unnamed[known]] = len(group) + np.arange(more)
-        group = pl.concat([group, names["group"].gather(name_id[outer[known]])])
+        group = pl.concat([group, names["group"].gather(name_id[naming_operator[known]])])
         kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
     rows = _column("row", row)
     words = group.unique(maintain_order=True).drop_nulls()
     return group.cast(pl.Enum(words))[rows], kind[rows]
+
+
+def _operator_that_names(
+    work: Int64Array,
+    names: pl.DataFrame,
+    name_id: npt.NDArray[np.uint32],
+    around: RowNumbers,
+    launch: RowNumbers,
+) -> RowNumbers:
+    """For each piece of work the innermost operator around its launch that names a collective.
+
+    The kernel and inner operators may not name it where an outer one does (`nccl:all_reduce`).
+
+    Args:
+        work: Events of GPU work.
+        names: The table of names.
+        name_id: The name of each event.
+        around: The innermost operator around each event; -1 for none.
+        launch: The launch of each event; -1 for none.
+
+    Returns:
+        Numbers of events; -1 for none.
+    """
+    specific = [word for word in COLLECTIVE_GROUPS if word != "collective"]
+    is_naming = filled(names["group"].is_in(specific), value=False)
+    operator = np.where(launch[work] >= 0, around[launch[work]], -1)
+    while True:
+        searching = (operator >= 0) & ~is_naming[name_id[operator]]
+        if not searching.any():
+            return operator
+        operator[searching] = around[operator[searching]]
 
 
 def _problems(
