@@ -194,8 +194,8 @@ def read_job(
         scope: Steps, devices and events that count.
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
-        progress: Is told of each trace; by default a terminal that is watched.
-        is_cancelled: Is asked now and then.
+        progress: Called after each trace; by default a terminal shows it.
+        is_cancelled: Called now and then; once it returns true, no further trace is begun.
 
     Raises:
         UnreadableInputError: No trace could be read.

@@ -65,7 +65,7 @@ class Attempt:
         losses: Losses of its first rank.
         applied: Where its fixes took effect.
         overrode: Where they overrode what the script says.
-        facts: What its first rank told of itself.
+        facts: What its first rank reported.
         peak_resident_bytes: Most memory on the host, over its ranks.
         peak_device_bytes: Most memory on a GPU, over its ranks.
         peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.

@@ -102,7 +102,7 @@ class Experiment:
 
     Attributes:
         request: What to try.
-        audience: Is told how it goes.
+        audience: Receives the progress.
         folder: Where everything is written.
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are

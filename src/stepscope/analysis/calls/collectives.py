@@ -60,7 +60,7 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per kernel (or other GPU work) of communication, in order of start."""
 
 LEAST_PEERS = 3
-"""From so many on their median or their least tells what one should take."""
+"""From so many on, their median or their least says what one should take."""
 PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 """What collectives have in common that should take equally long."""
 
@@ -364,7 +364,7 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def world_size(trace: Trace) -> int | None:
-    """Number of ranks of the job, as the file tells it; None: it does not, or too many."""
+    """Number of ranks of the job, as the file states it; None: it does not, or too many."""
     about = trace.header.get("distributedInfo")
     size = about.get("world_size") if isinstance(about, dict) else None
     return size if isinstance(size, int) and 0 < size < _TOO_MANY_RANKS else None

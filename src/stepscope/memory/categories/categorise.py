@@ -163,7 +163,7 @@ def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") ->
 
 
 def _decided(table: pl.DataFrame) -> pl.DataFrame:
-    """The category of each allocation, by the first source that tells it."""
+    """The category of each allocation, by the first source that knows it."""
     kind = {member: pl.lit(member.value) for member in MemoryCategory}
     stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
     # Made in the forward pass and freed there again, it was not kept for the backward pass.

@@ -3,7 +3,7 @@
 The requests and frees of the history are run through a model of the allocator. With the settings of
 the recording, and beginning with the recorded state, that reproduces what was observed; how well it
 does is measured (`reproduce`), and every other answer is worth as much as that. With other settings
-it tells what these would have reserved, and whether memory would have sufficed.
+it says what these would have reserved, and whether memory would have sufficed.
 """
 
 from __future__ import annotations
