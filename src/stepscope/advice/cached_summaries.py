@@ -17,7 +17,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Window
-from stepscope.run.regular import is_regular
+from stepscope.run.regular_files import is_regular
 from stepscope.trace.store.cached_values import CachedValue
 from stepscope.trace.store.origin import Key, key_of
 from stepscope.trace.store.values import to_json

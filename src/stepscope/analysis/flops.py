@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.counted import counted_calls
+from stepscope.analysis.calls.counted_calls import counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,

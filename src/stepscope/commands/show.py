@@ -86,7 +86,7 @@ def command(
     it is a memory snapshot, or a run (its newest snapshot is used). `stepscope show --list` lists
     the questions.
     """
-    from stepscope.analysis.memory.named import memory_question
+    from stepscope.analysis.memory.question_names import memory_question
     from stepscope.analysis.questions import question as question_named
 
     if list_questions or question is None:
@@ -254,7 +254,7 @@ def _show_memory(
 
 def _all_questions() -> list[tuple[str, str]]:
     """Name of each question, and what it answers."""
-    from stepscope.analysis.memory.named import names
+    from stepscope.analysis.memory.question_names import names
     from stepscope.analysis.questions import QUESTIONS
 
     return [*((one.name, one.about) for one in QUESTIONS), *names()]

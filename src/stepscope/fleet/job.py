@@ -25,7 +25,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
-from stepscope.fleet.engines.shown import ranks_done
+from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of

@@ -19,7 +19,7 @@ from typing import Any
 
 from stepscope.output_cache.recording_sink import EncodedSink, RecordingSink
 from stepscope.report.outputs import TABLE, Layout, Output, Sink
-from stepscope.run.regular import is_regular
+from stepscope.run.regular_files import is_regular
 from stepscope.trace.paths import STANDARD_INPUT, TraceRef
 from stepscope.trace.store.cached_answers import MOST_BYTES
 from stepscope.trace.store.cached_values import CachedValue

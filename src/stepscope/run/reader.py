@@ -30,7 +30,7 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
-from stepscope.run.regular import exists, kind_of
+from stepscope.run.regular_files import exists, kind_of
 from stepscope.run.remote import fetch_run, is_url
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials

@@ -16,7 +16,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
-from stepscope.run.patience import Deadline, silence_seconds, total_seconds
+from stepscope.run.timeouts import Deadline, silence_seconds, total_seconds
 from stepscope.run.user_cache import user_cache
 
 _CONNECT_SECONDS = 30

@@ -22,7 +22,7 @@ from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
-from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.schema import DERIVED, TABLES
 from stepscope.trace.store.derived import (
@@ -336,7 +336,7 @@ class Trace:
         Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
         start of the next; the last step ends with its own annotation. `trace/derive/steps.py` has
         the full definition. Without annotations, steps are found by what the main thread repeats
-        (`trace/derive/unannotated.py`); `step_source` says by what. There may be none.
+        (`trace/derive/unannotated_steps.py`); `step_source` says by what. There may be none.
         """
         if "_derivation" in self.__dict__:
             return self._derived_tables.host_steps

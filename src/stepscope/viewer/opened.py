@@ -183,7 +183,7 @@ class Content:
 
     @cached_property
     def _extras(self) -> Extras:
-        from stepscope.analysis.counters.of_trace import counters_of
+        from stepscope.analysis.counters.trace_counters import counters_of
         from stepscope.analysis.host.idle_segments import idle_segments
         from stepscope.viewer.tracks import idle_rows
 

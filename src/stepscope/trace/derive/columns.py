@@ -44,7 +44,7 @@ from stepscope.trace.derive.nesting import (
     outer_first,
 )
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
-from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
 from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.patience import SILENCE_VARIABLE, Deadline, silence_seconds
 from stepscope.run.remote import how_to_install, http_options, is_http, redacted, version_of
+from stepscope.run.timeouts import SILENCE_VARIABLE, Deadline, silence_seconds
 
 Answer = TypeVar("Answer")
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepscope.run.files import write_atomically
-from stepscope.run.regular import read_regular
+from stepscope.run.regular_files import read_regular
 from stepscope.trace.store.contents import is_own_directory
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import key_of, store_paths
