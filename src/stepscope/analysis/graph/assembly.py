@@ -47,7 +47,7 @@ def assemble(
     What is no longer needed is dropped on the way, as edges and nodes of a large trace take most of
     the memory at a time when its derived columns are in memory as well.
     """
-    count, number = len(work), len(work) + len(pieces)
+    number = len(work) + len(pieces)
     start = np.concatenate((work.start_ns, pieces.start_ns))
     end = np.concatenate((work.end_ns, pieces.end_ns))
     issued = np.concatenate((work.issue_ns, pieces.start_ns))
@@ -88,17 +88,6 @@ def assemble(
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
     step = gather(np.concatenate((work.step, host_step)), order)
-    notes = []
-    if work.unlinked:
-        notes.append(
-            f"{work.unlinked} of {count} GPU events have no launch in the trace: the replay ties "
-            "those that began after a gap to what the main thread did just before"
-        )
-    if work.skewed:
-        notes.append(
-            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
-            "their launches are ignored"
-        )
     lane = gather(np.concatenate((work.lane, pieces.lane)), order)
     event = np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))
     step_rows = rows_of_steps(node_kind, lane == main_lane, step)
@@ -123,8 +112,24 @@ def assemble(
         edge_kind=kind,
         call=call,
         host=host,
-        notes=tuple(notes),
+        notes=_notes(work),
     )
+
+
+def _notes(work: StepWork) -> tuple[str, ...]:
+    """What a reader must know about launches."""
+    notes = []
+    if work.unlinked:
+        notes.append(
+            f"{work.unlinked} of {len(work)} GPU events have no launch in the trace: the replay "
+            "ties those that began after a gap to what the main thread did just before"
+        )
+    if work.skewed:
+        notes.append(
+            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
+            "their launches are ignored"
+        )
+    return tuple(notes)
 
 
 def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
