@@ -145,7 +145,7 @@ def ours(trace: Trace) -> dict[str, Taken]:
         if question.over_ranks:
             continue
         # Answers are cached with their trace, so each question gets a trace without any.
-        trace.__dict__.pop("_remembered", None)
+        trace.__dict__.pop("_memoized", None)
         found[question.name] = timed(question.name, functools.partial(question.ask, trace))
     return found
 

@@ -36,9 +36,9 @@ from questions import replicate
 from viewer_frames import HEIGHT, SETTLED, print_frames
 from viewer_frames import WIDTH as PAGE_WIDTH
 
-from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
-from stepscope.trace.derive.told import looks_into_args
+from stepscope.trace.derive.prefetched_arguments import needed_args
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.viewer.encoding import encode_slices
@@ -194,7 +194,7 @@ def main() -> int:
     parser.add_argument("--browser", action="store_true")
     options = parser.parse_args()
     tables = load(options.trace).tables()
-    needed = tables.args.with_columns(pl.when(looks_into_args()).then("args").alias("args"))
+    needed = tables.args.with_columns(pl.when(needed_args()).then("args").alias("args"))
     tables = replicate(replace(tables, args=needed), options.events)
     trace = Trace.from_tables(tables, "benchmark")
     del tables

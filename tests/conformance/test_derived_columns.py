@@ -11,7 +11,7 @@ from tests.support.traces import KINETO, read_derived, read_tables
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.derive import links
 from stepscope.trace.derive.columns import derive
-from stepscope.trace.derive.told import looks_into_args
+from stepscope.trace.derive.prefetched_arguments import needed_args
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
 
@@ -151,7 +151,7 @@ def test_nothing_that_matters_is_left_unclassified(name):
 
 def test_arguments_that_deriving_looks_into_are_all_it_needs(name):
     tables = read_tables(name)
-    fewer = tables.args.filter(looks_into_args())
+    fewer = tables.args.filter(needed_args())
     assert len(fewer) < len(tables.args)
     alone = derive(replace(tables, args=fewer))
     assert_frame_equal(alone.columns.collect(), read_derived(name).columns.collect())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from tests.support.kept_answers import storing_everything
+from tests.support.cached_answers import storing_everything
 from tests.support.traces import trace_path
 
 from stepscope.advice.diagnosis import diagnose

@@ -21,7 +21,7 @@ from stepscope.run.manifest import (
     write_record,
 )
 from stepscope.run.reader import open_run
-from stepscope.run.regular import is_regular, open_regular, read_regular
+from stepscope.run.regular_files import is_regular, open_regular, read_regular
 from stepscope.run.step_record import StepRecord, encode_step
 from stepscope.trace.load import load
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
-from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.kept_summaries import (
-    kept_meeting,
-    kept_summary,
-    meeting_to_keep,
-    summary_to_keep,
+from stepscope.advice.cached_summaries import (
+    cached_meeting,
+    cached_summary,
+    compute_and_cache_meeting,
+    compute_and_cache_summary,
 )
+from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
@@ -95,19 +95,19 @@ class _Task:
 
 
 def _known_meeting(task: _Task) -> Meeting | None:
-    return kept_meeting(task.rank, task.request.scope)
+    return cached_meeting(task.rank, task.request.scope)
 
 
 def _meet(task: _Task) -> Meeting:
-    return meeting_to_keep(task.rank, task.request.scope)
+    return compute_and_cache_meeting(task.rank, task.request.scope)
 
 
 def _known_summary(task: _Task) -> RankSummary | None:
-    return kept_summary(task.rank, task.request, task.waits, task.met)
+    return cached_summary(task.rank, task.request, task.waits, task.met)
 
 
 def _summarise(task: _Task) -> RankSummary:
-    return summary_to_keep(task.rank, task.request, task.waits, task.met)
+    return compute_and_cache_summary(task.rank, task.request, task.waits, task.met)
 
 
 def _of_each(

@@ -65,6 +65,8 @@ class Finding:
             findings of a rank have been put together.
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
             None otherwise.
+        slows_everything: Whether its cause has no time of its own but slows whatever runs, such as
+            busy CPUs: what it saves is a share of the time that other findings save too.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
     """
 
@@ -82,6 +84,7 @@ class Finding:
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False
     waits_for: int | None = None
+    slows_everything: bool = False
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.advice.collectives import cost_of_waits_ns
 from stepscope.advice.compute_summary import summarise_compute
@@ -21,13 +21,13 @@ from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.breakdown import break_down_devices, host_scope
+from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
 from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
-from stepscope.analysis.host.partition import partition_host
+from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
@@ -36,7 +36,6 @@ from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.reader import RankRun, Window
@@ -44,7 +43,7 @@ from stepscope.run.working import working
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
+from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread, second_thread
 
 if TYPE_CHECKING:
     from stepscope.memory.view import MemoryView
@@ -191,98 +190,151 @@ def _judge(
     trouble: _Trouble,
 ) -> RankSummary | None:
     """The summary of a rank by one of its windows; None if that window cannot be judged."""
-    asked = request.scope
     try:
         trace = load(path)
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
-    with second_thread(trace) as beside:
+    with second_thread(trace.event_count) as second:
         # These need nothing derived, and are found while this thread derives.
-        beside.prepare(partial(memory_events, trace), _load_rules)
+        second.prepare(partial(memory_events, trace), _load_rules)
         try:
-            gpu_work(trace, asked)
+            gpu_work(trace, request.scope)
         except UsageError as error:
             # Another window may have these steps.
             trouble.not_there = trouble.not_there or str(error)
             return None
-        return _judge_window(rank, window, trace, alone, request, waits, trouble, beside)
+        return _WindowJudge(rank, window, trace, alone, request, waits, trouble, second).judge()
 
 
-def _judge_window(
-    rank: RankRun,
-    window: Window,
-    trace: Trace,
-    alone: RankSummary,
-    request: Request,
-    waits: Waits | None,
-    trouble: _Trouble,
-    beside: SecondThread,
-) -> RankSummary | None:
-    """The same of a trace that has the steps asked for."""
-    asked = request.scope
-    try:
-        view = WindowView(trace, asked, request.baseline)
-        _prepare(trace, asked, beside)
-        host = partition_host(trace, view.scope.steps)
+class _Measured(NamedTuple):
+    """What is measured on a window before any rule is asked.
+
+    Attributes:
+        view: The window.
+        host: The partition of the main thread's time; None without a main thread.
+        device: The partition of the GPUs' time; None without GPU work.
+        meeting: What the comparison of ranks needs, by this window.
+    """
+
+    view: WindowView
+    host: HostPartition | None
+    device: Breakdown | None
+    meeting: Meeting
+
+
+@dataclass
+class _WindowJudge:
+    """Judges a rank by one of its windows, whose trace has the steps asked for.
+
+    Attributes:
+        rank: The rank.
+        window: The window.
+        trace: Its trace.
+        alone: What is known about the rank without the window.
+        request: What is asked of the rank.
+        waits: How long it waited for others; None: unknown.
+        trouble: Receives what could not be read.
+        second: Does part of the work.
+    """
+
+    rank: RankRun
+    window: Window
+    trace: Trace
+    alone: RankSummary
+    request: Request
+    waits: Waits | None
+    trouble: _Trouble
+    second: SecondThread
+
+    def judge(self) -> RankSummary | None:
+        """The summary of the rank; None if the window cannot be judged."""
+        try:
+            measured = self._measure()
+        except StepscopeError as error:
+            if self.request.scope.steps is not None and isinstance(error, UsageError):
+                raise
+            self.trouble.notes.append(str(error))
+            return None
+        problems = self._note_problems(measured.view)
+        if measured.host is None and measured.device is None:
+            self.trouble.notes.append(
+                f"{self.window.trace_path}: no thread with operators or calls, and no GPU work"
+            )
+            return None
+        subject = self._subject(measured, problems)
+        summary = self._summary(measured, subject)
+        _return_memory(self.trace)  # the path and idle time took more than the rules do
+        return _with_findings(summary, subject, self.second)
+
+    def _measure(self) -> _Measured:
+        asked = self.request.scope
+        view = WindowView(self.trace, asked, self.request.baseline)
+        _prepare(self.trace, asked, self.second)
+        host = partition_host(self.trace, view.scope.steps)
+        device = None
         if view.has_gpu:
             # Neither is needed for the other, nor for timeline and idle time.
-            beside.prepare(lambda: view.path, partial(summarise_compute, view))
-        device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
-        meeting = alone.meeting
-        if meeting.window != window.index:
-            meeting = _with_window(meeting, window, trace, asked)
-    except StepscopeError as error:
-        if asked.steps is not None and isinstance(error, UsageError):
-            raise
-        trouble.notes.append(str(error))
-        return None
-    wrong = trace.all_problems
-    problems = tuple(wrong["problem", "count", "message"].iter_rows())
-    trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
-    trouble.notes.extend(view.steady.notes)
-    trouble.notes.extend(view.graph.notes)
-    if host is None and device is None:
-        trouble.notes.append(
-            f"{window.trace_path}: no thread with operators or calls, and no GPU work"
+            self.second.prepare(lambda: view.path, partial(summarise_compute, view))
+            device = break_down_devices(view.timeline, view.idle)
+        meeting = self.alone.meeting
+        if meeting.window != self.window.index:
+            meeting = _with_window(meeting, self.window, self.trace, asked)
+        return _Measured(view, host, device, meeting)
+
+    def _note_problems(self, view: WindowView) -> tuple[tuple[str, int, str], ...]:
+        """Notes what is wrong with the trace, and returns it: problem, count and message."""
+        table = self.trace.all_problems
+        problems = tuple(table["problem", "count", "message"].iter_rows())
+        notes = self.trouble.notes
+        notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+        notes.extend(view.steady.notes)
+        notes.extend(view.graph.notes)
+        return problems
+
+    def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
+        waits = self.waits
+        if waits is not None and waits.window != self.window.index:
+            waits = None
+        return Subject(
+            rank=self.alone.rank,
+            steps=self.alone.steps,
+            host=measured.host,
+            window=measured.view,
+            waits=None if waits is None else waits.table,
+            problems=problems,
+            thresholds=self.request.thresholds,
+            memory=_memory(self.rank, self.trace, self.trouble),
+            has_peers=self.request.has_peers,
+            loader=_loader_of(self.alone),
         )
-        return None
-    subject = Subject(
-        rank=alone.rank,
-        steps=alone.steps,
-        host=host,
-        window=view,
-        waits=waits.table if waits is not None and waits.window == window.index else None,
-        problems=problems,
-        thresholds=request.thresholds,
-        memory=_memory(rank, trace, trouble),
-        has_peers=request.has_peers,
-        loader=_loader_of(alone),
-    )
-    summary = replace(
-        alone,
-        host=None if host is None else HostSummary.of(host),
-        device=None if device is None else device.partition,
-        communication=None if device is None else _communication(view),
-        device_steps=None if device is None else Rows.of(view.timeline.steps),
-        critical_path=None if device is None else view.path.partition,
-        compute=summarise_compute(view),
-        scope=view.timeline.scope if device is not None else host_scope(host, asked),
-        window=window,
-        window_steps=view.graph.steps,
-        window_step_ns=view.step_ns,
-        window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
-        step_source=trace.step_source,
-        problems=problems,
-        notes=tuple(trouble.notes),
-        meeting=meeting,
-        cost_of_waits_ns=None if subject.waits is None else cost_of_waits_ns(view, subject.waits),
-    )
-    _return_memory(trace)  # the path and idle time took more than the rules do
-    return _with_findings(summary, subject, beside)
+
+    def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
+        """The summary without findings."""
+        view, host, device, meeting = measured
+        waits = subject.waits
+        return replace(
+            self.alone,
+            host=None if host is None else HostSummary.of(host),
+            device=None if device is None else device.partition,
+            communication=None if device is None else _communication(view),
+            device_steps=None if device is None else Rows.of(view.timeline.steps),
+            critical_path=None if device is None else view.path.partition,
+            compute=summarise_compute(view),
+            scope=view.timeline.scope if device is not None else host_scope(host, view.asked),
+            window=self.window,
+            window_steps=view.graph.steps,
+            window_step_ns=view.step_ns,
+            window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
+            step_source=self.trace.step_source,
+            problems=subject.problems,
+            notes=tuple(self.trouble.notes),
+            meeting=meeting,
+            cost_of_waits_ns=None if waits is None else cost_of_waits_ns(view, waits),
+        )
 
 
-def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
+def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:
     """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
 
     The order is that of need, but for what waits: derived columns take much memory until they are
@@ -293,7 +345,7 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
     recomputation = partial(find_recomputed, trace)
     operands = partial(_read_operands, trace)
     looks_into_arguments = may_read_arguments(trace)
-    beside.prepare(
+    second.prepare(
         partial(_return_memory, trace),
         lambda: read_collectives(trace, gpu_work(trace, asked).members),
         *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
@@ -302,7 +354,7 @@ def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:
 
 def _return_memory(trace: Trace) -> None:
     """Return freed memory, if it is much, once derived columns take none."""
-    trace.wait_until_kept()
+    trace.wait_until_cached()
     if trace.event_count >= PAYS_FROM_EVENTS:
         return_freed_memory()
 
@@ -316,7 +368,7 @@ def _read_operands(trace: Trace) -> None:
     """Ask the last of those who look into the arguments that derivation has left in memory."""
     if trace.store is not None and not recorded_work(trace).is_empty():
         operands_of_all_work(trace)
-    trace.forget_told()
+    trace.drop_prefetched_arguments()
 
 
 def _communication(view: WindowView) -> tuple[int, int]:
@@ -333,13 +385,13 @@ def _loader_of(summary: RankSummary) -> LoaderRecord | None:
 
 
 def _with_findings(
-    summary: RankSummary, subject: Subject, beside: SecondThread | None = None
+    summary: RankSummary, subject: Subject, second: SecondThread | None = None
 ) -> RankSummary:
     """The summary with the findings of the rules about one rank, and their joint saving."""
     names = rules_of_a_rank(has_memory=subject.memory is not None)
     rules = [partial(_check, name, subject) for name in names]
     found: list[Finding] = []
-    for of_rule in (beside or SecondThread(None)).share(rules):
+    for of_rule in (second or SecondThread(None)).share(rules):
         found += of_rule
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     own = [finding for finding in found if finding.waits_for is None]

@@ -2,8 +2,8 @@
 
 The diagnosis of a run needs only the summaries of its ranks (`diagnosis.judge`), so ranks can be
 summarised one after the other, in several processes, or on several machines; `rank_judging` does
-that. Summaries are kept (`kept_summaries`), and a report from kept ones shall start at once: this
-module imports no analysis.
+that. Summaries are cached (`cached_summaries`), and a report from the cache shall start at once:
+this module imports no analysis.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
 from stepscope.run.figures import duration
 
-_SLOW_WHATEVER_RUNS = ("busy-cpus", "garbage-collector", "throttled-gpu")
-"""Findings whose cause has no moments of its own: it is felt in those of all others."""
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
@@ -119,9 +117,9 @@ def saved_together(
     """What the findings of one rank save together, per step; None if none has a saving.
 
     Savings overlap, so they do not add up: one replay removes the causes of all replayed findings
-    at once. Other causes with a time of their own, such as a phase, are added up. What is felt in
-    the time of all others (replays, busy CPUs, the garbage collector, a slow GPU) takes its share
-    of what is left. The result is at least the largest saving, and at most their sum or the step.
+    at once. Other causes with a time of their own, such as a phase, are added up. That replay, and
+    each cause that slows everything (`Finding.slows_everything`), save their share of what is left.
+    The result is at least the largest saving, and at most their sum or the step.
 
     Args:
         findings: The findings.
@@ -131,9 +129,9 @@ def saved_together(
     savings = [(one, one.saving_ns) for one in findings if one.saving_ns is not None]
     if not savings:
         return None
-    unreplayed = [(one.id, saving) for one, saving in savings if one.changes is None]
-    alone = sum(saving for rule, saving in unreplayed if rule not in _SLOW_WHATEVER_RUNS)
-    slowing = [saving for rule, saving in unreplayed if rule in _SLOW_WHATEVER_RUNS]
+    unreplayed = [(one, saving) for one, saving in savings if one.changes is None]
+    alone = sum(saving for one, saving in unreplayed if not one.slows_everything)
+    slowing = [saving for one, saving in unreplayed if one.slows_everything]
     shares = [saving / max(1, step_ns) for saving in slowing]
     changes = [one.changes for one, _ in savings if one.changes is not None]
     if changes and window is not None:

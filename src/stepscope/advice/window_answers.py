@@ -23,11 +23,11 @@ from stepscope.analysis.questions import question
 from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.errors import StepscopeError
 from stepscope.run.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import second_thread
 
 
 def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDetails:
@@ -46,8 +46,8 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
         *(partial(_answer, name, trace, asked) for name in TABLES),
         partial(typical_step, trace, steady),
     ]
-    with second_thread(trace) as beside:
-        found = list(beside.share(tasks))
+    with second_thread(trace.event_count) as second:
+        found = list(second.share(tasks))
     return WindowDetails(
         recording=_recording(trace),
         answers=tuple(one for one in found if isinstance(one, DetailedAnswer)),

@@ -1,8 +1,8 @@
 """What a page shows beside the diagnosis: the answers about the window of the rank shown.
 
 The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them:
-`window_answers` makes them, `kept_details` keeps them. A page from kept ones shall start at once:
-this module imports no analysis.
+`window_answers` makes them, `cached_details` caches them. A page from the cache shall start at
+once: this module imports no analysis.
 """
 
 from __future__ import annotations

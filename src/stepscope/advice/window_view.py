@@ -29,8 +29,8 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import are_among
+from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
-from stepscope.trace.once import once_property, turns_of
 
 Answer = TypeVar("Answer")
 
@@ -58,9 +58,9 @@ class WindowView:
             about: What it is given besides the window.
         """
         known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
-        return turns_of(self).find(known, (question, *about), lambda: question(self, *about))
+        return locks_of(self).get_or_make(known, (question, *about), lambda: question(self, *about))
 
-    @once_property
+    @locked_cached_property
     def graph(self) -> StepGraph:
         """The graph of the steps asked for, else of all that are not empty.
 
@@ -76,39 +76,39 @@ class WindowView:
         """
         return self._with_all_steps or self
 
-    @once_property
+    @locked_cached_property
     def _with_all_steps(self) -> WindowView | None:
         steps = () if self.asked.steps is not None else steps_on_end(self.trace)
         if not steps or steps == self.graph.steps:
             return None
         return WindowView(self.trace, replace(self.asked, steps=steps), self.baseline)
 
-    @once_property
+    @locked_cached_property
     def scope(self) -> Scope:
         """What timeline, idle time and tables cover."""
         return replace(self.asked, steps=self.graph.steps or None)
 
-    @once_property
+    @locked_cached_property
     def has_gpu(self) -> bool:
         """Whether there is GPU work in these steps."""
         return bool(self.graph.is_gpu.any())
 
-    @once_property
+    @locked_cached_property
     def path(self) -> CriticalPath:
         """The critical path."""
         return path_of(self.graph, self.trace)
 
-    @once_property
+    @locked_cached_property
     def timeline(self) -> Timeline:
         """The devices' time, over the same steps."""
         return timeline(self.trace, self.scope)
 
-    @once_property
+    @locked_cached_property
     def idle(self) -> IdleCauses:
         """Why the devices were idle, over the same steps."""
         return idle_causes(self.trace, self.scope)
 
-    @once_property
+    @locked_cached_property
     def steady(self) -> SteadySteps:
         """Which steps count, and why the others do not."""
         return steady_steps(self.trace, Scope(steps=self.asked.steps))
@@ -139,12 +139,12 @@ class WindowView:
         """A sum of the durations of GPU work as a share of the time of all devices together."""
         return total_ns / max(1, self.timeline.total_ns)
 
-    @once_property
+    @locked_cached_property
     def window(self) -> tuple[int, int]:
         """Start and end of the steps on the host."""
         return self.graph.host_window
 
-    @once_property
+    @locked_cached_property
     def work(self) -> pl.DataFrame:
         """GPU work of the scope, one row per node of the graph: see `work_of_nodes`."""
         return work_of_nodes(self.trace, self.graph, self.asked)
@@ -155,7 +155,7 @@ class WindowView:
         mask[rows["node"].to_numpy()] = True
         return mask
 
-    @once_property
+    @locked_cached_property
     def calls(self) -> pl.DataFrame:
         """Calls of the runtime on the graph's threads: see `events_of_threads`."""
         return calls_of_threads(self.trace, self.graph)
@@ -197,7 +197,7 @@ class WindowView:
         """The outermost operator and the line of Python around some events: see `call_places`."""
         return call_places(self.trace, events)
 
-    @once_property
+    @locked_cached_property
     def has_stacks(self) -> bool:
         """Whether Python frames were recorded."""
         return has_stacks(self.trace)
@@ -206,12 +206,12 @@ class WindowView:
         """The innermost Python frame of the main thread that spans nearly all of some time."""
         return frame_over(self.trace, self.graph.main_lane, start_ns, end_ns)
 
-    @once_property
+    @locked_cached_property
     def memory(self) -> pl.DataFrame:
         """Peaks of each GPU's memory: see `memory_peaks`."""
         return memory_peaks(self.trace)
 
-    @once_property
+    @locked_cached_property
     def recomputed(self) -> tuple[Intervals, BoolArray]:
         """Host moments of recomputed operators, and which nodes of the graph they launched."""
         return recomputed_nodes(self.trace, self.graph, self.work)

@@ -30,8 +30,8 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, GpuWork, gpu_work
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
@@ -100,7 +100,7 @@ class CommunicationReport:
     notes: tuple[str, ...]
 
 
-@remembered
+@memoized
 def analyse_communication(trace: Trace, scope: Scope | None = None) -> CommunicationReport:
     """What the collectives of a scope moved, how fast, and how much computation hid.
 

@@ -29,8 +29,8 @@ from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.figures import percent
 from stepscope.trace.classify import group_of_fused
@@ -106,7 +106,7 @@ class Compute:
     notes: tuple[str, ...]
 
 
-@remembered
+@memoized
 def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     """What the compute of a scope is made of.
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.counted import counted_calls
+from stepscope.analysis.calls.counted_calls import counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
@@ -36,8 +36,8 @@ from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
 from stepscope.analysis.hardware.tensor_cores import MATRIX_GROUPS
 from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
@@ -132,7 +132,7 @@ class FlopsReport:
     notes: tuple[str, ...]
 
 
-@remembered
+@memoized
 def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     """The arithmetic of the operators of a scope, its speed, and what bounds it.
 

@@ -54,7 +54,7 @@ from stepscope.analysis.host.idle_gaps import (
     find_gaps,
 )
 from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.nullable import gathered
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -105,7 +105,7 @@ class IdleCauses:
         return idle_ns.get(cause, 0)
 
 
-@remembered
+@memoized
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     """Divide the idle time of the devices by its causes.
 

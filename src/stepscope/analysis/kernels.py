@@ -27,9 +27,9 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+from stepscope.trace.second_thread import second_thread
 
 SHORT_NS = 10_000
 
@@ -83,11 +83,11 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
     """
-    with second_thread(trace) as beside:
-        beside.prepare(lambda: parents_of_events(trace))
+    with second_thread(trace.event_count) as second:
+        second.prepare(lambda: parents_of_events(trace))
         work = gpu_work(trace, scope)
         rows = _with_flags(trace, work)
-        sequences = beside.begin(partial(kernel_sequences, trace, rows))
+        sequences = second.begin(partial(kernel_sequences, trace, rows))
         return _summed_up(trace, work, rows, sequences)
 
 

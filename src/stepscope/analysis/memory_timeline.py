@@ -1,4 +1,4 @@
-"""Memory as the trace tells it: allocated and reserved over time, the peak, and who holds it.
+"""Memory as the trace records it: allocated and reserved over time, the peak, and who holds it.
 
 Definitions
     The recorder writes a `[memory]` instant for each allocation and each free (profile_memory=True)
@@ -49,7 +49,7 @@ class MemoryTimeline:
         peak_reserved_bytes: Likewise.
         devices: One row per device (`kind` "gpu" or "cpu"): events, allocations, frees, first and
             last allocated_bytes, peak_allocated_bytes with peak_ns and peak_step,
-            peak_reserved_bytes, capacity_bytes where the file tells it, peak_share of it (of
+            peak_reserved_bytes, capacity_bytes where the file states it, peak_share of it (of
             reserved bytes), times that the reserve grew and shrank.
         steps: Per device and host step: allocations, allocated bytes in all, start, end and peak of
             allocated bytes, peak of reserved bytes, times that the reserve grew and shrank.

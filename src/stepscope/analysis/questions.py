@@ -171,13 +171,13 @@ def _one_by_one(
 def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
-    from stepscope.analysis.selection.second_thread import second_thread
+    from stepscope.trace.second_thread import second_thread
 
     with working(f"Answering {question.name} of {described.name}"):
         trace = described.open()  # freed on return, before the next one is opened
-        with second_thread(trace) as beside:
+        with second_thread(trace.event_count) as second:
             # What most questions look at is read while the modules of this one are loaded.
-            beside.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
+            second.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
             result = question.ask_of_run(trace, described.step_record, scope, baseline)
         result = _with_losses(result, trace)
         return Answer(described.name, _first_moment(trace), result)

@@ -27,7 +27,7 @@ import polars as pl
 
 from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -143,7 +143,7 @@ class Timeline:
     notes: tuple[str, ...]
 
 
-@remembered
+@memoized
 def timeline(trace: Trace, scope: Scope | None = None) -> Timeline:
     """Divide the time of the devices.
 

@@ -24,9 +24,9 @@ from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.selection.second_thread import second_thread
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import second_thread
 
 WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
     "without": pl.String,
@@ -91,8 +91,8 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
     steady = steady_steps(trace, Scope(steps=asked.steps))
     without = _without(graph)
     rows = []
-    with second_thread(trace) as beside:
-        replays = beside.share([partial(replay, changes) for changes in without.values()])
+    with second_thread(trace.event_count) as second:
+        replays = second.share([partial(replay, changes) for changes in without.values()])
         for cause, again in zip(without, replays, strict=True):
             share = again.saving_ns / max(1, graph.mean_step_ns)
             rows.append((cause, again.mean_step_ns, again.saving_ns, share))

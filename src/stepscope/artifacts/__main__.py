@@ -6,7 +6,7 @@ import sys
 
 from stepscope.artifacts.finish import finish
 from stepscope.artifacts.job import FinishJob
-from stepscope.run.beside import go_last
+from stepscope.run.helper_processes import go_last
 
 
 def main() -> int:

@@ -146,7 +146,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
         return
     if output.wants_details:
         with working("Filling the page"):
-            from stepscope.advice.kept_details import details_of
+            from stepscope.advice.cached_details import details_of
 
             diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
     output.write(diagnosis, sink, layout)

@@ -27,8 +27,11 @@ from stepscope.report.outputs import output as output_of
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
+    from stepscope.analysis.questions import Answers, Question
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.fleet.engines.outcome import Engine
     from stepscope.memory.questions.table import MemoryQuestion
+    from stepscope.trace.paths import TraceRef
 
 
 @click.command("show")
@@ -83,8 +86,7 @@ def command(
     it is a memory snapshot, or a run (its newest snapshot is used). `stepscope show --list` lists
     the questions.
     """
-    from stepscope.analysis.memory.named import memory_question
-    from stepscope.analysis.questions import ask_all
+    from stepscope.analysis.memory.question_names import memory_question
     from stepscope.analysis.questions import question as question_named
 
     if list_questions or question is None:
@@ -113,49 +115,77 @@ def command(
     if link_speed and not chosen.takes_references:
         raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
-    from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
     keep_freed_memory()
-    if chosen.takes_references:
-        from stepscope.fleet.ask import ask_collectives
+    if not chosen.over_ranks and not chosen.takes_references:
+        _show_each(chosen, paths, scope, baseline, output, file, layout)
+        return
+    runner = engine_of(engine, scheduler, workers)
+    answers = _ask_of_job(chosen, paths, scope, runner, link_speed)
+    with sink_for(file) as sink:
+        output.write(answers, sink, layout)
+
+
+def _ask_of_job(
+    question: Question,
+    paths: tuple[str, ...],
+    scope: Scope,
+    engine: Engine | None,
+    link_speed: tuple[str, ...],
+) -> Answers:
+    """Ask a question that compares the ranks of a job."""
+    from stepscope.fleet.ask import ask_collectives, ask_of_job
+
+    if question.takes_references:
         from stepscope.fleet.link_speed import link_speeds
 
-        runner = engine_of(engine, scheduler, workers)
-        with working(f"Answering {chosen.name}"):
-            found = ask_collectives(chosen, paths, scope, runner, link_speeds(link_speed))
-        with sink_for(file) as sink:
-            output.write(found, sink, layout)
-        return
-    with working("Looking for traces with these steps" if steps else "Looking for traces"):
-        traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
-    if not chosen.over_ranks:
-        for path in paths:
-            if said := remark_on(resolve_path(path)):
-                click.echo(said, err=True)
-    if chosen.over_ranks:
-        from stepscope.fleet.ask import ask_of_job
+        with working(f"Answering {question.name}"):
+            return ask_collectives(question, paths, scope, engine, link_speeds(link_speed))
+    traces = _traces(paths, scope, with_unrelated=True)
+    with working(f"Answering {question.name}"):
+        return ask_of_job(question, traces, scope, engine)
 
-        runner = engine_of(engine, scheduler, workers)
-        with working(f"Answering {chosen.name}"):
-            of_job = ask_of_job(chosen, traces, scope, runner)
-        with sink_for(file) as sink:
-            output.write(of_job, sink, layout)
-        return
+
+def _show_each(
+    question: Question,
+    paths: tuple[str, ...],
+    scope: Scope,
+    baseline: str | None,
+    output: Output,
+    file: str | None,
+    layout: Layout,
+) -> None:
+    """Show the answers to a question about single traces, from the cache where possible."""
+    from stepscope.analysis.questions import ask_all
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.output_cache.cached_output import write_cached
+    from stepscope.trace.paths import remark_on, resolve_path
+    from stepscope.trace.store.values import to_json
+
+    traces = _traces(paths, scope, with_unrelated=False)
+    for path in paths:
+        if said := remark_on(resolve_path(path)):
+            click.echo(said, err=True)
     if baseline is not None:
         known = resolve_path(baseline).one_trace().open()
         with sink_for(file) as sink:
-            output.write(ask_all(chosen, traces, scope, known), sink, layout)
+            output.write(ask_all(question, traces, scope, known), sink, layout)
         return
-    from stepscope.analysis.selection.scope import Scope
-    from stepscope.kept.outputs import write_kept
-    from stepscope.trace.store.values import to_json
 
     def write(sink: Sink) -> None:
-        output.write(ask_all(chosen, traces, scope), sink, layout)
+        output.write(ask_all(question, traces, scope), sink, layout)
 
     with sink_for(file) as sink:
-        about = [chosen.name, to_json(Scope, scope)]
-        write_kept(sink, output, layout, traces, about, write)
+        about = [question.name, to_json(Scope, scope)]
+        write_cached(sink, output, layout, traces, about, write)
+
+
+def _traces(paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool) -> list[TraceRef]:
+    from stepscope.trace.paths import resolve_traces
+
+    has_steps = scope.steps is not None
+    with working("Looking for traces with these steps" if has_steps else "Looking for traces"):
+        return resolve_traces(paths, scope.steps, with_unrelated=with_unrelated)
 
 
 def _check_order(question: str, paths: tuple[str, ...]) -> None:
@@ -224,7 +254,7 @@ def _show_memory(
 
 def _all_questions() -> list[tuple[str, str]]:
     """Name of each question, and what it answers."""
-    from stepscope.analysis.memory.named import names
+    from stepscope.analysis.memory.question_names import names
     from stepscope.analysis.questions import QUESTIONS
 
     return [*((one.name, one.about) for one in QUESTIONS), *names()]

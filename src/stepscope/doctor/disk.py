@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.machine import Machine
+from stepscope.doctor.machine import Machine, in_gib
 
 AREA = "disk"
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.
@@ -76,7 +76,7 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
         free_bytes = space(folder).free_bytes
     except OSError:
         return checks
-    text = f"{_gib(free_bytes)} free; a window of a million events needs about 0.4 GiB at first"
+    text = f"{in_gib(free_bytes)} free; a window of a million events needs about 0.4 GiB at first"
     if free_bytes < _TOO_LITTLE_BYTES:
         remedy = f"free some space, or {elsewhere}"
         checks.append(Check(AREA, "free space", State.PROBLEM, text, remedy))
@@ -101,7 +101,7 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
             "mount a tmpfs there, or call "
             "torch.multiprocessing.set_sharing_strategy('file_system')",
         )
-    text = f"{_SHARED_MEMORY} has {_gib(total_bytes)}; DataLoader workers pass batches through it"
+    text = f"{_SHARED_MEMORY} has {in_gib(total_bytes)}; DataLoader workers pass batches through it"
     if total_bytes < _SMALL_SHARED_BYTES:
         return Check(
             AREA,
@@ -111,8 +111,3 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
             "start the container with --shm-size=8g or --ipc=host; otherwise remount it larger",
         )
     return Check(AREA, name, State.OK, text)
-
-
-def _gib(count_bytes: int) -> str:
-    number = count_bytes / (1 << 30)
-    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.machine import Machine
+from stepscope.doctor.machine import Machine, in_gib
 
 AREA = "limits"
 CGROUPS = "/sys/fs/cgroup"
@@ -60,12 +60,12 @@ def check_limits(machine: Machine) -> list[Check]:
 
 def _memory(machine: Machine, limits: Limits) -> Check:
     total_bytes = _total_memory(machine)
-    total = f" of the machine's {_gib(total_bytes)}" if total_bytes is not None else ""
+    total = f" of the machine's {in_gib(total_bytes)}" if total_bytes is not None else ""
     usable = [size for size in (limits.memory_bytes, total_bytes) if size is not None]
     if limits.memory_bytes is None or (total_bytes and limits.memory_bytes >= total_bytes):
-        text = f"no limit below the machine's {_gib(total_bytes)}" if total_bytes else "no limit"
+        text = f"no limit below the machine's {in_gib(total_bytes)}" if total_bytes else "no limit"
     else:
-        text = f"limited to {_gib(limits.memory_bytes)}{total}"
+        text = f"limited to {in_gib(limits.memory_bytes)}{total}"
     if usable and min(usable) < _SMALL_MEMORY_BYTES:
         return Check(
             AREA,
@@ -135,8 +135,3 @@ def _total_memory(machine: Machine) -> int | None:
             words = line.split()
             return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
     return None
-
-
-def _gib(count_bytes: int | None) -> str:
-    number = (count_bytes or 0) / (1 << 30)
-    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"

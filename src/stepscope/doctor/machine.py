@@ -88,3 +88,9 @@ def this_machine() -> Machine:
     user = os.geteuid() if hasattr(os, "geteuid") else None
     beside = Path(sys.executable).parent if sys.executable else None
     return Machine(sys.platform, Path("/"), dict(os.environ), user, allowed_cpus(), beside)
+
+
+def in_gib(count_bytes: int) -> str:
+    """A number of bytes in GiB, with three significant digits."""
+    number = count_bytes / (1 << 30)
+    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.export.chrome_json import write_chrome
 from stepscope.export.event_file import Scalars, event_file
 from stepscope.export.request import Exported, Request, Source, file_writer

@@ -35,7 +35,7 @@ def ask_of_job(
         scope: What the answer covers.
         engine: What reads the traces; by default this machine.
         references: What to compare bandwidths with, for questions with `takes_references`.
-        progress: Is told of each trace.
+        progress: Called after each trace.
 
     Raises:
         UnreadableInputError: No trace could be read.

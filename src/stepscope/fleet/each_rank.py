@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from stepscope.advice.diagnosis import EachRank, Item, Value, in_turn
-from stepscope.fleet.engines.shown import ranks_done
+from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.reader import RankRun, Run
 

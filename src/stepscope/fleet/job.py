@@ -25,7 +25,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
-from stepscope.fleet.engines.shown import ranks_done
+from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
@@ -194,8 +194,8 @@ def read_job(
         scope: Steps, devices and events that count.
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
-        progress: Is told of each trace; by default a terminal that is watched.
-        is_cancelled: Is asked now and then.
+        progress: Called after each trace; by default a terminal shows it.
+        is_cancelled: Called now and then; once it returns true, no further trace is begun.
 
     Raises:
         UnreadableInputError: No trace could be read.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import StepscopeError
-from stepscope.run.beside import command_of, environment_of
+from stepscope.run.helper_processes import command_of, environment_of
 
 _MOST_BYTES_OF_A_CHARACTER = 4
 _MOST_REMARK_BYTES = 4_000

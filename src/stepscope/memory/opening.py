@@ -16,7 +16,7 @@ from stepscope.memory.snapshot_files import snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
-from stepscope.run.regular import exists
+from stepscope.run.regular_files import exists
 from stepscope.run.remote import is_directory
 
 

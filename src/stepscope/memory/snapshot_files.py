@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.run.regular import exists, is_regular
+from stepscope.run.regular_files import exists, is_regular
 from stepscope.trace.formats.not_traces import is_memory_snapshot
 from stepscope.trace.source.opening import beginning_of
 

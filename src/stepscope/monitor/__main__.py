@@ -15,7 +15,7 @@ import time
 from stepscope.errors import StepscopeError
 from stepscope.monitor.processes import is_running
 from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
-from stepscope.run.beside import go_last
+from stepscope.run.helper_processes import go_last
 
 _LOOK_S = 1.0
 

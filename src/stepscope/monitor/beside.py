@@ -10,7 +10,7 @@ import sys
 
 from stepscope.errors import StepscopeError
 from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
-from stepscope.run.beside import command_of, environment_of
+from stepscope.run.helper_processes import command_of, environment_of
 
 log = logging.getLogger("stepscope")
 

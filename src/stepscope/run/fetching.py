@@ -14,9 +14,9 @@ from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
-from stepscope.run.patience import Deadline
 from stepscope.run.remote import http_options, is_http, known_version, redacted
 from stepscope.run.remote_errors import cannot_be_opened
+from stepscope.run.timeouts import Deadline
 from stepscope.run.user_cache import user_cache
 
 _MOST_LEVELS = 8  # of folders; a run has three

@@ -110,47 +110,60 @@ def find_frontier(ranks: Sequence[RankSteps]) -> Frontier | None:
     steps = [row for row in steps if len(row) == len(ranks)]
     if len(steps) < _LEAST_STEPS:
         return None
-    leads = [dict.fromkeys(range(len(names)), 0) for _ in ranks]
-    led_steps = [0] * len(ranks)
-    increments = [0] * len(names)
+    sums = _Sums(len(ranks), len(names))
     for row in steps:
-        led = set()
-        ahead = [0] * len(ranks)
-        before = 0
-        for stage in range(len(names)):
-            ahead = [so_far + own[stage] for so_far, own in zip(ahead, row, strict=True)]
-            frontier = max(ahead)
-            increments[stage] += frontier - before
-            before = frontier
-            first = ahead.index(frontier)
-            lead = min(_beyond(ahead, first), _beyond([own[stage] for own in row], first))
-            if lead > 0:
-                leads[first][stage] += lead
-            if lead > _NOTABLE_SHARE / 5 * max(map(sum, row)):
-                led.add(first)
-        for rank in led:
-            led_steps[rank] += 1
+        sums.add(row)
+    leading = [
+        FrontierRank(
+            rank.rank,
+            round(sum(lead_ns) / len(steps)),
+            names[lead_ns.index(max(lead_ns))],
+            led_steps,
+        )
+        for rank, lead_ns, led_steps in zip(ranks, sums.lead_ns, sums.led_steps, strict=True)
+    ]
     return Frontier(
         len(steps),
-        sum(increments),
-        tuple(zip(names, increments, strict=True)),
-        _ranked(ranks, names, leads, led_steps, len(steps)),
+        sum(sums.frontier_ns),
+        tuple(zip(names, sums.frontier_ns, strict=True)),
+        tuple(sorted(leading, key=lambda one: (-one.lead_ns, one.rank))),
     )
 
 
-def _ranked(
-    ranks: Sequence[RankSteps],
-    names: Sequence[str],
-    leads: Sequence[dict[int, int]],
-    led_steps: Sequence[int],
-    steps: int,
-) -> tuple[FrontierRank, ...]:
-    found = []
-    for place, rank in enumerate(ranks):
-        stage = max(leads[place], key=lambda one: (leads[place][one], -one))
-        lead_ns = round(sum(leads[place].values()) / steps)
-        found.append(FrontierRank(rank.rank, lead_ns, names[stage], led_steps[place]))
-    return tuple(sorted(found, key=lambda one: (-one.lead_ns, one.rank)))
+class _Sums:
+    """What the steps add up to.
+
+    Attributes:
+        frontier_ns: By stage, how far it moves the frontier: the most that any rank has taken from
+            the start of the step to the end of the stage.
+        lead_ns: By rank and stage, how far the rank is beyond the median of the others where it
+            sets the frontier.
+        led_steps: By rank, in how many steps it was notably ahead at the end of a stage.
+    """
+
+    def __init__(self, ranks: int, stages: int) -> None:
+        self.frontier_ns = [0] * stages
+        self.lead_ns = [[0] * stages for _ in range(ranks)]
+        self.led_steps = [0] * ranks
+
+    def add(self, step: Sequence[Sequence[int]]) -> None:
+        """Add a step: by rank, the duration of each stage."""
+        notable_ns = _NOTABLE_SHARE / 5 * max(map(sum, step))
+        led = set()
+        elapsed = [0] * len(step)
+        before = 0
+        for stage, durations in enumerate(zip(*step, strict=True)):
+            elapsed = [so_far + own for so_far, own in zip(elapsed, durations, strict=True)]
+            frontier = max(elapsed)
+            self.frontier_ns[stage] += frontier - before
+            before = frontier
+            first = elapsed.index(frontier)
+            lead_ns = min(_beyond(elapsed, first), _beyond(durations, first))
+            self.lead_ns[first][stage] += max(0, lead_ns)
+            if lead_ns > notable_ns:
+                led.add(first)
+        for rank in led:
+            self.led_steps[rank] += 1
 
 
 def _beyond(values: Sequence[int], place: int) -> int:

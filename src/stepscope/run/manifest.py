@@ -13,7 +13,7 @@ import orjson
 from stepscope.errors import UnreadableInputError
 from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
-from stepscope.run.regular import read_regular
+from stepscope.run.regular_files import read_regular
 from stepscope.run.step_record import ITERATION
 from stepscope.run.utf8_json import utf8_json
 

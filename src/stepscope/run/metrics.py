@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
-from stepscope.run.regular import open_regular
+from stepscope.run.regular_files import open_regular
 
 _TAIL_BYTES = 1 << 16
 CLOCK_REASON_BITS = {

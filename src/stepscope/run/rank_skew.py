@@ -44,7 +44,7 @@ from stepscope.run.step_record import (
 
 STEP_BORDERS = "step borders"
 ARRIVALS = "arrivals at collectives"
-"""Told from the traces of all ranks, not from their records."""
+"""Found in the traces of all ranks, not in their records."""
 
 _FIRST_STEPS = 5
 """The first steps are slow in every run, but not equally slow."""

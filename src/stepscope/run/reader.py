@@ -32,7 +32,7 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
-from stepscope.run.regular import exists, kind_of
+from stepscope.run.regular_files import exists, kind_of
 from stepscope.run.remote import is_url, redacted
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.patience import silence_seconds, total_seconds
+from stepscope.run.timeouts import silence_seconds, total_seconds
 
 _CONNECT_SECONDS = 30
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

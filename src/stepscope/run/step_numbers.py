@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 _MOST_RUNS = 8
-"""Runs of consecutive numbers that are listed; of more, the first and the last number are told."""
+"""Runs of consecutive numbers that are listed; of more, only the first and last number are."""
 
 
 def steps_in_words(steps: Sequence[int]) -> str:

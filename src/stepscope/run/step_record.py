@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 
-from stepscope.run.regular import open_regular, read_regular
+from stepscope.run.regular_files import open_regular, read_regular
 from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"

@@ -16,7 +16,7 @@ import orjson
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.files import write_atomically
 from stepscope.run.manifest import read_rank
-from stepscope.run.regular import open_regular
+from stepscope.run.regular_files import open_regular
 
 DIRECTORY = "triggers"
 _FORMAT = "stepscope-trigger"

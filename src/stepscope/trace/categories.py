@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.looking_up import looked_up
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.schema import Category
 
 _WORDS = {
@@ -80,7 +80,7 @@ def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray
     """For each event, whether it has one of the given categories."""
     is_wanted = np.zeros(len(Category), np.bool_)
     is_wanted[[_CODES[category] for category in categories]] = True
-    return looked_up(is_wanted, events["category"].to_physical().to_numpy())
+    return gather(is_wanted, events["category"].to_physical().to_numpy())
 
 
 def category_of(word: str | None) -> Category:

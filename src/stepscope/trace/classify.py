@@ -336,11 +336,11 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
     Returns:
         The same rows in the same order.
     """
-    told = _KNOWN.of(names)
+    found = _KNOWN.of(names)
     others = names[[column for column in names.columns if column not in ("kind", "group")]]
     return others.with_columns(
-        pl.Series("kind", [kind for kind, _ in told], dtype=KIND),
-        pl.Series("group", [group for _, group in told], dtype=pl.String),
+        pl.Series("kind", [kind for kind, _ in found], dtype=KIND),
+        pl.Series("group", [group for _, group in found], dtype=pl.String),
     )
 
 

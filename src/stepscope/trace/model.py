@@ -16,14 +16,14 @@ from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.derive.columns import (
     DerivedTables,
     derive,
-    looks_into_flows,
+    needed_flows,
 )
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.nesting import MOST_NARROW
+from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
-from stepscope.trace.derive.told import Told, read_told
-from stepscope.trace.derive.unannotated import describe
-from stepscope.trace.once import once_property, turns_of
+from stepscope.trace.derive.unannotated_steps import describe
+from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.schema import DERIVED, TABLES
 from stepscope.trace.store.derived import (
     BESIDE_FROM_EVENTS,
@@ -136,7 +136,7 @@ class Trace:
         the few columns that are indexed by row number, and `events` for everything else.
         """
         known: dict[str, pl.Series] = self.__dict__.setdefault("_columns", {})
-        with turns_of(self).of("_columns"):
+        with locks_of(self).lock("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
                 known.update(self._read_columns(missing))
@@ -147,7 +147,7 @@ class Trace:
         """How to collect the frames: the streaming engine reads a store, and begins more slowly."""
         return "in-memory" if self.store is None else "auto"
 
-    @once_property
+    @locked_cached_property
     def event_count(self) -> int:
         """How many rows `events` has: more by one than the number of the last event."""
         return int(self.events.select(pl.len()).collect().item())
@@ -162,13 +162,13 @@ class Trace:
             return self.events.select(names).collect(engine=self.engine).rechunk().to_dict()
         return {name: self.events.select(name).collect().to_series().rechunk() for name in names}
 
-    @once_property
+    @locked_cached_property
     def name_rows(self) -> pl.DataFrame:
         """`names` in memory: read once, because most analyses ask which names they look for."""
         return self.names.collect()
 
-    @once_property
-    def _kept(self) -> DerivedTables | None:
+    @locked_cached_property
+    def _cached_tables(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
     def _tables_to_derive(self, *, with_args: bool = False) -> Tables:
@@ -191,16 +191,16 @@ class Trace:
         return Tables(
             events=pl.DataFrame([number, *often_read, *links]),
             names=names,
-            flows=self.flows.filter(looks_into_flows(names)).collect(engine=self.engine),
+            flows=self.flows.filter(needed_flows(names)).collect(engine=self.engine),
             lanes=self.lanes,
             problems=self.problems,
             **empty,
         )
 
-    @once_property
+    @locked_cached_property
     def _derivation(self) -> DerivedTables | TablesBeingCached:
-        if self._kept is not None:
-            return self._kept
+        if self._cached_tables is not None:
+            return self._cached_tables
         with working("Finding steps, nesting and links"):
             steps = self.__dict__.get("steps")
             if self.store is None:
@@ -208,34 +208,34 @@ class Trace:
             else:
                 # Arguments are most of a stored trace, and few of them are needed. Nothing here
                 # refers to the tables, so that deriving can free what it no longer needs.
-                derived = derive(self._tables_to_derive, steps, self._read_told)
+                derived = derive(self._tables_to_derive, steps, self._prefetch_arguments)
             if self.derived_files is None:
                 return derived
             if self.event_count < BESIDE_FROM_EVENTS:
                 return self.derived_files.keep(derived)
             return TablesBeingCached(self.derived_files, derived)
 
-    def _read_told(self, operators: BoolArray) -> pl.DataFrame:
-        told = read_told(self.args, operators)
-        self.__dict__["_told"] = told
-        return told.rows
+    def _prefetch_arguments(self, operators: BoolArray) -> pl.DataFrame:
+        arguments = prefetch_arguments(self.args, operators)
+        self.__dict__["_prefetched_arguments"] = arguments
+        return arguments.rows
 
     @property
-    def told(self) -> Told | None:
+    def prefetched_arguments(self) -> PrefetchedArguments | None:
         """Arguments that derivation has left in memory; None if it has read no store, or later."""
-        found: Told | None = self.__dict__.get("_told")
+        found: PrefetchedArguments | None = self.__dict__.get("_prefetched_arguments")
         return found
 
-    def forget_told(self) -> None:
-        """Frees `told`, when those who would look into it have. Anyone else reads the store."""
-        self.__dict__.pop("_told", None)
+    def drop_prefetched_arguments(self) -> None:
+        """Frees `prefetched_arguments` once analyses have used them; later ones read the store."""
+        self.__dict__.pop("_prefetched_arguments", None)
 
     @property
     def _derived_tables(self) -> DerivedTables:
         found = self._derivation
         return found.now if isinstance(found, TablesBeingCached) else found
 
-    def wait_until_kept(self) -> None:
+    def wait_until_cached(self) -> None:
         """Derives, and waits until the derived tables are in the store, if they are cached there.
 
         From then on they are read from there, and take no memory.
@@ -313,7 +313,7 @@ class Trace:
             return []
         return parts_of(self.store.absolute(), name)
 
-    @once_property
+    @locked_cached_property
     def header(self) -> dict[str, Any]:
         """`metadata` with parsed values. If a key occurs twice, the last value wins."""
         rows = self.metadata.collect(engine=self.engine).iter_rows()
@@ -329,22 +329,22 @@ class Trace:
         base = self.header.get("baseTimeNanoseconds", 0)
         return base if isinstance(base, int) else 0
 
-    @once_property
+    @locked_cached_property
     def steps(self) -> pl.DataFrame:
         """Host steps in chronological order, with the columns of `schema.HOST_STEPS`.
 
         Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
         start of the next; the last step ends with its own annotation. `trace/derive/steps.py` has
         the full definition. Without annotations, steps are found by what the main thread repeats
-        (`trace/derive/unannotated.py`); `step_source` says by what. There may be none.
+        (`trace/derive/unannotated_steps.py`); `step_source` says by what. There may be none.
         """
         if "_derivation" in self.__dict__:
             return self._derived_tables.host_steps
-        if self._kept is not None:
-            return self._kept.host_steps
+        if self._cached_tables is not None:
+            return self._cached_tables.host_steps
         return host_steps(self._tables_to_derive())
 
-    @once_property
+    @locked_cached_property
     def step_source(self) -> str:
         """What was taken as steps, such as "40 optimizer steps taken as steps".
 
@@ -352,7 +352,7 @@ class Trace:
         """
         return describe(self.steps, self.name_rows, self.columns("name_id"))
 
-    @once_property
+    @locked_cached_property
     def main_lane(self) -> int | None:
         """The lane of the main thread, which runs the training loop.
 
@@ -364,7 +364,7 @@ class Trace:
         events = self.columns("name_id", "lane_id", "start_ns", "dur_ns")
         return find_main_lane(events, self.name_rows)
 
-    @once_property
+    @locked_cached_property
     def devices(self) -> pl.DataFrame:
         """GPUs, with the columns of `DEVICES`."""
         described = self.header.get("deviceProperties")

@@ -1,9 +1,9 @@
 """A second thread for deriving, for the diagnosis of a large trace, and for questions about one.
 
-It does what does not depend on what the caller does meanwhile, works out ahead what will be asked
-for, and takes its share of the rules. Most of the time goes into operations on whole columns, which
-other threads need not wait for. Every answer is found once, by whoever asks first (`once.py`), so
-results do not depend on which thread did what.
+It does work that does not depend on what the caller does meanwhile, computes ahead what will be
+asked for, and takes its share of the rules. Most of the time goes into operations on whole columns,
+which release the interpreter's lock. Every answer is computed once, by the thread that asks first
+(`locked_cache.py`), so results do not depend on which thread did what.
 """
 
 from __future__ import annotations
@@ -92,12 +92,16 @@ def _do_from_the_end(tasks: Sequence[_Task[Any]]) -> None:
 
 
 @contextmanager
-def thread_beside(events: int) -> Iterator[SecondThread]:
-    """A second thread for work on so many events, until the end of the block."""
+def second_thread(events: int) -> Iterator[SecondThread]:
+    """A second thread for work on one trace, until the end of the block.
+
+    Args:
+        events: How many events the trace has; for few, the caller's thread does everything.
+    """
     if events < PAYS_FROM_EVENTS or (os.cpu_count() or 1) < 2:
         yield SecondThread(None)
         return
-    pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-beside")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-second")
     try:
         yield SecondThread(pool)
     finally:

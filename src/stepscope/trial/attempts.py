@@ -65,7 +65,7 @@ class Attempt:
         losses: Losses of its first rank.
         applied: Where its fixes took effect.
         overrode: Where they overrode what the script says.
-        facts: What its first rank told of itself.
+        facts: What its first rank reported.
         peak_resident_bytes: Most memory on the host, over its ranks.
         peak_device_bytes: Most memory on a GPU, over its ranks.
         peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.
@@ -164,19 +164,19 @@ class Bench:
             return max((note["facts"][fact] for note in told), default=0)
 
         return Attempt(
-            problem,
-            reason,
-            steps,
-            run_path,
-            tuple(first.get("losses", ())),
-            tuple(first.get("applied", ())),
-            tuple(first.get("overrode", ())),
-            first.get("facts", {}),
-            most("peak_resident_bytes"),
-            most("peak_device_bytes"),
-            most("peak_reserved_bytes"),
-            most("allocator_retries"),
-            ended[0].wall_s,
+            problem=problem,
+            reason=reason,
+            steps=steps,
+            run=run_path,
+            losses=tuple(first.get("losses", ())),
+            applied=tuple(first.get("applied", ())),
+            overrode=tuple(first.get("overrode", ())),
+            facts=first.get("facts", {}),
+            peak_resident_bytes=most("peak_resident_bytes"),
+            peak_device_bytes=most("peak_device_bytes"),
+            peak_reserved_bytes=most("peak_reserved_bytes"),
+            allocator_retries=most("allocator_retries"),
+            wall_s=ended[0].wall_s,
         )
 
     def _steps(self, run: Path) -> ProcessSteps | None:

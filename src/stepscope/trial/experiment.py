@@ -15,22 +15,19 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.figures import percent
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
-    HELPS,
     HUNG,
     NOT_APPLIED,
     NOT_MEASURED,
-    UNCLEAR,
     TrialRecord,
     TrialsRecord,
     write_trials,
@@ -40,11 +37,11 @@ from stepscope.trial.attempts import Attempt, Bench, Variant, new_folder
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.losses import compare_losses
-from stepscope.trial.measure import LEAST_STEPS, Ratio, ratio_of
+from stepscope.trial.measure import LEAST_STEPS
+from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
 from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
-from stepscope.trial.verdict import best_of, is_clear, judge, spares_memory
+from stepscope.trial.verdict import best_of, is_clear
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -99,39 +96,13 @@ class Audience(Protocol):
         """The script has been diagnosed, and these fixes will be tried."""
 
 
-@dataclass
-class _Tried:
-    """A variant with its attempts by round.
-
-    Attributes:
-        variant: The variant.
-        attempts: Round to attempt.
-        note: Why there are no more of them, if not for an answer.
-        cut_s: How long the attempt ran that the end of the budget cut short.
-    """
-
-    variant: Variant
-    attempts: dict[int, Attempt] = field(default_factory=dict)
-    note: str = ""
-    cut_s: float = 0.0
-
-    @property
-    def measured(self) -> dict[int, Attempt]:
-        return {number: one for number, one in self.attempts.items() if not one.problem}
-
-    @property
-    def failure(self) -> Attempt | None:
-        """The attempt that failed, if one did; a failure ends its rounds."""
-        return next((one for one in self.attempts.values() if one.problem), None)
-
-
 @dataclass(frozen=True)
 class Experiment:
     """One experiment.
 
     Attributes:
         request: What to try.
-        audience: Is told how it goes.
+        audience: Receives the progress.
         folder: Where everything is written.
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are
@@ -167,22 +138,22 @@ class Experiment:
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
         self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
-        baseline = _Tried(Variant(AS_IT_IS))
-        tried = [_Tried(variant) for variant in variants]
+        baseline = Tried(Variant(AS_IT_IS))
+        tried = [Tried(variant) for variant in variants]
         self._rounds(baseline, tried, 1, first.wall_s)
         if not baseline.measured:
             why = baseline.failure.reason if baseline.failure else _BUDGET_SPENT
             raise TrialError(f"the script as it is was not measured: {why}")
-        singles = [self._record(one, baseline, diagnosis, facts) for one in tried]
+        singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
-        as_it_is = self._record(baseline, baseline, diagnosis, facts)
+        as_it_is = record_of(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
         processes = [first, *remembered, *baseline.attempts.values()]
         processes += [one for each in tried for one in each.attempts.values()]
         record = TrialsRecord(
             command=hide_secrets(self.request.command),
-            verdict=_verdict(best, singles, as_it_is),
+            verdict=verdict_of(best, singles, as_it_is),
             baseline=as_it_is,
             trials=trials,
             together=together,
@@ -232,9 +203,7 @@ class Experiment:
             return dataclasses.replace(facts, allocator=why), [attempt]
         return dataclasses.replace(facts, allocator=recorded_settings(attempt.run)), [attempt]
 
-    def _rounds(
-        self, baseline: _Tried, tried: Sequence[_Tried], first: int, usual_s: float
-    ) -> None:
+    def _rounds(self, baseline: Tried, tried: Sequence[Tried], first: int, usual_s: float) -> None:
         """Run rounds until every answer is clear, or the time is up.
 
         Args:
@@ -265,7 +234,7 @@ class Experiment:
             if baseline.failure is not None:
                 return
 
-    def _attempt(self, one: _Tried, number: int, left_s: float, limit_s: float) -> None:
+    def _attempt(self, one: Tried, number: int, left_s: float, limit_s: float) -> None:
         """Run a variant once, for as long as the budget and its own limit allow."""
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
@@ -278,8 +247,8 @@ class Experiment:
             one.attempts[number] = attempt
         self.audience.ended(name, number, attempt)
 
-    def _is_clear(self, one: _Tried, baseline: _Tried) -> bool:
-        ratio = _ratio(one, baseline)
+    def _is_clear(self, one: Tried, baseline: Tried) -> bool:
+        ratio = measured_ratio(one, baseline)
         return ratio is not None and is_clear(ratio)
 
     # -- which fixes ------------------------------------------------------------------------------
@@ -309,8 +278,8 @@ class Experiment:
 
     def _together(
         self,
-        baseline: _Tried,
-        tried: list[_Tried],
+        baseline: Tried,
+        tried: list[Tried],
         singles: Sequence[TrialRecord],
         diagnosis: Diagnosis,
         facts: Facts,
@@ -327,62 +296,11 @@ class Experiment:
         if len(plans) < 2:
             return None
         ordered = {name: plans[name] for name in FIXES if name in plans}
-        one = _Tried(Variant(" + ".join(ordered), ordered))
+        one = Tried(Variant(" + ".join(ordered), ordered))
         rounds = [number for each in (baseline, *tried) for number in each.attempts]
         self._rounds(baseline, [one], max(rounds) + 1, usual_s)
         tried.append(one)
-        return self._record(one, baseline, diagnosis, facts)
-
-    # -- what came of it --------------------------------------------------------------------------
-
-    def _record(
-        self, one: _Tried, baseline: _Tried, diagnosis: Diagnosis, facts: Facts
-    ) -> TrialRecord:
-        variant, measured = one.variant, one.measured
-        plan = variant.plans.get(allocator.FIX.name, Plan(None, "", ()))
-        attempts = list(measured.values())
-        promised, basis, findings = _promise(variant, diagnosis, facts)
-        record = TrialRecord(
-            name=variant.name,
-            fixes=tuple(variant.plans),
-            findings=findings,
-            changes="; ".join(plan.changes for plan in variant.plans.values()),
-            promised_ratio=promised,
-            promise_basis=basis,
-            processes=len(attempts),
-            steps=sum(each.steps.steps for each in attempts if each.steps is not None),
-            peak_resident_bytes=max((each.peak_resident_bytes for each in attempts), default=0),
-            peak_device_bytes=max((each.peak_device_bytes for each in attempts), default=0),
-            peak_reserved_bytes=max((each.peak_reserved_bytes for each in attempts), default=0),
-            allocator_retries=max((each.allocator_retries for each in attempts), default=0),
-            promised_reserved_bytes=plan.promised_reserved_bytes,
-            promised_retries=plan.promised_retries,
-            lines=tuple(line for plan in variant.plans.values() for line in plan.lines),
-            applied=tuple(dict.fromkeys(w for each in attempts for w in each.applied)),
-            overrides=tuple(dict.fromkeys(w for each in attempts for w in each.overrode)),
-            risks="; ".join(FIXES[name].risks for name in variant.plans),
-            runs=tuple(each.run.name for each in one.attempts.values() if each.run is not None),
-        )
-        failure = one.failure
-        if failure is not None and one is not baseline:
-            return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
-        ratio = _ratio(one, baseline)
-        if ratio is None:
-            return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
-        means = [each.steps.mean_ns for each in attempts if each.steps is not None]
-        return dataclasses.replace(
-            record,
-            verdict="" if one is baseline else judge(ratio),
-            reason=failure.reason if failure is not None else one.note,
-            ratio=ratio.value,
-            ratio_low=ratio.low,
-            ratio_high=ratio.high,
-            step_ns=round(sum(means) / len(means)),
-            losses=compare_losses(
-                [each.losses for each in attempts],
-                [each.losses for each in baseline.measured.values()],
-            ),
-        )
+        return record_of(one, baseline, diagnosis, facts)
 
 
 def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
@@ -413,73 +331,9 @@ def _limit_s(longest_s: float, variant: Variant) -> float:
     return 3 * longest_s + 5 + variant.start_up_s
 
 
-def _needs_any(tried: Sequence[_Tried], baseline: _Tried) -> bool:
+def _needs_any(tried: Sequence[Tried], baseline: Tried) -> bool:
     """Whether one that has not run could still be compared with earlier rounds."""
     return bool(baseline.measured) and not any(one.attempts for one in tried)
-
-
-def _ratio(one: _Tried, baseline: _Tried) -> Ratio | None:
-    """The measured ratio over the rounds that both took part in; if there are none, over all."""
-    after, before = one.measured, baseline.measured
-    if both := after.keys() & before.keys():
-        after, before = ({n: each[n] for n in both} for each in (after, before))
-    with_it = [one.steps for one in after.values() if one.steps is not None]
-    without = [one.steps for one in before.values() if one.steps is not None]
-    return ratio_of(with_it, without) if with_it and without else None
-
-
-def _promise(
-    variant: Variant, diagnosis: Diagnosis, facts: Facts
-) -> tuple[float | None, str, tuple[str, ...]]:
-    """The promised ratio of a variant, what it rests on, and the findings that it answers."""
-    answers = {answer for name in variant.plans for answer in FIXES[name].answers}
-    findings = tuple(dict.fromkeys(f.id for f in diagnosis.findings if f.id in answers))
-    if not variant.plans:
-        return None, "", ()
-    if len(variant.plans) > 1:
-        saving = {f.id for f in diagnosis.findings if f.saving_ns is not None}
-        step_ns, saved_ns = diagnosis.shown.step_ns, diagnosis.shown.together_ns
-        if saving and saving <= answers and step_ns and saved_ns:
-            return (step_ns - saved_ns) / step_ns, "all findings together", findings
-        return None, "savings overlap, so they do not add up", findings
-    ((name, plan),) = variant.plans.items()
-    if plan.promised_ratio is not None:
-        return plan.promised_ratio, plan.promise_basis, findings
-    for finding in FIXES[name].promised_by:
-        if finding in facts.promises:
-            return facts.promises[finding], finding, findings
-    return None, plan.promise_basis or "no finding promises anything for it", findings
-
-
-def _verdict(
-    best: TrialRecord | None, singles: Sequence[TrialRecord], as_it_is: TrialRecord
-) -> str:
-    """What came of the trials, in one sentence: of the step, and of the GPU's memory."""
-    spared = [one.name for one in singles if spares_memory(one, as_it_is)]
-    of_memory = f"; {spared[0]} spares GPU memory" if spared else ""
-    return _verdict_on_step(best, singles) + of_memory
-
-
-def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
-    if best is not None and best.ratio is not None:
-        faster = 1 / best.ratio
-        return f"{best.name} helps: {faster:.2f}× as fast, {percent(1 - best.ratio)} off the step"
-    if not singles:
-        return "nothing to try: no finding of the script has a fix that needs no change in it"
-    if any(one.verdict == HELPS for one in singles):
-        return "nothing helped without changing the losses"
-    unclear = [one.name for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
-    if unclear:
-        return f"no clear answer for {', '.join(unclear)}: give more time with --budget"
-    return f"nothing helped: {_closest(singles)}"
-
-
-def _closest(singles: Sequence[TrialRecord]) -> str:
-    """The most that a fix may gain, by the lower ends of the intervals."""
-    lows = [one.ratio_low for one in singles if one.ratio_low is not None]
-    if not lows:
-        return "no fix could be measured"
-    return f"none of the fixes gains more than {max(0.0, 1 - min(lows)):.1%} of the step"
 
 
 def _load() -> float | None:

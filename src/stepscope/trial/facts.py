@@ -13,12 +13,12 @@ from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Facts
 
 
-def facts_of(diagnosis: Diagnosis, told: Mapping[str, Any]) -> Facts:
+def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any]) -> Facts:
     """The facts that fixes are planned with.
 
     Args:
         diagnosis: The script as it is.
-        told: What its process told of itself; see `trial.inside.companion`.
+        process: What its process reported; see `trial.inside.companion`.
     """
     loader = None
     for rank in diagnosis.run.ranks:
@@ -41,11 +41,11 @@ def facts_of(diagnosis: Diagnosis, told: Mapping[str, Any]) -> Facts:
         workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns else None,
         loader_workers=None if loader is None else loader.workers,
         prefetch_factor=None if loader is None else loader.prefetch_factor,
-        threads=told.get("threads", 1),
-        cpus=told.get("cpus", 1),
-        local_ranks=told.get("local_ranks", 1),
-        is_distributed=told.get("is_distributed", False),
-        uses_gpu=told.get("uses_gpu", False),
+        threads=process.get("threads", 1),
+        cpus=process.get("cpus", 1),
+        local_ranks=process.get("local_ranks", 1),
+        is_distributed=process.get("is_distributed", False),
+        uses_gpu=process.get("uses_gpu", False),
     )
 
 

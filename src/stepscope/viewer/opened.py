@@ -34,8 +34,8 @@ from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.plain_text import escaped
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.viewer.cached_index import cache_index, cached_index
 from stepscope.viewer.index import arrange, early_index, whole_index
-from stepscope.viewer.kept_index import keep_index, kept_index
 from stepscope.viewer.tiles import warm_up
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Content:
 
     @cached_property
     def _extras(self) -> Extras:
-        from stepscope.analysis.counters.of_trace import counters_of
+        from stepscope.analysis.counters.trace_counters import counters_of
         from stepscope.analysis.host.idle_segments import idle_segments
         from stepscope.viewer.tracks import idle_rows
 
@@ -300,7 +300,7 @@ class Opened:
                 self._enter("ready")
             return content
 
-        index = kept_index(trace)
+        index = cached_index(trace)
         if index is not None:
             trace.derived  # noqa: B018 - read from the store once, not by several questions at a time
             return ready(index, is_whole=True)
@@ -313,7 +313,7 @@ class Opened:
             ready(early_index(trace, arranged), is_whole=False)
         index = whole_index(trace, arranged)
         content = ready(index, is_whole=True)
-        keep_index(trace, index)
+        cache_index(trace, index)
         return content
 
     def _add_extras(self, content: Content) -> None:

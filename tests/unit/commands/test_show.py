@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.support.answers import assert_titles
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
-from stepscope.analysis.memory.named import PREFIX
+from stepscope.analysis.memory.question_names import PREFIX
 from stepscope.analysis.questions import QUESTIONS, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.commands.main import main

@@ -42,7 +42,7 @@ class Asked:
 @given(tables=st.lists(ROWS, max_size=6), most=st.integers(1, 20))
 def test_what_is_told_does_not_depend_on_what_is_kept(tables, most):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_names, "MOST_KEPT", most)
+        patch.setattr(known_names, "MOST_CACHED", most)
         known = KnownNames(Asked(), "name", "category")
         for rows in tables:
             told = known.of(table(rows)) if rows else []
@@ -60,7 +60,7 @@ def test_each_row_is_asked_once():
 
 
 def test_a_large_table_is_asked_as_a_whole_and_not_kept(monkeypatch):
-    monkeypatch.setattr(known_names, "MOST_KEPT", 2)
+    monkeypatch.setattr(known_names, "MOST_CACHED", 2)
     asked = Asked()
     known = KnownNames(asked, "name", "category")
     rows = [("a", "x"), ("b", "x"), ("c", "x")]
@@ -70,7 +70,7 @@ def test_a_large_table_is_asked_as_a_whole_and_not_kept(monkeypatch):
 
 
 def test_threads_may_ask_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(known_names, "MOST_KEPT", 40)
+    monkeypatch.setattr(known_names, "MOST_CACHED", 40)
     known = KnownNames(Asked(), "name", "category")
     tables = [[(f"{number % 7}-{row}", "x") for row in range(10)] for number in range(200)]
     with ThreadPoolExecutor(4) as pool:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
-from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.trace.load import load

@@ -62,5 +62,6 @@ def find(subject: Subject) -> list[Finding]:
                 "torch.set_num_threads, times the ranks on this machine, plus the loaders' workers "
                 f"be no more than the CPUs{cpus}."
             ),
+            slows_everything=True,
         )
     ]

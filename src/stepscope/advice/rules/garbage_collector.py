@@ -60,6 +60,7 @@ def _from_record(subject: Subject) -> list[Finding]:
             ),
             steps=(),
             advice=_ADVICE,
+            slows_everything=True,
         )
     ]
 

@@ -59,6 +59,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=tuple(evidence),
             steps=(),
             advice=_advice(dict(own.reasons)),
+            slows_everything=True,
         )
     ]
 

@@ -11,8 +11,8 @@ import polars as pl
 
 from stepscope.analysis.calls.flat_objects import PAYS_FROM, whole_numbers
 from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
@@ -76,7 +76,7 @@ _PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-@remembered
+@memoized
 def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
     names = trace.name_rows.filter(trace.name_rows["name"] == "[memory]")["name_id"]

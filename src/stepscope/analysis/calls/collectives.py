@@ -26,11 +26,11 @@ from stepscope.analysis.calls.operands import (
     element_bytes,
     operand_columns,
     parse_call,
-    telling_texts,
+    relevant_texts,
 )
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.classify import collective_group
@@ -60,7 +60,7 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per kernel (or other GPU work) of communication, in order of start."""
 
 LEAST_PEERS = 3
-"""From so many on their median or their least tells what one should take."""
+"""From so many on, their median or their least says what one should take."""
 PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 """What collectives have in common that should take equally long."""
 
@@ -105,12 +105,12 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     return _with_sizes(known.filter(known["event"].is_in(found["event"].implode())))
 
 
-@remembered
+@memoized
 def _of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     return _with_sizes(_said_of_work(trace))
 
 
-@remembered
+@memoized
 def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """What the file says of all communication on GPUs: arguments are read once for all scopes."""
     work = recorded_work(trace)
@@ -190,7 +190,7 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
         is_asked[asked[asked >= 0]] = True
     read = np.flatnonzero(is_asked)
     # Those that launched work have operands at hand, which name older collectives' sizes.
-    texts = telling_texts(trace, pl.Series(read))
+    texts = relevant_texts(trace, pl.Series(read))
     names_it = filled(texts.str.contains('"Collective name"', literal=True), value=False)
     operator_text = texts[np.searchsorted(read, levels[0])]
     best = np.full(len(distinct), -1, np.int64)
@@ -364,7 +364,7 @@ def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def world_size(trace: Trace) -> int | None:
-    """Number of ranks of the job, as the file tells it; None: it does not, or too many."""
+    """Number of ranks of the job, as the file states it; None: it does not, or too many."""
     about = trace.header.get("distributedInfo")
     size = about.get("world_size") if isinstance(about, dict) else None
     return size if isinstance(size, int) and 0 < size < _TOO_MANY_RANKS else None

@@ -1,8 +1,8 @@
 """Synchronising calls of whoever made the recording, at its beginning and its end.
 
 A profiler, or the script around it, synchronises the device before the first step and after the
-last one. No step would make this call without being recorded. It is told by its place: no operator
-is around it, and in the whole file nothing was launched before it, or nothing after it.
+last one. No step would make this call without being recorded. It is recognised by its place: no
+operator is around it, and in the whole file nothing was launched before it, or nothing after it.
 """
 
 from __future__ import annotations

@@ -26,6 +26,11 @@ _SEPARATOR = "\0"  # occurs in no JSON text
 _MOST_DIGITS = 18  # always fit into 64 bits
 _MOST_PLACES = 16
 
+# Bytes of JSON. Where one is below the first printable, the text has ended or is damaged.
+_OPEN, _CLOSE, _QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS = 123, 125, 34, 92, 58, 44, 45  # {}"\\:,-
+_ZERO, _NINE, _FIRST_PRINTABLE, _END = 48, 57, 32, 0
+_BLANK, _TAB, _LINE_FEED, _RETURN = 32, 9, 10, 13
+
 
 def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     """Whole numbers by their keys, row for row alongside the texts; null where a key is missing.
@@ -94,19 +99,19 @@ def read_by_loop(
         if row == until:
             return -1
         nth = 0
-        while data[at] in (32, 9, 10, 13):
+        while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
             at += 1
-        if data[at] != 123:  # {
+        if data[at] != _OPEN:
             return -1
         at += 1
-        separator = 123
-        while separator != 125:  # }
-            while data[at] in (32, 9, 10, 13):
+        separator = _OPEN
+        while separator != _CLOSE:
+            while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
                 at += 1
-            if data[at] == 125 and separator == 123:  # an empty object
+            if data[at] == _CLOSE and separator == _OPEN:  # an empty object
                 at += 1
                 break
-            if data[at] != 34:  # "
+            if data[at] != _QUOTE:
                 return -1
             at += 1
             begin = at
@@ -118,12 +123,12 @@ def read_by_loop(
                 same = 0
                 while same < length and data[begin + same] == wanted[first + same]:
                     same += 1
-                if same == length and data[begin + length] == 34:
+                if same == length and data[begin + length] == _QUOTE:
                     column = key
                     at = begin + length
             if column < 0:
-                while data[at] != 34:
-                    if data[at] == 92 or data[at] < 32:  # an escape, or the end
+                while data[at] != _QUOTE:
+                    if data[at] == _BACKSLASH or data[at] < _FIRST_PRINTABLE:
                         return -1
                     at += 1
                 first = 0
@@ -140,35 +145,35 @@ def read_by_loop(
                     usual[nth] = column
             nth += 1
             at += 1
-            while data[at] in (32, 9, 10, 13):
+            while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
                 at += 1
-            if data[at] != 58:  # :
+            if data[at] != _COLON:
                 return -1
             at += 1
-            while data[at] in (32, 9, 10, 13):
+            while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
                 at += 1
-            if data[at] == 34:
+            if data[at] == _QUOTE:
                 if column >= 0:
                     return -1
                 at += 1
-                while data[at] != 34:
-                    if data[at] == 92 or data[at] < 32:
+                while data[at] != _QUOTE:
+                    if data[at] == _BACKSLASH or data[at] < _FIRST_PRINTABLE:
                         return -1
                     at += 1
                 at += 1
             else:
-                is_negative = data[at] == 45  # -
+                is_negative = data[at] == _MINUS
                 if is_negative:
                     at += 1
                 begin = at
                 value = 0
-                while 48 <= data[at] <= 57:
+                while _ZERO <= data[at] <= _NINE:
                     if at - begin == _MOST_DIGITS:
                         return -1
-                    value = 10 * value + int(data[at]) - 48
+                    value = 10 * value + int(data[at]) - _ZERO
                     at += 1
                 digits = at - begin
-                if digits == 0 or (data[begin] == 48 and (digits > 1 or is_negative)):
+                if digits == 0 or (data[begin] == _ZERO and (digits > 1 or is_negative)):
                     return -1
                 if column >= 0:
                     place = column * rows + row
@@ -176,15 +181,15 @@ def read_by_loop(
                         return -1
                     present[place] = True
                     values[place] = -value if is_negative else value
-            while data[at] in (32, 9, 10, 13):
+            while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
                 at += 1
             separator = data[at]
-            if separator not in (44, 125):  # , }
+            if separator not in (_COMMA, _CLOSE):
                 return -1
             at += 1
-        while data[at] in (32, 9, 10, 13):
+        while data[at] in (_BLANK, _TAB, _LINE_FEED, _RETURN):
             at += 1
-        if data[at] != 0:
+        if data[at] != _END:
             return -1
         at += 1
         row += 1

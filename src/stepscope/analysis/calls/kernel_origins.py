@@ -17,8 +17,8 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.run.figures import percent
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
-from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.model import Trace
@@ -59,7 +59,7 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     )
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
-    is_place_of = looked_up(is_place.to_numpy(), name_id)
+    is_place_of = gather(is_place.to_numpy(), name_id)
     begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
     found = nearest_of(parent, begin, is_place_of).astype(np.int64)
     missing = np.flatnonzero((found < 0) & (begin >= 0))
@@ -100,7 +100,7 @@ def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = parents_of_events(trace)
     operator = filled(work["op"], -1)
-    found: BoolArray = nearest_of(parent, operator, looked_up(matching, name_id)) >= 0
+    found: BoolArray = nearest_of(parent, operator, gather(matching, name_id)) >= 0
     return found
 
 

@@ -104,19 +104,19 @@ def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
     return from_arguments(trace, events.cast(pl.Int64), [pl.col("args")])["args"]
 
 
-def telling_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -> pl.Series:
-    """The arguments of some events, in the order given, as far as they tell something.
+def relevant_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -> pl.Series:
+    """The arguments of some events as JSON text, in the order given, prefetched where possible.
 
     Args:
         trace: The trace.
         events: Their numbers, without nulls.
-        operands: Whether what is looked for are operands, or only the names of collectives,
-            sequence numbers and forward threads. Texts without these can be null.
+        operands: Whether operands are wanted, or only names of collectives, sequence numbers and
+            forward threads. Texts without what is wanted can be null.
     """
-    told = trace.told
-    if told is None or (operands and not told.has_operands_of(events)):
+    prefetched = trace.prefetched_arguments
+    if prefetched is None or (operands and not prefetched.has_operands_of(events)):
         return argument_texts(trace, events)
-    return told.texts(events)
+    return prefetched.texts(events)
 
 
 def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> pl.DataFrame:

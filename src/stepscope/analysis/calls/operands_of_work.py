@@ -15,11 +15,11 @@ from stepscope.analysis.calls.operands import (
     compact_operands,
     operand_columns,
     operands,
-    telling_texts,
+    relevant_texts,
 )
 from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.arrays.search import places
@@ -74,7 +74,7 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
     return nullable(row, is_asked if asked.has_nulls() else None, "row")
 
 
-@remembered
+@memoized
 def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """event, dims, types, concrete and has_formula; texts repeat, and are held once each.
 
@@ -89,7 +89,7 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
     has_formula[with_formula] = True
     asked = np.flatnonzero(is_asked)
     events = pl.Series("event", asked, pl.Int64)
-    said = _about_operands(telling_texts(trace, events, operands=True))
+    said = _about_operands(relevant_texts(trace, events, operands=True))
     texts = pl.DataFrame([events, said, pl.Series("has_formula", has_formula[asked])])
     distinct = texts.select("args", "has_formula").unique().drop_nulls()
     dims, types, values, _ = operand_columns(pl.col("args").cast(pl.String), concrete=True)

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, is_step
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
-from stepscope.trace.once import once_property
 from stepscope.trace.schema import Category
 
 _MOST_COUNTED = np.iinfo(np.int16).max
@@ -52,29 +52,29 @@ class OperatorForest:
     def __len__(self) -> int:
         return len(self.parent)
 
-    @once_property
+    @locked_cached_property
     def start_ns(self) -> Int64Array:
         """Start of each row."""
         return self.rows["start_ns"].to_numpy().astype(np.int64, copy=False)
 
-    @once_property
+    @locked_cached_property
     def dur_ns(self) -> Int64Array:
         """Duration of each row."""
         return self.rows["dur_ns"].to_numpy().astype(np.int64, copy=False)
 
-    @once_property
+    @locked_cached_property
     def name_id(self) -> Int64Array:
         """Name of each row."""
         return self.rows["name_id"].to_numpy().astype(np.int64)
 
-    @once_property
+    @locked_cached_property
     def forward(self) -> Int64Array:
         """For each row the row of the forward operator that it is the backward of; -1: none."""
         event = filled(self.rows["forward"], -1)
         row: Int64Array = np.where(event >= 0, self.row_of_event[event], -1).astype(np.int64)
         return row
 
-    @once_property
+    @locked_cached_property
     def _deepest_first(self) -> list[Int64Array]:
         """Rows that have a parent, by depth, the deepest first."""
         rows = np.flatnonzero(self.depth > 0)
@@ -98,7 +98,7 @@ class OperatorForest:
         return nearest(self.parent, chosen)
 
 
-@remembered
+@memoized
 def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest:
     """Nest the operators and annotations of a trace."""
     found = events_named(trace, pl.col("category").is_in(_CATEGORIES) & ~is_step())

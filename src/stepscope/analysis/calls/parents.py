@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 
 
-@remembered
+@memoized
 def parents_of_events(trace: Trace, _scope: Scope | None = None) -> RowNumbers:
     """For each event the number of its parent, in 32 bits where that is enough; -1 for a root."""
     found: RowNumbers = filled(trace.derived_numbers("parent"), -1)
     return found
 
 
-@remembered
+@memoized
 def operators_of_events(trace: Trace, _scope: Scope | None = None) -> pl.Series:
     """For each event the number of its operator (`derived.op`), null without."""
     return trace.derived_numbers("op")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
@@ -52,7 +52,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     )
 
 
-@remembered
+@memoized
 def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
     """Which names are of operators that a programme calls: not the engine, no step."""
     return names_that(
@@ -63,13 +63,13 @@ def _are_operators(trace: Trace, _scope: Scope | None = None) -> BoolArray:
     )
 
 
-@remembered
+@memoized
 def _are_frames(trace: Trace, _scope: Scope | None = None) -> BoolArray:
     """Which names are of Python frames."""
     return names_that(trace, _is_frame())
 
 
-@remembered
+@memoized
 def _lines(trace: Trace, _scope: Scope | None = None) -> tuple[BoolArray, BoolArray]:
     """Which names are of lines of Python, and which of these are outside torch."""
     if not has_stacks(trace):

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.operands import telling_texts
+from stepscope.analysis.calls.operands import relevant_texts
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import names_that
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
@@ -73,13 +73,13 @@ def may_read_arguments(trace: Trace) -> bool:
     return not _has_frames(trace)
 
 
-@remembered
+@memoized
 def _has_frames(trace: Trace, _scope: Scope | None = None) -> bool:
     is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
     return bool(names_that(trace, is_frame & (pl.col("raw_category") == "python_function")).any())
 
 
-@remembered
+@memoized
 def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     """Find the operators of a trace's forest that checkpointing runs again."""
     forest = operator_forest(trace)
@@ -124,7 +124,7 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     wanted = pl.Series("event", events[asking])
     if wanted.is_empty():
         return asking.copy()
-    texts = telling_texts(trace, wanted)
+    texts = relevant_texts(trace, wanted)
     own = texts.str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
     numbered = asking.copy()
     numbered[asking] = filled(own, value=False)

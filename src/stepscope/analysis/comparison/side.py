@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -129,17 +130,16 @@ def make_side(
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
         parts = _record_parts(kept)
         return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", None, ())
-    measured = trace_steps(trace, asked)
-    if measured is None or measured[2].is_empty():
+    measured = _trace_steps(trace, asked)
+    if measured is None or measured.durations.is_empty():
         if durations is None:
             raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
         return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", None, ())
-    parts, parts_basis, windows, notes = measured
-    steps = tuple(windows["step"].to_list()) if len(trace.steps) else None
-    selected = gpu_work(trace, replace(asked, steps=steps))
+    window_steps = tuple(measured.durations["step"].to_list())
+    selected = gpu_work(trace, replace(asked, steps=window_steps if len(trace.steps) else None))
     if durations is None:
-        durations, numbers = windows["total_ns"].to_numpy(), tuple(windows["step"].to_list())
-        basis = parts_basis
+        durations, numbers = measured.durations["total_ns"].to_numpy(), window_steps
+        basis = measured.basis
     work = selected.members
     operators_basis = DEVICE_TIME if len(work) else HOST_TIME
     of_record = _record_parts(kept)
@@ -150,23 +150,37 @@ def make_side(
         basis=basis,
         steps=numbers,
         step_ns=durations,
-        parts=parts,
-        parts_basis=parts_basis,
+        parts=measured.parts,
+        parts_basis=measured.basis,
         kernels=_kernels(trace, work),
-        operators=_operators(trace, work, windows["step"]),
+        operators=_operators(trace, work, measured.durations["step"]),
         operators_basis=operators_basis,
         scope=selected.answered,
-        notes=notes,
+        notes=measured.notes,
         gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
         record_parts=of_record,
     )
 
 
-def trace_steps(
-    trace: Trace, asked: Scope
-) -> tuple[pl.DataFrame, str, pl.DataFrame, tuple[str, ...]] | None:
-    """Parts per step, what they divide, the steps' durations, and notes; None: nothing to divide.
+class _TraceSteps(NamedTuple):
+    """The steps of a trace, divided into parts.
+
+    Attributes:
+        parts: With the columns of `MEASURES`, one row per step and part.
+        basis: What the parts divide.
+        durations: step and total_ns.
+        notes: What a reader must know.
+    """
+
+    parts: pl.DataFrame
+    basis: str
+    durations: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def _trace_steps(trace: Trace, asked: Scope) -> _TraceSteps | None:
+    """Divides the steps of a trace; None if there is nothing to divide.
 
     A trace without steps counts as one step of the number 0.
     """
@@ -191,7 +205,8 @@ def trace_steps(
         )
         for part in found.partition.parts
     ]
-    return pl.concat(pieces), basis, found.steps.select("step", "total_ns"), found.notes
+    durations = found.steps.select("step", "total_ns")
+    return _TraceSteps(pl.concat(pieces), basis, durations, found.notes)
 
 
 def _record_parts(records: Sequence[StepRecord]) -> pl.DataFrame:

@@ -18,8 +18,8 @@ from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph, rows_of_steps
 from stepscope.analysis.graph.threads import Pieces
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.loops import in_machine_code
@@ -47,7 +47,7 @@ def assemble(
     What is no longer needed is dropped on the way, as edges and nodes of a large trace take most of
     the memory at a time when its derived columns are in memory as well.
     """
-    count, number = len(work), len(work) + len(pieces)
+    number = len(work) + len(pieces)
     start = np.concatenate((work.start_ns, pieces.start_ns))
     end = np.concatenate((work.end_ns, pieces.end_ns))
     issued = np.concatenate((work.issue_ns, pieces.start_ns))
@@ -76,30 +76,19 @@ def assemble(
     first_edge = np.zeros(number + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
     by_target = _by_target(target, first_edge)
-    source, target = looked_up(source, by_target), looked_up(target, by_target)
-    kind, call = looked_up(kind, by_target), looked_up(call, by_target)
-    floor = looked_up(floor, by_target)
+    source, target = gather(source, by_target), gather(target, by_target)
+    kind, call = gather(kind, by_target), gather(call, by_target)
+    floor = gather(floor, by_target)
     del has_edge, loose, forward, by_target
 
-    start, end = looked_up(start, order), looked_up(end, order)
+    start, end = gather(start, order), gather(end, order)
     leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor
     delay = settle_delays(start, target, leaves, kind, first_edge) + floor
-    node_kind = looked_up(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
+    node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
-    step = looked_up(np.concatenate((work.step, host_step)), order)
-    notes = []
-    if work.unlinked:
-        notes.append(
-            f"{work.unlinked} of {count} GPU events have no launch in the trace: the replay ties "
-            "those that began after a gap to what the main thread did just before"
-        )
-    if work.skewed:
-        notes.append(
-            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
-            "their launches are ignored"
-        )
-    lane = looked_up(np.concatenate((work.lane, pieces.lane)), order)
+    step = gather(np.concatenate((work.step, host_step)), order)
+    lane = gather(np.concatenate((work.lane, pieces.lane)), order)
     event = np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))
     step_rows = rows_of_steps(node_kind, lane == main_lane, step)
     return StepGraph(
@@ -114,7 +103,7 @@ def assemble(
         end_ns=end,
         kind=node_kind,
         lane=lane,
-        event=looked_up(event, order),
+        event=gather(event, order),
         step=step,
         step_rows=step_rows,
         first_edge=first_edge,
@@ -123,8 +112,24 @@ def assemble(
         edge_kind=kind,
         call=call,
         host=host,
-        notes=tuple(notes),
+        notes=_notes(work),
     )
+
+
+def _notes(work: StepWork) -> tuple[str, ...]:
+    """What a reader must know about launches."""
+    notes = []
+    if work.unlinked:
+        notes.append(
+            f"{work.unlinked} of {len(work)} GPU events have no launch in the trace: the replay "
+            "ties those that began after a gap to what the main thread did just before"
+        )
+    if work.skewed:
+        notes.append(
+            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
+            "their launches are ignored"
+        )
+    return tuple(notes)
 
 
 def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:

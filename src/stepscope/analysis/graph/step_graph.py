@@ -50,7 +50,7 @@ from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.once import once_property
+from stepscope.trace.locked_cache import locked_cached_property
 
 ORIGIN = -1
 
@@ -112,29 +112,29 @@ class StepGraph:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @once_property
+    @locked_cached_property
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
 
-    @once_property
+    @locked_cached_property
     def is_gpu(self) -> BoolArray:
         """Whether each node is GPU work."""
         is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
 
-    @once_property
+    @locked_cached_property
     def host_lanes(self) -> frozenset[int]:
         """The threads that have pieces."""
         return frozenset(distinct_groups(self.lane[~self.is_gpu]))
 
-    @once_property
+    @locked_cached_property
     def early_edges(self) -> Int64Array:
         """Edges that leave nodes which end after the edge's target begins."""
         early: Int64Array = np.flatnonzero((self.delay_ns < 0) & (self.source >= 0))
         return early
 
-    @once_property
+    @locked_cached_property
     def target(self) -> Int64Array:
         """Node that each edge leads to."""
         rows = np.arange(len(self), dtype=np.int64)
@@ -151,14 +151,14 @@ class StepGraph:
         """Start of each step: the end of the one before."""
         return np.concatenate(([self.begin_ns], self.step_ends_ns[:-1]))
 
-    @once_property
+    @locked_cached_property
     def host_rows(self) -> Int64Array:
         """The pieces of the main thread within the steps on the host."""
         mine = (~self.is_gpu) & (self.lane == self.main_lane)
         rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
         return rows
 
-    @once_property
+    @locked_cached_property
     def host_time_ns(self) -> int:
         """How long the main thread took for the steps, waits included."""
         rows = self.host_rows

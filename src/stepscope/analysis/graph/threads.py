@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.arrays.search import places
 
@@ -69,13 +69,13 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     # Threads hold their events more or less in order, which these sorts make use of.
     begins, ends = (np.sort(times[is_main], kind="stable") for times in (start, end))
     others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
-    others = looked_up(others, by_group_and_time(lane[others], start[others]))
-    lane, start, end = (looked_up(column, others) for column in (lane, start, end))
+    others = gather(others, by_group_and_time(lane[others], start[others]))
+    lane, start, end = (gather(column, others) for column in (lane, start, end))
     begun, ended = (places(times, start, "right") for times in (begins, ends))
     stir = np.minimum(
         np.minimum(
-            looked_up(np.append(begins, window[1]), begun),
-            looked_up(np.append(ends, window[1]), ended),
+            gather(np.append(begins, window[1]), begun),
+            gather(np.append(ends, window[1]), ended),
         ),
         window[1],
     )

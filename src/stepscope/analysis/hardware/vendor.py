@@ -7,8 +7,8 @@ import re
 
 import polars as pl
 
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import is_call, names_that
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.model import Trace
 
@@ -32,7 +32,7 @@ def compute_capability(trace: Trace) -> int | None:
     return None
 
 
-@remembered
+@memoized
 def described_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The rows of `Trace.devices` in use that the header describes.
 

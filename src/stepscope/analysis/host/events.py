@@ -19,20 +19,20 @@ from stepscope.analysis.host.causes import (
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
     events_with_names,
     is_call,
     is_operator,
     is_step,
 )
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
-from stepscope.trace.once import once_property
 
 SWEEP_PAYS_FROM = 500_000
 """Events from which one compiled sweep is used; below, loading a compiler costs more."""
@@ -73,7 +73,7 @@ class HostEvents:
         if not self._stretches:
             self.claims(0)
 
-    @once_property
+    @locked_cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
         """For each thread the moments of each cause, less those that an earlier cause has."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
@@ -85,7 +85,7 @@ class HostEvents:
                 found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
         return found
 
-    @once_property
+    @locked_cached_property
     def _stretches(self) -> dict[int, Stretches]:
         """For each thread its time by cause, where there are so many events that a sweep pays."""
         if len(self.table) < SWEEP_PAYS_FROM:
@@ -149,7 +149,7 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     return _read(trace, lanes)
 
 
-@remembered
+@memoized
 def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]:
     """The threads that launch GPU work, and the main thread."""
     launch = recorded_work(trace)["launch"]
@@ -159,7 +159,7 @@ def _feeding_lanes(trace: Trace, _scope: Scope | None = None) -> tuple[int, ...]
     return tuple(sorted({*lanes, *main}))
 
 
-@remembered
+@memoized
 def events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
     """The events of the threads that launch GPU work, and of the main thread."""
     return _read(trace, _feeding_lanes(trace))
@@ -286,11 +286,3 @@ def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl
                 )
             )
     return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
-
-
-def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> BoolArray:
-    """For each event whether it is on one of some threads."""
-    is_wanted = np.zeros(trace.lanes.height, np.bool_)
-    is_wanted[list(lanes)] = True
-    found: BoolArray = is_wanted[lane_id.to_numpy()]
-    return found

@@ -32,9 +32,9 @@ import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
-from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
@@ -138,7 +138,7 @@ _WHY = {
 }
 
 
-@remembered
+@memoized
 def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     """Find the steady steps, or those that the scope asks for, and how long one takes.
 
@@ -189,7 +189,7 @@ def steps_on_end(trace: Trace) -> tuple[int, ...]:
     return steps
 
 
-@remembered
+@memoized
 def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
     """What the last step of the file takes at its end beyond what any other does.
 

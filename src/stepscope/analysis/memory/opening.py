@@ -20,7 +20,7 @@ from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun
-from stepscope.run.regular import is_regular
+from stepscope.run.regular_files import is_regular
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_path
 

@@ -41,7 +41,7 @@ class RankArrivals:
 
     Attributes:
         rank: The rank.
-        world_size: Ranks of its job, as its trace tells it; None: it does not.
+        world_size: Ranks of its job, as its trace states it; None: it does not.
         asked: Which of its steps, devices and GPU events were read.
         devices: Its GPUs.
         events: Number of its GPU events by step; None stands for those of no step.

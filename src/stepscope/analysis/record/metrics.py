@@ -19,7 +19,7 @@ from stepscope.run.metrics import (
     MetricsRecord,
     read_metrics_record,
 )
-from stepscope.run.regular import open_regular, read_regular
+from stepscope.run.regular_files import open_regular, read_regular
 
 _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
 _KEYS = ("index", "name", "uuid")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.step_numbers import steps_in_words
@@ -117,7 +117,7 @@ class GpuWork:
         return table if self.in_steps.all() else table.filter(self.in_steps)
 
 
-@remembered
+@memoized
 def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     """Select the GPU work of a scope.
 
@@ -187,7 +187,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
     return tuple(step for step in known if step in set(asked.steps))
 
 
-@remembered
+@memoized
 def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """All GPU work of a trace: every analysis takes its own from this table.
 
@@ -228,14 +228,14 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     return found.with_columns(launch=pl.when(is_followed).then("launch"))
 
 
-@remembered
+@memoized
 def work_on_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The rows of `recorded_work` whose device is known, which damaged files may not say."""
     work = recorded_work(trace)
     return work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
 
 
-@remembered
+@memoized
 def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The threads that launched GPU work: lane_id and launches, the busiest first."""
     launch = trace.derived_numbers("launch")

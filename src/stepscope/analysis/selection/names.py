@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
@@ -178,7 +178,7 @@ class _EventsByName:
         return events
 
 
-@remembered
+@memoized
 def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
     """Many questions look for the events of few names: they are counted and put in order once."""
     name_id = trace.columns("name_id")["name_id"].to_numpy()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.artifacts.job import FinishJob
-from stepscope.run.beside import command_of, environment_of
+from stepscope.run.helper_processes import command_of, environment_of
 
 log = logging.getLogger("stepscope")
 

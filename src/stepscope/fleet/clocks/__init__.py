@@ -1,1 +1,1 @@
-"""Brings clocks together: those of different ranks, and those of a host and its GPU."""
+"""Brings the clocks of ranks together."""

@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 ProgressReport = Callable[[int, int], None]
-"""Is told how many items are done or given up, and how many there are."""
+"""Called with how many items are done or given up, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Engine(Protocol):
                 and it is found by its name: no lambda, nothing from a `__main__` module.
             items: In an order that `combine` may rely on.
             combine: Associative. Takes the values of earlier and of later items.
-            progress: Is told of each item.
-            is_cancelled: Is asked now and then; once it is true, no further item is begun.
+            progress: Called after each item.
+            is_cancelled: Called now and then; once it returns true, no further item is begun.
         """
         ...
 

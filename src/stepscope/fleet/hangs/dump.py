@@ -27,7 +27,7 @@ from typing import Any
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.plain_pickle import MOST_BYTES, read_plain_pickle
-from stepscope.run.regular import read_regular
+from stepscope.run.regular_files import read_regular
 
 COMPLETED, TIMED_OUT, STARTED, SCHEDULED = "completed", "timed out", "started", "scheduled"
 KNOWN_MAJOR = 2

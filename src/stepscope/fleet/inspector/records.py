@@ -27,7 +27,7 @@ import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.regular import is_regular
+from stepscope.run.regular_files import is_regular
 from stepscope.trace.formats.not_traces import is_inspector_output
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content

@@ -163,7 +163,7 @@ def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") ->
 
 
 def _decided(table: pl.DataFrame) -> pl.DataFrame:
-    """The category of each allocation, by the first source that tells it."""
+    """The category of each allocation, by the first source that knows it."""
     kind = {member: pl.lit(member.value) for member in MemoryCategory}
     stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
     # Made in the forward pass and freed there again, it was not kept for the backward pass.
@@ -223,25 +223,3 @@ def _decided(table: pl.DataFrame) -> pl.DataFrame:
         source=first([pl.lit(source.value) for source, *_ in choices]),
         name=named,
     ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
-
-
-def bytes_at(
-    replay: Replay, categories: Categories, device: int, event: int
-) -> dict[MemoryCategory, int]:
-    """What the program held in each category after an event, in rounded sizes.
-
-    Args:
-        replay: The history.
-        categories: Of its allocations.
-        device: Its number.
-        event: -1 for the beginning.
-    """
-    held = replay.allocations.with_columns(category=categories.table["category"]).filter(
-        (pl.col("device") == device)
-        & (pl.col("start_event").is_null() | (pl.col("start_event") <= event))
-        & (pl.col("free_event") > event).fill_null(pl.col("end_event").is_null())
-    )
-    sums = held.group_by("category").agg(pl.col("size_bytes").sum())
-    found = dict.fromkeys(MemoryCategory, 0)
-    found.update({MemoryCategory(word): int(total) for word, total in sums.iter_rows()})
-    return found

@@ -9,7 +9,7 @@ from stepscope.trace.formats.not_traces import is_memory_timeline
 from stepscope.trace.source.opening import beginning_of
 
 BEGINNING_BYTES = 16 * 1024
-"""How much of a file tells what it is."""
+"""How much of a file shows what it is."""
 PAGE = re.compile(rb"<title>(?:GPU Memory Timeline HTML|Memory over time)</title>")
 
 

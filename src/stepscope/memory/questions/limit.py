@@ -24,7 +24,7 @@ class Limit:
 
 
 def limit_of(view: MemoryView, device: int, total_bytes: int | None = None) -> Limit | None:
-    """What the allocator of a device can have; None: nothing tells it.
+    """What the allocator of a device can have; None: unknown.
 
     In this order: what was reserved and free when a request failed; what the GPU has, less what
     samples show outside the allocator; what the GPU has.

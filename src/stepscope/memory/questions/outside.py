@@ -136,6 +136,6 @@ def _joined(view: MemoryView, device: int) -> pl.DataFrame:
 
 
 def typical_outside_bytes(view: MemoryView, device: int) -> int | None:
-    """The median of what was outside the allocator; None: no sample tells it."""
+    """The median of what was outside the allocator; None: no sample shows it."""
     table = _joined(view, device)
     return int(np.median(table["outside_bytes"].to_numpy())) if len(table) else None

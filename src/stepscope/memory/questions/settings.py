@@ -27,6 +27,18 @@ from stepscope.memory.simulator.requests import Requests
 from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import MemoryView
 
+_UNBOUNDED = (
+    "max_split_size_mb together with expandable_segments can let reserved memory grow "
+    "without bound (pytorch#193400): leave max_split_size_mb out"
+)
+_NEEDS_LIMIT = (
+    "garbage_collection_threshold is simulated with a limit of the process; without "
+    "torch.cuda.set_per_process_memory_fraction it has no effect"
+)
+_UNKNOWN_CAPACITY = (
+    "garbage_collection_threshold is left out: it depends on the memory of the device, "
+    "which the file does not say"
+)
 _SPLITS_MIB = (64, 128, 512)
 _DIVISIONS = (4, 8)
 _WORTH = 0.05
@@ -117,14 +129,13 @@ def settings(
     requests = Requests(view.replay, chosen)
     made = reproduce(view.replay, chosen, requests)
     peak = view.peak(chosen, "reserved_bytes")
-    curve = view.curve(chosen)
-    notes = view.notes(chosen)
-    if not made.is_right:
-        doubt = (
-            f"the model misses the recorded reserved bytes by up to {made.largest_error:.1%}: "
-            "smaller differences between settings mean nothing"
-        )
-        notes = (*notes, doubt)
+    at_peak = view.curve(chosen).filter(pl.col("event") == peak.event)
+    others = [one for one in candidates if one != recorded]
+    simulated = [
+        one
+        for one in (recorded, *others)
+        if capacity.bytes is not None or not one.garbage_collection_threshold
+    ]
     runs = [
         _outcome(
             simulate(
@@ -140,39 +151,30 @@ def settings(
                 requests=requests,
             )
         )
-        for one in (recorded, *(one for one in candidates if one != recorded))
-        if capacity.bytes is not None or not one.garbage_collection_threshold
+        for one in simulated
     ]
+    notes = [*view.notes(chosen)]
+    if not made.is_right:
+        notes.append(
+            f"the model misses the recorded reserved bytes by up to {made.largest_error:.1%}: "
+            "smaller differences between settings mean nothing"
+        )
     if recorded.expandable_segments and recorded.max_split_bytes is not None:
-        danger = (
-            "max_split_size_mb together with expandable_segments can let reserved memory grow "
-            "without bound (pytorch#193400): leave max_split_size_mb out"
-        )
-        notes = (*notes, danger)
+        notes.append(_UNBOUNDED)
     if any(one.garbage_collection_threshold for one in candidates):
-        condition = (
-            "garbage_collection_threshold is simulated with a limit of the process; without "
-            "torch.cuda.set_per_process_memory_fraction it has no effect"
-        )
-        notes = (*notes, condition)
-    if len(runs) < 1 + len([one for one in candidates if one != recorded]):
-        left_out = (
-            "garbage_collection_threshold is left out: it depends on the memory of the device, "
-            "which the file does not say"
-        )
-        notes = (*notes, left_out)
+        notes.append(_NEEDS_LIMIT)
+    if len(simulated) < 1 + len(others):
+        notes.append(_UNKNOWN_CAPACITY)
     return SettingsAnswer(
         device=chosen,
         settings=str(recorded),
         peak_allocated_bytes=view.peak_bytes(chosen),
-        peak_reserved_bytes=int(
-            curve.filter(pl.col("event") == peak.event)["reserved_bytes"].item()
-        ),
+        peak_reserved_bytes=int(at_peak["reserved_bytes"].item()),
         reproduction_error_share=made.largest_error,
         capacity_bytes=capacity.bytes,
         capacity_source=capacity.source,
         alternatives=_table(runs),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

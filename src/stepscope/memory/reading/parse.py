@@ -25,7 +25,7 @@ MOST_TREE_BYTES = 3
 FREE_BYTES = 64 * 1024 * 1024
 """What any tree may take: a small file can do no harm."""
 _SLICE_BYTES = 64 * 1024 * 1024
-"""After so many, progress is told and the interpreter may see to other things."""
+"""After so many, progress is reported and the interpreter may run other threads."""
 _SPARE_MEMO = 1024
 
 Data = npt.NDArray[np.uint8]
@@ -38,7 +38,7 @@ def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
     Args:
         data: The whole file, unpacked.
         name: What it is called in messages.
-        progress: Is told of bytes that were worked on: each byte twice.
+        progress: Called with numbers of bytes that were read: each byte is read twice.
 
     Raises:
         UnreadableInputError: It is neither a pickle of plain values nor JSON, or is damaged, or

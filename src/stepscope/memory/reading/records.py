@@ -89,7 +89,6 @@ STATE_CODES = _codes(
 )
 """Of each word, its place in `schema.BLOCK_STATE`; 255: no state."""
 OTHER_ACTION = _ACTIONS.index(Action.OTHER.value)
-_OOM = _ACTIONS.index(Action.OOM.value)
 
 
 @callable_from_loops

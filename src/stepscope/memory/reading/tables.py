@@ -71,7 +71,7 @@ def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = No
     Args:
         tree: Of the file.
         name: What the file is called in messages.
-        progress: Is told of bytes of the file that were worked on: each byte once.
+        progress: Called with numbers of bytes of the file that were converted: each byte once.
 
     Raises:
         UnreadableInputError: It is no snapshot, or was made to take more than its size allows.
@@ -108,7 +108,7 @@ class _Reader:
         self._advance()
         self._tell_tallies()
         settings, annotations = self._settings(sections), self._annotations(sections)
-        frames_table = self._frames(frames)  # before the texts: it may tell of problems
+        frames_table = self._frames(frames)  # before the texts: it may report problems
         return Tables(
             events=self._events_table(events, found[0]),
             segments=segments_table(segments, found[2]),

@@ -98,7 +98,7 @@ def _table(
     address: Int64Array,
 ) -> pl.DataFrame:
     from_block = is_final[paired.key]
-    event = np.where(from_block, NONE, number[paired.key])  # what first told of it
+    event = np.where(from_block, NONE, number[paired.key])  # where it first appears
     final = np.where(from_block, number[paired.key], paired.final)
     requested = size[paired.key]
     events = snapshot.events.select("stream", "pool", "stack", "metadata", "category").collect()

@@ -34,7 +34,7 @@ class Paired:
     """One entry for each thing that was at an address for a time.
 
     Attributes:
-        key: The row of `pair`'s input that first told of it.
+        key: The row of `pair`'s input in which it first appears.
         begin: The event with which it began; `NONE`: before the recording.
         asked: The event with which it was asked to go; `NONE`: none was.
         end: The event with which it ended; `NONE`: it is there at the snapshot.

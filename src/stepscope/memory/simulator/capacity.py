@@ -38,7 +38,7 @@ class Capacity:
 def capacity_of(replay: Replay, device: int) -> Capacity:
     """What the allocator of a device could reserve, as far as the history tells.
 
-    A failed request tells it: what was reserved, and what the device had free beside it. Where the
+    A failed request shows it: what was reserved, and what the device had free beside it. Where the
     device had room for the request, a limit of the process (`set_per_process_memory_fraction`)
     stopped it, and what was reserved is the best that is known of that. Without a failure, the most
     that was ever reserved before a retry is known to have been possible.

@@ -3,7 +3,7 @@
 The requests and frees of the history are run through a model of the allocator. With the settings of
 the recording, and beginning with the recorded state, that reproduces what was observed; how well it
 does is measured (`reproduce`), and every other answer is worth as much as that. With other settings
-it tells what these would have reserved, and whether memory would have sufficed.
+it says what these would have reserved, and whether memory would have sufficed.
 """
 
 from __future__ import annotations
@@ -91,11 +91,6 @@ class Simulation:
     def peak_allocated_bytes(self) -> int:
         """The most that was allocated at any time, in rounded sizes."""
         return largest(self.curve["allocated_bytes"])
-
-    @property
-    def final_reserved_bytes(self) -> int:
-        """What is reserved at the end."""
-        return int(self.curve["reserved_bytes"][-1]) if len(self.curve) else 0
 
 
 def simulate(

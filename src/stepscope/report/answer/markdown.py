@@ -11,7 +11,7 @@ from stepscope.report.answer.columns import check_columns, selected
 from stepscope.report.answer.tables import (
     Titled,
     chosen_tables,
-    telling_numbers,
+    shown_numbers,
     title_of,
     without_rows,
 )
@@ -78,7 +78,7 @@ def tables_to_markdown(
     lines = [f"## {question.name}: {question.about}", ""]
     chosen = chosen_tables(result, question, table)
     if table is None and columns is None:
-        numbers = telling_numbers(result, chosen)
+        numbers = shown_numbers(result, chosen)
         lines += [
             f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()

@@ -49,7 +49,7 @@ def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataF
     return tables[name]
 
 
-def telling_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+def shown_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
     """The numbers of a result that people are shown: known ones, by field.
 
     Where no table has a row, nothing was found to count, and zeros say nothing.

@@ -25,7 +25,7 @@ from stepscope.report.answer.columns import (
 from stepscope.report.answer.tables import (
     Titled,
     chosen_tables,
-    telling_numbers,
+    shown_numbers,
     title_of,
     without_rows,
 )
@@ -106,7 +106,7 @@ def print_tables(
     """Print the numbers and tables of a result, without its scope; see `print_result`."""
     chosen = chosen_tables(result, question, table)
     if table is None and columns is None:
-        for name, value in telling_numbers(result, chosen).items():
+        for name, value in shown_numbers(result, chosen).items():
             console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
     check_columns(chosen, columns)
     for name, frame in chosen.items():

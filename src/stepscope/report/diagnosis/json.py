@@ -15,6 +15,8 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.plain import json_text, plain, scope_to_dict
 
 FORMAT_VERSION = 1
+_NOT_WRITTEN = ("changes", "waits_for", "slows_everything")
+"""Fields of a finding that only serve to put savings together."""
 
 
 def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
@@ -134,9 +136,7 @@ def _partition(partition: Partition) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    values = {
-        key: item for key, item in _plain(finding).items() if key not in ("changes", "waits_for")
-    }
+    values = {key: item for key, item in _plain(finding).items() if key not in _NOT_WRITTEN}
     return {**values, "page": finding.page}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.memory.named import PREFIX
+from stepscope.analysis.memory.question_names import PREFIX
 from stepscope.memory.questions.names import NamedQuestion
 from stepscope.memory.questions.table import MemoryAnswer
 

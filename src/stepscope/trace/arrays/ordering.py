@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.looking_up import looked_up
 
 _WIDEST = 2**62
 _MOST_COUNTED = 2**16
@@ -47,7 +47,7 @@ def by_group_and_time(
     order = np.argsort(place, kind="stable")
     if not ties or not len(order):
         return order
-    place = looked_up(place, order)
+    place = gather(place, order)
     same = place[1:] == place[:-1]
     together = np.nonzero(np.append(same, False) | np.append(False, same))[0]
     if len(together):

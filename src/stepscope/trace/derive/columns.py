@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.looking_up import looked_up, rows_where
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
@@ -44,9 +44,9 @@ from stepscope.trace.derive.nesting import (
     outer_first,
 )
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
-from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
-from stepscope.trace.second_thread import SecondThread, thread_beside
+from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -86,7 +86,7 @@ class DerivedTables:
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
-def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
+def needed_flows(names: pl.DataFrame) -> pl.Expr:
     """Selects the rows of `flows` that `derive` needs; the others do not change its result."""
     return pl.col("name_id").is_in(forward_flows(names).implode())
 
@@ -102,28 +102,28 @@ def derive(
         tables: The tables, or what reads them, so that columns are freed as soon as they are not
             needed. Of `events`, `stream` and `bytes` are not needed.
         host: The host steps, if already known.
-        read_args: Reads `args` in place of `tables.args`, all rows of `looks_into_args`. It is
+        read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`. It is
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
     """
     given = [tables() if callable(tables) else tables]
-    with thread_beside(len(given[0].events)) as beside:
-        return _derive(given, host, read_args, beside)
+    with second_thread(len(given[0].events)) as second:
+        return _derive(given, host, read_args, second)
 
 
 def _derive(
     given: list[Tables],
     host: pl.DataFrame | None,
     read_args: Callable[[BoolArray], pl.DataFrame] | None,
-    beside: SecondThread,
+    second: SecondThread,
 ) -> DerivedTables:
     """Derives in two threads: what does not depend on nesting is found beside it.
 
     The list with the tables is emptied: nothing but this refers to tables that were read for it.
     """
     tables = given.pop()
-    linking = beside.begin(partial(link_launches, tables.events))
-    finding_steps = beside.begin(partial(steps_and_places, tables, host))
+    linking = second.begin(partial(link_launches, tables.events))
+    finding_steps = second.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
     self_ns = _column("self_ns", _narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
@@ -138,7 +138,7 @@ def _derive(
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
-    linking_backward = beside.begin(partial(link_forward, tables, args))
+    linking_backward = second.begin(partial(link_forward, tables, args))
     group, kind = _kind_and_group(tables, args, around, launches.launch)
     del around
 
@@ -215,7 +215,7 @@ def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> Bo
         (pl.col("category") == Category.CPU_OP.value)
         & pl.col("group").is_in(_PRODUCTS).fill_null(value=False)
     )
-    found = looked_up(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
+    found = gather(has_products.to_series().to_numpy(), tables.events["name_id"].to_numpy())
     launching = operator[is_work]
     found[launching[launching >= 0]] = True
     return found
@@ -231,7 +231,7 @@ def _nest(tables: Tables) -> tuple[NarrowNesting, RowNumbers]:
         events["lane_id"].to_numpy(),
         start,
         events["dur_ns"].to_numpy(),
-        rank=looked_up(outer_first(), events["category"].to_physical().to_numpy()),
+        rank=gather(outer_first(), events["category"].to_physical().to_numpy()),
         tolerance_ns=clock_resolution_ns(start, rows),
         rows=rows,
         chosen=is_around,
@@ -274,7 +274,7 @@ def _step_of(
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
     is_in_step = index >= 0
-    return _column("step", looked_up(numbers, index), is_in_step)
+    return _column("step", gather(numbers, index), is_in_step)
 
 
 def _kind_and_group(
@@ -288,8 +288,8 @@ def _kind_and_group(
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical()[naming["event"]]
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
-    # A table with a row for each name, and then for each event that says something else than its
-    # name. These are few, for very many events, each of which refers to one row.
+    # Group and kind by row: first one row for each name, then one for each of the few events whose
+    # metadata or operator says more than its name. Every event refers to one row.
     name_id = events["name_id"].to_numpy()
     marked = by_metadata["event"].to_numpy()
     by_name = names["group"][name_id[marked]]
@@ -298,25 +298,48 @@ def _kind_and_group(
     row = name_id.copy()
     row[marked] = len(names) + np.arange(len(marked))
     is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
-    unnamed = np.flatnonzero(looked_up(filled(is_unnamed, value=False), row))
+    unnamed = np.flatnonzero(gather(filled(is_unnamed, value=False), row))
     if len(unnamed):
-        # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
-        telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-        tells = filled(names["group"].is_in(telling), value=False)
-        outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
-        while True:
-            searching = (outer >= 0) & ~tells[name_id[outer]]
-            if not searching.any():
-                break
-            outer[searching] = around[outer[searching]]
-        known = outer >= 0
+        naming_operator = _operator_that_names(unnamed, names, name_id, around, launch)
+        known = naming_operator >= 0
         more = int(np.count_nonzero(known))
         row[unnamed[known]] = len(group) + np.arange(more)
-        group = pl.concat([group, names["group"].gather(name_id[outer[known]])])
+        group = pl.concat([group, names["group"].gather(name_id[naming_operator[known]])])
         kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
     rows = _column("row", row)
     words = group.unique(maintain_order=True).drop_nulls()
     return group.cast(pl.Enum(words))[rows], kind[rows]
+
+
+def _operator_that_names(
+    work: Int64Array,
+    names: pl.DataFrame,
+    name_id: npt.NDArray[np.uint32],
+    around: RowNumbers,
+    launch: RowNumbers,
+) -> RowNumbers:
+    """For each piece of work the innermost operator around its launch that names a collective.
+
+    The kernel and inner operators may not name it where an outer one does (`nccl:all_reduce`).
+
+    Args:
+        work: Events of GPU work.
+        names: The table of names.
+        name_id: The name of each event.
+        around: The innermost operator around each event; -1 for none.
+        launch: The launch of each event; -1 for none.
+
+    Returns:
+        Numbers of events; -1 for none.
+    """
+    specific = [word for word in COLLECTIVE_GROUPS if word != "collective"]
+    is_naming = filled(names["group"].is_in(specific), value=False)
+    operator = np.where(launch[work] >= 0, around[launch[work]], -1)
+    while True:
+        searching = (operator >= 0) & ~is_naming[name_id[operator]]
+        if not searching.any():
+            return operator
+        operator[searching] = around[operator[searching]]
 
 
 def _problems(

@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
-from stepscope.trace.arrays.looking_up import looked_up
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.derive.nesting import RowNumbers, no_rows
-from stepscope.trace.derive.told import SEQUENCE_NUMBER
+from stepscope.trace.derive.prefetched_arguments import SEQUENCE_NUMBER
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
@@ -117,7 +117,7 @@ def is_operator(tables: Tables, step_names: npt.NDArray[np.bool_]) -> BoolArray:
     """
     events = tables.events
     found = mask_of(events, OPERATORS)
-    found &= looked_up(~step_names, events["name_id"].to_numpy())
+    found &= gather(~step_names, events["name_id"].to_numpy())
     return found
 
 

@@ -6,9 +6,9 @@ Definitions
     an evaluation or the time between epochs), the step ends there. Annotations are
     `ProfilerStep#N`; if a trace has none, annotations such as `iteration 12` or `step=12` are used.
     If it has none of these either, steps are found by what the main thread repeats, such as
-    `Optimizer.step` (see `unannotated.py`). If several threads have annotations, the thread with
-    the most steps counts, and among those the earliest. Steps divide that thread's time; events on
-    any thread belong to the step in which they start.
+    `Optimizer.step` (see `unannotated_steps.py`). If several threads have annotations, the thread
+    with the most steps counts, and among those the earliest. Steps divide that thread's time;
+    events on any thread belong to the step in which they start.
 
     Device step N lasts, on each device, from the end of the GPU work launched in earlier steps to
     the end of the work launched up to step N (a running maximum). The first step, and a step that
@@ -34,7 +34,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
-from stepscope.trace.derive.unannotated import unannotated_steps
+from stepscope.trace.derive.unannotated_steps import unannotated_steps
 from stepscope.trace.problems import CUT_OFF
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables

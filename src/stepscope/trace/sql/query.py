@@ -19,8 +19,8 @@ from typing import Protocol
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace.sql.apart import execute_apart
 from stepscope.trace.sql.execution import Execution, create, database, execute
+from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()

@@ -3,7 +3,7 @@
 A file of the same size and modification time is taken as unchanged, so that opening a large store
 reads none of it. Any other file of the right size must have the same checksum, and so must every
 small one.
-Whoever can write to a store could change that as well: it tells of damage, and is fast to compute.
+Whoever can write to a store could change that as well: it detects damage, and is fast to compute.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from stepscope.run.regular import read_regular
+from stepscope.run.regular_files import read_regular
 
 SUFFIX = ".stepscope"
 MANIFEST = "manifest.json"

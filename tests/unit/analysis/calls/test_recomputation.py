@@ -60,9 +60,11 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
 @pytest.mark.parametrize("reentrant", [None, True, False])
 def test_frames_decide_without_arguments(tmp_path, monkeypatch, reentrant):
     asked = []
-    texts = recomputation.telling_texts
+    texts = recomputation.relevant_texts
     monkeypatch.setattr(
-        recomputation, "telling_texts", lambda *given: asked.append(given) or texts(*given)
+        recomputation,
+        "relevant_texts",
+        lambda *given: asked.append(given) or texts(*given),
     )
     with_frames = capture(tmp_path, reentrant=reentrant, with_stack=True)
     assert not recomputation.may_read_arguments(with_frames)

@@ -12,9 +12,8 @@ from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, SCHEMAS, Frames, plain_training
 
 from stepscope.errors import UsageError
-from stepscope.memory.categories.categorise import CATEGORIES, bytes_at, categorise
+from stepscope.memory.categories.categorise import CATEGORIES, categorise
 from stepscope.memory.categories.census import parse_census
-from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.categories.rules import parse_rules
 from stepscope.memory.replay.replay import replay
 
@@ -42,9 +41,13 @@ def test_categories_add_up_to_what_was_allocated(program, schema):
     for device in found.curve["device"].unique():
         mine = found.curve.filter(pl.col("device") == device)
         for event in mine["event"].gather_every(7).to_list():
-            held = bytes_at(found, categories, device, event)
+            live = found.allocations.join(categories.table, on="allocation").filter(
+                (pl.col("device") == device)
+                & (pl.col("start_event").is_null() | (pl.col("start_event") <= event))
+                & (pl.col("free_event") > event).fill_null(pl.col("end_event").is_null())
+            )
             total = mine.filter(pl.col("event") == event)["allocated_bytes"].item()
-            assert sum(held.values()) == total
+            assert live["size_bytes"].sum() == total
 
 
 def test_a_training_by_its_stacks_and_steps():
@@ -194,4 +197,3 @@ def test_an_empty_device_holds_nothing():
     found = replayed({"segments": [], "device_traces": [[]]})
     categories = categorise(found)
     assert categories.table.is_empty()
-    assert bytes_at(found, categories, 0, -1) == dict.fromkeys(MemoryCategory, 0)

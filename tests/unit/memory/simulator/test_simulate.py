@@ -253,7 +253,7 @@ def test_emptying_the_cache_is_the_programs_and_happens_with_any_settings():
         allocator.empty_cache(frames("empty_cache"))
     found = replayed(allocator.snapshot())
     made = simulate(found, 0, AllocatorSettings(expandable_segments=True))
-    assert made.final_reserved_bytes == 0
+    assert made.curve["reserved_bytes"][-1] == 0
     assert made.device_frees == 3
     assert made.peak_reserved_bytes == 40 * MIB  # whole pages of 20 MiB
 
@@ -280,7 +280,7 @@ def test_blocks_at_the_end_divide_what_is_reserved():
     for chosen in (AllocatorSettings(), AllocatorSettings(expandable_segments=True)):
         made = simulate(replayed(PROGRAMS["several streams"]()), 0, chosen)
         blocks = made.blocks
-        assert blocks["size_bytes"].sum() == made.final_reserved_bytes
+        assert blocks["size_bytes"].sum() == made.curve["reserved_bytes"][-1]
         used = blocks.filter(~pl.col("is_free"))
         assert made.curve["allocated_bytes"][-1] <= used["size_bytes"].sum()
         assert used["allocation"].min() >= 0

@@ -262,7 +262,7 @@ def test_tables_that_are_cached_take_no_memory_even_if_nobody_asks_again(
     drop_released_arrays()
     assert len(KEEPER) > before
     may_write.set()
-    trace.wait_until_kept()
+    trace.wait_until_cached()
     assert len(KEEPER) == before
     assert_as_computed(trace)
 

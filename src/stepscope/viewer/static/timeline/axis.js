@@ -1,7 +1,6 @@
 // @ts-check
 /** The time axis: where its marks stand and what they say. */
 
-import { duration } from "../units.js";
 
 const STEPS = [1, 2, 5];
 
@@ -64,9 +63,4 @@ export function drawAxis(context, camera, height, look) {
     context.fillStyle = look.ink;
     context.fillText(label(ns, camera.span), x + 4, height - 9);
   }
-}
-
-/** How long the screen is. @param {import("./camera.js").Camera} camera */
-export function spanLabel(camera) {
-  return duration(camera.span);
 }

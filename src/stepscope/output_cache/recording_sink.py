@@ -18,7 +18,7 @@ class EncodedSink(Sink, Protocol):
         """Name of the encoding."""
 
 
-class Recording:
+class RecordingSink:
     """A sink that passes everything on, and remembers it unless that becomes too much.
 
     Args:

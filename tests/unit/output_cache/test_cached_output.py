@@ -1,4 +1,4 @@
-"""What `show` printed is kept beside the store: the same command prints it again, unread."""
+"""What `show` printed is cached beside the store: the same command prints it again, unread."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.kept_answers import kept_in, storing_everything
+from tests.support.cached_answers import cached_in, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.commands.main import cli
-from stepscope.kept import outputs
+from stepscope.output_cache import cached_output
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
-from stepscope.trace.store import kept, kept_values
-from stepscope.trace.store.kept import KeptAnswers
+from stepscope.trace.store import cached_answers, cached_values
+from stepscope.trace.store.cached_answers import CachedAnswers
 
 FORMATS = ("table", "json", "csv", "md")
 NAMES = [one.name for one in QUESTIONS if not one.over_ranks]
@@ -48,8 +48,8 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def trace(made: Path) -> Path:
-    """A trace with a store, of which nothing is kept yet."""
-    for file in kept_in(made.parent):
+    """A trace with a store, of which nothing is cached yet."""
+    for file in cached_in(made.parent):
         file.unlink()
     return made
 
@@ -126,7 +126,7 @@ def test_what_was_asked_is_part_of_the_key(trace, opened):
     printed(*PRINTED, trace)
     for number, (name, words) in enumerate(OTHERS.items(), start=2):
         printed(*words, trace)
-        assert len(opened) == len(kept_in(trace.parent)) == number, name
+        assert len(opened) == len(cached_in(trace.parent)) == number, name
 
 
 def test_a_file_gets_what_standard_output_got(trace, opened, tmp_path):
@@ -175,7 +175,7 @@ def test_colours_forced_upon_a_pipe_are_not_kept(trace, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     first = printed(*PRINTED, trace)
-    assert not kept_in(trace.parent)
+    assert not cached_in(trace.parent)
     assert printed(*PRINTED, trace) == first
 
 
@@ -186,21 +186,21 @@ NO_TEXT = ("", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}')
 def test_what_is_no_plain_text_is_not_printed(trace, opened, monkeypatch):
     """Its digest is right: whoever may write to the store can make such a file."""
     fresh = printed(*PRINTED, trace)
-    (file,) = kept_in(trace.parent)
+    (file,) = cached_in(trace.parent)
     whole = file.read_bytes().partition(b"\n")[2]
     changed = [
         json.dumps({**json.loads(whole), "text": f"{fresh[0]}{text}"}) for text in CONTROLLING
     ]
     for number, text in enumerate((*changed, *NO_TEXT), start=2):
         with monkeypatch.context() as patch:
-            patch.setattr(KeptAnswers, "read", lambda *_, text=text: text)
+            patch.setattr(CachedAnswers, "read", lambda *_, text=text: text)
             assert printed(*PRINTED, trace) == fresh
         assert len(opened) == number, text
 
 
 def test_a_damaged_file_is_made_anew(trace, opened):
     fresh = printed(*PRINTED, trace)
-    (file,) = kept_in(trace.parent)
+    (file,) = cached_in(trace.parent)
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
     assert printed(*PRINTED, trace) == fresh
@@ -211,11 +211,11 @@ def test_a_damaged_file_is_made_anew(trace, opened):
 def test_other_code_or_another_version_is_part_of_the_key(trace, opened, monkeypatch):
     printed(*PRINTED, trace)
     with monkeypatch.context() as patch:
-        patch.setattr(kept_values, "__version__", "0.0.1")
+        patch.setattr(cached_values, "__version__", "0.0.1")
         printed(*PRINTED, trace)
     assert len(opened) == 2
-    digests = dict.fromkeys(outputs._ROOMS, "old")
-    monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
+    digests = dict.fromkeys(cached_output._ROOMS, "old")
+    monkeypatch.setattr(cached_values, "code_digest", digests.__getitem__)
     printed(*PRINTED, trace)
     for number, room in enumerate(("stepscope.trace", "stepscope.analysis", "stepscope.report")):
         digests[room] = "new"
@@ -254,9 +254,9 @@ def test_nothing_is_kept_without_a_store_with_a_baseline_or_of_much(
     for _ in range(2):
         printed(*asked, "--baseline", trace)
     assert len(opened) == 4
-    monkeypatch.setattr(outputs, "MOST_BYTES", 300)
+    monkeypatch.setattr(cached_output, "MOST_BYTES", 300)
     printed(*PRINTED, trace)
-    assert not kept_in(trace.parent)
+    assert not cached_in(trace.parent)
     monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
     alone = tmp_path / "trace.json"
     alone.write_bytes(trace.read_bytes())
@@ -269,16 +269,16 @@ def test_an_error_is_an_error_each_time(trace, opened):
         done = CliRunner().invoke(cli, [*PRINTED, str(trace), "--table", "nonsense"])
         assert done.exit_code != 0
     assert len(opened) == 2
-    assert not kept_in(trace.parent)
+    assert not cached_in(trace.parent)
 
 
 def test_a_full_disk_is_no_error(trace, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept, "write_atomically", full)
+    monkeypatch.setattr(cached_answers, "write_atomically", full)
     assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
-    assert not kept_in(trace.parent)
+    assert not cached_in(trace.parent)
 
 
 @pytest.mark.skipif(
@@ -291,14 +291,14 @@ def test_a_read_only_store_is_no_error(trace):
         assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
     finally:
         store.chmod(0o700)
-    assert not kept_in(trace.parent)
+    assert not cached_in(trace.parent)
 
 
 def test_every_field_of_what_is_printed_is_kept(trace):
     printed(*PRINTED, trace)
-    (file,) = kept_in(trace.parent)
+    (file,) = cached_in(trace.parent)
     body = json.loads(file.read_bytes().partition(b"\n")[2])
-    assert body.keys() == {one.name for one in dataclasses.fields(outputs.KeptText)}
+    assert body.keys() == {one.name for one in dataclasses.fields(cached_output.CachedText)}
 
 
 def test_the_sizes_of_stores_count_what_was_printed_and_clearing_removes_it(tmp_path):

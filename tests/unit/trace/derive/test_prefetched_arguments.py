@@ -1,4 +1,4 @@
-"""Arguments that are read in one pass: those that tell something, of the right events."""
+"""Arguments that are read in one pass: the relevant ones, of the right events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
-from stepscope.analysis.calls.operands import argument_texts, telling_texts
+from stepscope.analysis.calls.operands import argument_texts, relevant_texts
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
-from stepscope.trace.derive.told import read_told
+from stepscope.trace.derive.prefetched_arguments import prefetch_arguments
 from stepscope.trace.model import Trace
 
 ANYWHERE = ("Collective name", "Sequence number", "sequence number", "Fwd thread id")
@@ -26,11 +26,11 @@ ARGS = st.none() | st.dictionaries(KEYS, st.integers(0, 9), max_size=3).map(json
 
 
 @given(st.lists(st.tuples(ARGS, st.booleans()), max_size=20), st.randoms())
-def test_what_tells_something_is_there(rows, random):
+def test_relevant_arguments_are_there(rows, random):
     texts = [text for text, _ in rows]
     operators = np.array([is_operator for _, is_operator in rows], np.bool_)
     args = pl.DataFrame({"event": range(len(rows)), "args": texts}, schema_overrides=SCHEMA)
-    told = read_told(args.lazy(), operators)
+    arguments = prefetch_arguments(args.lazy(), operators)
 
     def tells(text: str | None, is_operator: bool) -> bool:
         keys = set(json.loads(text or "{}"))
@@ -38,10 +38,10 @@ def test_what_tells_something_is_there(rows, random):
         return bool(anywhere or (is_operator and keys & set(OF_OPERATORS)))
 
     asked = [random.randrange(len(rows)) for _ in range(len(rows))]
-    found = told.texts(pl.Series("event", asked, pl.Int64)).to_list()
+    found = arguments.texts(pl.Series("event", asked, pl.Int64)).to_list()
     assert found == [texts[event] if tells(*rows[event]) else None for event in asked]
     events = pl.Series("event", asked, pl.Int64)
-    assert told.has_operands_of(events) is all(operators[event] for event in asked)
+    assert arguments.has_operands_of(events) is all(operators[event] for event in asked)
 
 
 @pytest.fixture
@@ -64,19 +64,21 @@ def operators_of(trace: Trace, name: str) -> pl.Series:
 
 def test_deriving_leaves_them_until_they_are_forgotten(path):
     trace = stepscope.load(path, store=True)
-    assert trace.told is None
+    assert trace.prefetched_arguments is None
     trace.derived.collect()
-    assert trace.told is not None
+    assert trace.prefetched_arguments is not None
     (product,), (empty,) = operators_of(trace, "aten::mm"), operators_of(trace, "aten::empty")
     for events in ([product], [empty], [empty, product]):
         asked = pl.Series("event", events, pl.Int64)
-        assert telling_texts(trace, asked, operands=True).equals(argument_texts(trace, asked))
-    assert trace.told.has_operands_of(pl.Series([product]))
-    assert not trace.told.has_operands_of(pl.Series([empty])), "it has launched nothing"
-    trace.forget_told()
-    assert trace.told is None
+        assert relevant_texts(trace, asked, operands=True).equals(argument_texts(trace, asked))
+    assert trace.prefetched_arguments.has_operands_of(pl.Series([product]))
+    assert not trace.prefetched_arguments.has_operands_of(pl.Series([empty])), (
+        "it has launched nothing"
+    )
+    trace.drop_prefetched_arguments()
+    assert trace.prefetched_arguments is None
     asked = pl.Series("event", [product], pl.Int64)
-    assert "Input Dims" in telling_texts(trace, asked, operands=True)[0]
+    assert "Input Dims" in relevant_texts(trace, asked, operands=True)[0]
 
 
 def test_operands_are_the_same_from_memory_and_from_the_store(path):
@@ -84,7 +86,7 @@ def test_operands_are_the_same_from_memory_and_from_the_store(path):
     from_memory = operands_of_all_work(first)
     again = stepscope.load(path, store=True)
     again.derived.collect()
-    assert again.told is None, "what is cached is not derived"
+    assert again.prefetched_arguments is None, "what is cached is not derived"
     assert from_memory.equals(operands_of_all_work(again))
     assert from_memory["dims"].drop_nulls().to_list() == ["[[3,4],[4,5]]", "[[3,5],[]]"]
     assert all(re.fullmatch(r"\[.*\]", text) for text in from_memory["types"].drop_nulls())

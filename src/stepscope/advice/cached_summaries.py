@@ -1,6 +1,6 @@
-"""Summaries of ranks, kept in the store of the trace that they were made from.
+"""Summaries of ranks, cached in the store of the trace that they were made from.
 
-Reading a rank takes seconds for a large trace; its summary is small. So it is kept as long as
+Reading a rank takes seconds for a large trace; its summary is small. It is valid as long as
 everything that it depends on stays the same: the trace (its store stands for that), all other files
 of the rank, what was asked of it, what the other ranks were found to do, and the code. A rank
 without a store, or judged by another window than its last one, is read each time.
@@ -17,39 +17,39 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Window
-from stepscope.run.regular import is_regular
-from stepscope.trace.store.kept_values import KeptValue
+from stepscope.run.regular_files import is_regular
+from stepscope.trace.store.cached_values import CachedValue
 from stepscope.trace.store.origin import Key, key_of
 from stepscope.trace.store.values import to_json
 
 ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
 """Packages whose code decides what a summary and the details of a window say."""
-_Kept = TypeVar("_Kept", Meeting, RankSummary)
+_Result = TypeVar("_Result", Meeting, RankSummary)
 
 
-def kept_meeting(rank: RankRun, asked: Scope) -> Meeting | None:
-    """The kept result of `rank_judging.meeting_of`; None if it has to be read."""
+def cached_meeting(rank: RankRun, asked: Scope) -> Meeting | None:
+    """The cached result of `rank_judging.meeting_of`; None if it has to be read."""
     return _about_meeting(rank, asked).find()
 
 
-def meeting_to_keep(rank: RankRun, asked: Scope) -> Meeting:
-    """The result of `rank_judging.meeting_of`, which is kept."""
+def compute_and_cache_meeting(rank: RankRun, asked: Scope) -> Meeting:
+    """Call `rank_judging.meeting_of`, and cache its result."""
     from stepscope.advice.rank_judging import meeting_of
 
     return _about_meeting(rank, asked).make(lambda: meeting_of(rank, asked))
 
 
-def kept_summary(
+def cached_summary(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
 ) -> RankSummary | None:
-    """The kept result of `rank_judging.summarise_rank`; None if the rank has to be judged."""
+    """The cached result of `rank_judging.summarise_rank`; None if the rank has to be judged."""
     return _about_summary(rank, request, waits, met).find()
 
 
-def summary_to_keep(
+def compute_and_cache_summary(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
 ) -> RankSummary:
-    """The result of `rank_judging.summarise_rank`, which is kept.
+    """Call `rank_judging.summarise_rank`, and cache its result.
 
     Raises:
         UsageError: The scope names what none of its traces has.
@@ -60,7 +60,7 @@ def summary_to_keep(
     return about.make(lambda: summarise_rank(rank, request, waits, met))
 
 
-def _about_meeting(rank: RankRun, asked: Scope) -> KeptValue[Meeting]:
+def _about_meeting(rank: RankRun, asked: Scope) -> CachedValue[Meeting]:
     window = _window_of(rank)
 
     def fits(met: Meeting) -> bool:
@@ -71,7 +71,7 @@ def _about_meeting(rank: RankRun, asked: Scope) -> KeptValue[Meeting]:
 
 def _about_summary(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
-) -> KeptValue[RankSummary]:
+) -> CachedValue[RankSummary]:
     window = _window_of(rank)
     inputs = (
         (Scope, request.scope),
@@ -89,11 +89,11 @@ def _about_summary(
 
 
 def _about(
-    kind: type[_Kept],
+    kind: type[_Result],
     rank: RankRun,
     inputs: tuple[tuple[Any, Any], ...] | None,
-    fits: Callable[[_Kept], bool],
-) -> KeptValue[_Kept]:
+    fits: Callable[[_Result], bool],
+) -> CachedValue[_Result]:
     """What is asked of a rank.
 
     Args:
@@ -116,7 +116,7 @@ def _about(
         ]
 
     trace = None if window is None or inputs is None else window.trace_path
-    return KeptValue(kind, trace, ROOMS, depends_on, fits)
+    return CachedValue(kind, trace, ROOMS, depends_on, fits)
 
 
 def _window_of(rank: RankRun) -> Window | None:
@@ -129,7 +129,7 @@ def _files_of(rank: RankRun) -> dict[str, Key] | None:
     """The files that a rank recorded beside its windows, by path.
 
     These are its step record, metrics, censuses and snapshots, and whatever else is there: a file
-    too many costs an answer, one too few would keep it wrong.
+    too many costs an answer, one too few would leave a wrong one in the cache.
 
     Returns:
         None if one cannot be identified.

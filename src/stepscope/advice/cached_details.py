@@ -1,20 +1,20 @@
-"""The details of a window, kept in the store of its trace as summaries of ranks are."""
+"""The details of a window, cached in the store of its trace as summaries of ranks are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from stepscope.advice.kept_summaries import ROOMS
+from stepscope.advice.cached_summaries import ROOMS
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.window_details import TABLES, DetailedAnswer, WindowDetails
 from stepscope.analysis.selection.scope import Scope
-from stepscope.trace.store.kept_values import KeptValue
+from stepscope.trace.store.cached_values import CachedValue
 from stepscope.trace.store.values import to_json
 
 
 def details_of(rank: RankSummary) -> WindowDetails | None:
-    """The details of the window that a rank was judged by, which are kept; None without one.
+    """The details of the window that a rank was judged by, from the cache; None without one.
 
     The answers are about the steps, devices and events of the diagnosis.
     """
@@ -30,14 +30,14 @@ def details_of(rank: RankSummary) -> WindowDetails | None:
     return about.make(lambda: answer_window(path, asked, steady))
 
 
-def _about(path: Path, asked: Scope, steady: tuple[int, ...]) -> KeptValue[WindowDetails]:
+def _about(path: Path, asked: Scope, steady: tuple[int, ...]) -> CachedValue[WindowDetails]:
     def depends_on() -> list[Any]:
         return [str(path), to_json(Scope, asked), steady]
 
     def fits(details: WindowDetails) -> bool:
         return details.recording.path == str(path) and all(map(_is_of_a_page, details.answers))
 
-    return KeptValue(WindowDetails, path, ROOMS, depends_on, fits)
+    return CachedValue(WindowDetails, path, ROOMS, depends_on, fits)
 
 
 def _is_of_a_page(answer: DetailedAnswer) -> bool:

@@ -1,8 +1,8 @@
-"""Arguments that say what steps, links and operators are about, read in one pass over a store.
+"""Arguments of events that derivation and most analyses need, read in one pass over a store.
 
-To read any arguments, a store unpacks those of all events, which takes longer than any other part
-of deriving. So what derivation looks into is read together with what nearly all analyses look into
-next, and kept until they have asked: `Trace.told`.
+To read the arguments of some events, a store decompresses those of all, which takes longer than any
+other part of derivation. So the arguments that derivation needs are read together with those that
+nearly all analyses need next. `Trace.prefetched_arguments` holds them until those have run.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ _ALWAYS = f"{COLLECTIVE_NAME}|{SEQUENCE_NUMBER}|{_FORWARD_THREAD}"
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """Arguments of some events.
+class PrefetchedArguments:
+    """The arguments of some events.
 
-    Those that name a collective, a sequence number or a forward thread are there for all events;
-    those with shapes, types or values of operands, for some operators.
+    These are all arguments that name a collective, a sequence number or a forward thread, and, of
+    chosen operators, those with the shapes, types or values of operands.
 
     Attributes:
         rows: event and args (JSON text), in the order of the events.
-        operators: For each event of the trace whether its arguments are there if they tell
-            operands.
+        operators: For each event of the trace, whether it is an operator whose operands are here.
     """
 
     rows: pl.DataFrame
     operators: BoolArray
 
     def has_operands_of(self, events: pl.Series) -> bool:
-        """Whether the arguments of all these events are there if they tell operands."""
+        """Whether the operands of all these events are here, as far as they were recorded."""
         return bool(self.operators[events.to_numpy()].all())
 
     def texts(self, events: pl.Series) -> pl.Series:
-        """The arguments of events, in their order; null for those that are not there.
+        """The arguments of events, in their order; null for those that are not here.
 
         Args:
             events: Numbers of events, without nulls.
@@ -61,13 +60,13 @@ class Told:
         return self.rows["args"].gather(asked_rows)
 
 
-def looks_into_args() -> pl.Expr:
+def needed_args() -> pl.Expr:
     """Selects the rows of `args` that `derive` needs; the others do not change its result."""
     return pl.col("args").str.contains(_ALWAYS)
 
 
-def read_told(args: pl.LazyFrame, operators: BoolArray) -> Told:
-    """Reads what `Told` holds.
+def prefetch_arguments(args: pl.LazyFrame, operators: BoolArray) -> PrefetchedArguments:
+    """Reads `PrefetchedArguments`.
 
     Args:
         args: The table, row for row alongside `events`.
@@ -75,12 +74,12 @@ def read_told(args: pl.LazyFrame, operators: BoolArray) -> Told:
     """
     wanted = pl.col("event").is_in(pl.Series(np.flatnonzero(operators)).implode())
     text = pl.col("args")
-    # Any of the words first: a text is then looked through twice only if it has one of them.
+    # Any of the words first: only texts that have one of them are searched twice.
     rows = (
         args.filter(text.str.contains(f"{_ALWAYS}|{_OPERANDS}"))
-        .filter(looks_into_args() | wanted)
+        .filter(needed_args() | wanted)
         # Copies the texts: filtered ones keep all that they were filtered from in memory.
         .select("event", pl.concat_str(text, pl.lit("")).alias("args"))
         .collect(engine="streaming")
     )
-    return Told(rows if rows["event"].is_sorted() else rows.sort("event"), operators)
+    return PrefetchedArguments(rows if rows["event"].is_sorted() else rows.sort("event"), operators)

@@ -1,4 +1,4 @@
-"""Values looked up in parts are those that numpy looks up at once."""
+"""Values gathered in blocks are those that numpy looks up at once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trace.arrays import looking_up
-from stepscope.trace.arrays.looking_up import looked_up, rows_where
+from stepscope.trace.arrays import blockwise
+from stepscope.trace.arrays.blockwise import gather, rows_where
 
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    monkeypatch.setattr(looking_up, "_AT_ONCE", 3)
+    monkeypatch.setattr(blockwise, "_AT_ONCE", 3)
 
 
 @given(
@@ -25,13 +25,13 @@ def few_at_once(monkeypatch):
 def test_values_are_those_of_the_rows(values, rows, kind, numbers):
     table = np.array(values, kind)
     asked = np.array([row % len(values) for row in rows], numbers)
-    found = looked_up(table, asked)
+    found = gather(table, asked)
     assert found.dtype == table.dtype
     assert found.tolist() == [table[row] for row in asked.tolist()]
 
 
 def test_no_rows_have_no_values():
-    assert looked_up(np.zeros(0, np.int16), np.zeros(0, np.uint32)).tolist() == []
+    assert gather(np.zeros(0, np.int16), np.zeros(0, np.uint32)).tolist() == []
 
 
 @given(st.lists(st.booleans(), max_size=20))

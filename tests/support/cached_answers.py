@@ -1,4 +1,4 @@
-"""What is kept beside stores: every trace gets one, what is in them, and which traces are read."""
+"""What is cached in stores: every trace gets one, what is in them, and which traces are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from stepscope.trace import load as loading
-from stepscope.trace.store.kept import ANSWERS
+from stepscope.trace.store.cached_answers import ANSWERS
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def storing_everything(cache: Path) -> Iterator[None]:
         yield
 
 
-def kept_in(folder: Path) -> list[Path]:
-    """The answers that are kept in the stores below a folder."""
+def cached_in(folder: Path) -> list[Path]:
+    """The answers that are cached in the stores below a folder."""
     return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
 
 

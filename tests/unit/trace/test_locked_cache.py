@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 from tests.support.chrome_traces import write
 
-from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.load import load
+from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
-from stepscope.trace.once import once_property
 
 THREADS = 8
 
@@ -28,7 +28,7 @@ class Slow:
         self.entered = threading.Event()
         self.may_end = threading.Event()
 
-    @once_property
+    @locked_cached_property
     def answer(self) -> object:
         """Takes until it may end."""
         self.computed += 1
@@ -36,12 +36,12 @@ class Slow:
         assert self.may_end.wait(60)
         return object()
 
-    @once_property
+    @locked_cached_property
     def other(self) -> int:
         """Needs no other property."""
         return 7
 
-    @once_property
+    @locked_cached_property
     def fails_once(self) -> int:
         """Raises when it is first asked for."""
         self.computed += 1
@@ -87,14 +87,14 @@ def test_threads_wait_for_a_remembered_answer(trace: Trace) -> None:
     asked_of: list[Scope | None] = []
     entered, may_end = threading.Event(), threading.Event()
 
-    @remembered
+    @memoized
     def question(trace: Trace, scope: Scope | None = None) -> object:
         asked_of.append(scope)
         entered.set()
         assert may_end.wait(60)
         return object()
 
-    @remembered
+    @memoized
     def refused(trace: Trace, scope: Scope | None = None) -> object:
         asked_of.append(scope)
         raise UsageError("no such step")

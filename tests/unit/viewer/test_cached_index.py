@@ -9,8 +9,8 @@ import pytest
 from tests.support.viewer import training
 
 from stepscope.trace.load import load
+from stepscope.viewer.cached_index import cache_index, cached_index
 from stepscope.viewer.index import build_index
-from stepscope.viewer.kept_index import keep_index, kept_index
 
 
 @pytest.fixture
@@ -35,22 +35,22 @@ def same(one, other):
 
 
 def test_the_second_time_it_is_read(trace):
-    assert kept_index(trace) is None
+    assert cached_index(trace) is None
     built = build_index(trace)
-    keep_index(trace, built)
-    same(kept_index(trace), built)
+    cache_index(trace, built)
+    same(cached_index(trace), built)
 
 
 @pytest.mark.parametrize("damage", ["index.json", "events-start_ns.npy", "manifest.json"])
 def test_damaged_files_are_made_again(trace, damage):
     built = build_index(trace)
-    keep_index(trace, built)
+    cache_index(trace, built)
     file = trace.derived_files.store / "timeline" / damage
     whole = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-9])
-    assert kept_index(trace) is None
-    keep_index(trace, built)
-    same(kept_index(trace), built)
+    assert cached_index(trace) is None
+    cache_index(trace, built)
+    same(cached_index(trace), built)
     assert file.stat().st_size == whole
 
 
@@ -70,12 +70,12 @@ def test_columns_that_do_not_fit_together_are_not_used(trace, column, values):
     wrong = np.array(
         values, dtype=None if column == "colour" else getattr(built.events, column).dtype
     )
-    keep_index(trace, replace(built, events=replace(built.events, **{column: wrong})))
-    assert kept_index(trace) is None
+    cache_index(trace, replace(built, events=replace(built.events, **{column: wrong})))
+    assert cached_index(trace) is None
 
 
 def test_without_a_store_nothing_is_kept():
     trace = training().load()
     assert trace.derived_files is None
-    keep_index(trace, build_index(trace))
-    assert kept_index(trace) is None
+    cache_index(trace, build_index(trace))
+    assert cached_index(trace) is None

@@ -1,8 +1,8 @@
-"""Values that are kept in the store of the trace that they were made from.
+"""Values cached in the store of the trace that they were made from.
 
-Making one can take seconds; the value is small. So it is kept as long as everything that it depends
-on stays the same: the trace (its store stands for that), what was asked, all other inputs, and the
-code. What is read back is of the declared type, or is not used (`values.py`).
+Making one can take seconds; the value is small. So it is valid as long as everything that it
+depends on stays the same: the trace (its store stands for that), what was asked, all other inputs,
+and the code. What is read back is of the declared type, or is not used (`values.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError
+from stepscope.trace.store.cached_answers import answers_beside
 from stepscope.trace.store.code import code_digest
-from stepscope.trace.store.kept import answers_beside
 from stepscope.trace.store.origin import Key, key_of
 from stepscope.trace.store.values import UnfitError, from_json, to_json
 
@@ -25,15 +25,15 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class KeptValue(Generic[_Value]):
-    """A value that is kept, or is going to be.
+class CachedValue(Generic[_Value]):
+    """A value that is in the cache, or can go there.
 
     Attributes:
         kind: Its type, a dataclass.
-        trace: The trace in whose store it is kept; None: it is not kept.
+        trace: The trace in whose store it is cached; None: it is not cached.
         rooms: Packages whose code decides what the value is.
         depends_on: Returns everything else that the value depends on, as `json.dumps` takes it;
-            None if some of it cannot be identified: then the value is not kept. It is called
+            None if some of it cannot be identified: then the value is not cached. It is called
             before the value is made, and again afterwards.
         fits: Whether a value can be one of this trace. A store can come from anyone: a value in it
             may not name another file to be opened.
@@ -46,7 +46,7 @@ class KeptValue(Generic[_Value]):
     fits: Callable[[_Value], bool]
 
     def find(self) -> _Value | None:
-        """The kept value; None without one that is still right."""
+        """The cached value; None without one that is still valid."""
         try:
             answers = None if self.trace is None else answers_beside(self.trace)
             key = None if answers is None else self._key(self.depends_on())
@@ -57,7 +57,7 @@ class KeptValue(Generic[_Value]):
         return found if found is not None and self.fits(found) else None
 
     def make(self, make: Callable[[], _Value]) -> _Value:
-        """The value, made anew, and kept if nothing that it depends on changed meanwhile."""
+        """Make the value, and cache it if nothing that it depends on changed meanwhile."""
         before = self._state()
         made = make()
         if before is not None and self.trace is not None and self.fits(made):

@@ -13,7 +13,7 @@ from tests.support.tables import TableBuilder
 
 from stepscope.trace.derive.columns import derive
 from stepscope.trace.derive.main_thread import find_main_lane
-from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.model import Trace
 
 BATCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -1,4 +1,4 @@
-"""A rank's summary is kept beside its store: a second report reads no trace, and says the same."""
+"""A rank's summary is cached in its store: a second report reads no trace, and says the same."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.kept_answers import kept_in, loads_of, storing_everything
+from tests.support.cached_answers import cached_in, loads_of, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice import diagnosis, rank_judging
-from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.kept_summaries import (
-    kept_meeting,
-    kept_summary,
-    meeting_to_keep,
-    summary_to_keep,
+from stepscope.advice.cached_summaries import (
+    cached_meeting,
+    cached_summary,
+    compute_and_cache_meeting,
+    compute_and_cache_summary,
 )
+from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.ranks import match_ranks, skew_of
 from stepscope.advice.thresholds import Thresholds
@@ -38,8 +38,8 @@ from stepscope.run.manifest import read_rank, write_record
 from stepscope.run.reader import RankRun, open_run
 from stepscope.trace import load as loading
 from stepscope.trace.load import load
-from stepscope.trace.store import kept, kept_values
-from stepscope.trace.store.kept import KeptAnswers
+from stepscope.trace.store import cached_answers, cached_values
+from stepscope.trace.store.cached_answers import CachedAnswers
 
 FORMATS = (
     ("table", Layout()),
@@ -69,11 +69,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    """A trace with a store, in which one summary is kept."""
+    """A trace with a store, in which one summary is cached."""
     path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    summary_to_keep(rank_at(path), Request(), None, None)
-    assert len(kept_in(path.parent)) == 1
+    compute_and_cache_summary(rank_at(path), Request(), None, None)
+    assert len(cached_in(path.parent)) == 1
     return path
 
 
@@ -82,13 +82,13 @@ def cold(tmp_path_factory) -> Diagnosis:
     """A recorded job of three ranks, judged for the first time."""
     path = recorded_job(tmp_path_factory.mktemp("run"))
     judged = diagnose(open_run(path))
-    assert len(kept_in(path)) == 6
+    assert len(cached_in(path)) == 6
     return judged
 
 
 @pytest.fixture(scope="module")
 def run(cold: Diagnosis) -> Path:
-    """The folder of that job, with all that is kept of it."""
+    """The folder of that job, with all that is cached of it."""
     return cold.run.path
 
 
@@ -108,7 +108,7 @@ def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
         "stepscope.analysis.timeline",
         "stepscope.memory.load",
     )
-    assert "stepscope.advice.kept_summaries" in imported
+    assert "stepscope.advice.cached_summaries" in imported
     assert not set(others) & set(imported)
 
 
@@ -181,7 +181,7 @@ def test_the_warm_report_of_a_recorded_job_is_the_cold_one(cold, run, tmp_path, 
 def test_the_command_prints_the_same_page_warm(run, read):
     warm = [CliRunner().invoke(cli, ["report", str(run), "--full"]) for _ in range(2)]
     assert read == []
-    for file in kept_in(run):
+    for file in cached_in(run):
         file.unlink()
     cold = CliRunner().invoke(cli, ["report", str(run), "--full"])
     assert len(read) == 6
@@ -201,44 +201,44 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_what_is_asked_is_part_of_the_key(other, trace):
     rank = rank_at(trace)
-    assert kept_summary(rank, Request(), None, None) is not None
-    assert kept_summary(rank, other, None, None) is None
+    assert cached_summary(rank, Request(), None, None) is not None
+    assert cached_summary(rank, other, None, None) is None
 
 
 def test_what_others_did_is_part_of_the_key(run):
     ranks = open_run(run).ranks
-    met = [kept_meeting(rank, Scope()) for rank in ranks]
+    met = [cached_meeting(rank, Scope()) for rank in ranks]
     request = Request(has_peers=skew_of(met) is not None)
     waits = match_ranks(met)[0].waits_of(1)
     fewer = Waits(waits.window, waits.table.head(1))
-    assert kept_summary(ranks[1], request, waits, met[1]) is not None
+    assert cached_summary(ranks[1], request, waits, met[1]) is not None
     for other, known in ((None, met[1]), (fewer, met[1]), (waits, None)):
-        assert kept_summary(ranks[1], request, other, known) is None
+        assert cached_summary(ranks[1], request, other, known) is None
 
 
 def test_another_version_or_other_code_is_part_of_the_key(trace, monkeypatch):
     rank = rank_at(trace)
     with monkeypatch.context() as patch:
-        patch.setattr(kept_values, "__version__", "0.0.1")
-        assert kept_summary(rank, Request(), None, None) is None
+        patch.setattr(cached_values, "__version__", "0.0.1")
+        assert cached_summary(rank, Request(), None, None) is None
     digests = {
         f"stepscope.{room}": "old" for room in ("advice", "analysis", "memory", "run", "trace")
     }
-    monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
-    summary_to_keep(rank, Request(), None, None)
+    monkeypatch.setattr(cached_values, "code_digest", digests.__getitem__)
+    compute_and_cache_summary(rank, Request(), None, None)
     for room in digests:
         digests[room] = "new"
-        assert kept_summary(rank, Request(), None, None) is None, room
+        assert cached_summary(rank, Request(), None, None) is None, room
         digests[room] = "old"
-    assert kept_summary(rank, Request(), None, None) is not None
+    assert cached_summary(rank, Request(), None, None) is not None
 
 
 def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
     request = Request(baseline=load(trace))
-    before = kept_in(trace.parent)
-    summary_to_keep(rank_at(trace), request, None, None)
-    assert kept_in(trace.parent) == before
-    assert kept_summary(rank_at(trace), request, None, None) is None
+    before = cached_in(trace.parent)
+    compute_and_cache_summary(rank_at(trace), request, None, None)
+    assert cached_in(trace.parent) == before
+    assert cached_summary(rank_at(trace), request, None, None) is None
     assert len(read) == 1
 
 
@@ -248,26 +248,26 @@ def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
 )
 def test_every_file_of_the_rank_is_part_of_the_key(name, run):
     rank = rank_at(run, 1)
-    assert kept_meeting(rank, Scope()) is not None
+    assert cached_meeting(rank, Scope()) is not None
     file = rank.directory / name
     file.parent.mkdir(exist_ok=True)
     before = file.stat() if file.exists() else None
     content = file.read_bytes() if before else b""
     file.write_bytes(content + b"{}\n")
-    assert kept_meeting(rank, Scope()) is None
+    assert cached_meeting(rank, Scope()) is None
     if before:
         file.write_bytes(content)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     else:
         file.unlink()
-    assert kept_meeting(rank, Scope()) is not None
+    assert cached_meeting(rank, Scope()) is not None
 
 
 def test_the_manifest_is_part_of_the_key(run):
     path = rank_at(run, 2).directory / "manifest.json"
     before = path.read_bytes()
     write_record(path, dataclasses.replace(read_rank(path), step_unit="optimizer step"))
-    assert kept_meeting(rank_at(run, 2), Scope()) is None
+    assert cached_meeting(rank_at(run, 2), Scope()) is None
     path.write_bytes(before)
 
 
@@ -277,13 +277,13 @@ def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
     pipe = rank.directory / "pipe"
     os.mkfifo(pipe)
     try:
-        assert kept_meeting(rank, Scope()) is None
-        before = kept_in(rank.directory)
-        meeting_to_keep(rank, Scope())
-        assert kept_in(rank.directory) == before
+        assert cached_meeting(rank, Scope()) is None
+        before = cached_in(rank.directory)
+        compute_and_cache_meeting(rank, Scope())
+        assert cached_in(rank.directory) == before
     finally:
         pipe.unlink()
-    assert kept_meeting(rank, Scope()) is not None
+    assert cached_meeting(rank, Scope()) is not None
 
 
 @pytest.mark.timeout(60)
@@ -292,13 +292,13 @@ def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch)
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     rank = rank_at(path)
-    met = meeting_to_keep(rank, Scope())
-    assert kept_meeting(rank, Scope()) == met
+    met = compute_and_cache_meeting(rank, Scope())
+    assert cached_meeting(rank, Scope()) == met
     path.unlink()
     os.mkfifo(path)  # beside its store
-    assert kept_meeting(rank, Scope()) is None
+    assert cached_meeting(rank, Scope()) is None
     monkeypatch.setattr(rank_judging, "meeting_of", lambda *_: met)
-    assert meeting_to_keep(rank, Scope()) == met
+    assert compute_and_cache_meeting(rank, Scope()) == met
     assert len(read) == 1
 
 
@@ -312,12 +312,12 @@ def test_a_file_of_proc_that_waits_is_refused():
 def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    first = meeting_to_keep(rank_at(path), Scope())
+    first = compute_and_cache_meeting(rank_at(path), Scope())
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1], steps=2)))
-    assert kept_meeting(rank_at(path), Scope()) is None
-    second = meeting_to_keep(rank_at(path), Scope())
+    assert cached_meeting(rank_at(path), Scope()) is None
+    second = compute_and_cache_meeting(rank_at(path), Scope())
     assert len(first.all_steps) == len(second.all_steps) + 1
-    assert kept_meeting(rank_at(path), Scope()) == second
+    assert cached_meeting(rank_at(path), Scope()) == second
 
 
 def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypatch):
@@ -330,15 +330,15 @@ def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypat
         return loaded
 
     monkeypatch.setattr(rank_judging, "load", changing)
-    meeting_to_keep(rank_at(path), Scope())
-    assert not kept_in(tmp_path)
+    compute_and_cache_meeting(rank_at(path), Scope())
+    assert not cached_in(tmp_path)
 
 
 def test_a_trace_without_a_store_keeps_nothing(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
-    meeting_to_keep(rank_at(path), Scope())
+    compute_and_cache_meeting(rank_at(path), Scope())
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
 
 
@@ -347,10 +347,10 @@ def test_if_stores_belong_in_the_cache_answers_do_too(tmp_path, monkeypatch):
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     monkeypatch.setenv("STEPSCOPE_STORES", "cache")
     monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
-    met = meeting_to_keep(rank_at(path), Scope())
+    met = compute_and_cache_meeting(rank_at(path), Scope())
     assert not list(tmp_path.glob("*.stepscope"))
-    assert len(kept_in(tmp_path / "cache")) == 1
-    assert kept_meeting(rank_at(path), Scope()) == met
+    assert len(cached_in(tmp_path / "cache")) == 1
+    assert cached_meeting(rank_at(path), Scope()) == met
 
 
 FOREIGN = {
@@ -366,26 +366,26 @@ FOREIGN = {
 @pytest.mark.parametrize("change", FOREIGN.values(), ids=FOREIGN)
 def test_a_file_that_says_what_no_summary_says_is_ignored(change, trace, monkeypatch):
     """Its digest is right: whoever may write to the store can make such a file."""
-    real = KeptAnswers.read
+    real = CachedAnswers.read
 
     def changed(self, key):
         document = json.loads(real(self, key))
         change(document)
         return json.dumps(document)
 
-    assert kept_summary(rank_at(trace), Request(), None, None) is not None
-    monkeypatch.setattr(KeptAnswers, "read", changed)
-    assert kept_summary(rank_at(trace), Request(), None, None) is None
+    assert cached_summary(rank_at(trace), Request(), None, None) is not None
+    monkeypatch.setattr(CachedAnswers, "read", changed)
+    assert cached_summary(rank_at(trace), Request(), None, None) is None
 
 
 def test_a_damaged_file_is_made_anew(trace):
     rank = rank_at(trace)
-    made = kept_summary(rank, Request(), None, None)
-    for file in kept_in(trace.parent):
+    made = cached_summary(rank, Request(), None, None)
+    for file in cached_in(trace.parent):
         file.write_bytes(file.read_bytes()[:-100])
-    assert kept_summary(rank, Request(), None, None) is None
-    assert repr(summary_to_keep(rank, Request(), None, None)) == repr(made)
-    assert repr(kept_summary(rank, Request(), None, None)) == repr(made)
+    assert cached_summary(rank, Request(), None, None) is None
+    assert repr(compute_and_cache_summary(rank, Request(), None, None)) == repr(made)
+    assert repr(cached_summary(rank, Request(), None, None)) == repr(made)
 
 
 def test_writers_at_the_same_time_leave_one_whole_file(tmp_path):
@@ -394,9 +394,9 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path):
     load(path)
     rank = rank_at(path)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: meeting_to_keep(rank, Scope()), range(4)))
-    assert [file.suffix for file in kept_in(tmp_path)] == [".json"]
-    assert kept_meeting(rank, Scope()) == made[0]
+        made = list(pool.map(lambda _: compute_and_cache_meeting(rank, Scope()), range(4)))
+    assert [file.suffix for file in cached_in(tmp_path)] == [".json"]
+    assert cached_meeting(rank, Scope()) == made[0]
 
 
 def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
@@ -405,16 +405,16 @@ def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
 
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    monkeypatch.setattr(kept, "write_atomically", full)
-    assert meeting_to_keep(rank_at(path), Scope()).window == 0
-    assert not kept_in(tmp_path)
+    monkeypatch.setattr(cached_answers, "write_atomically", full)
+    assert compute_and_cache_meeting(rank_at(path), Scope()).window == 0
+    assert not cached_in(tmp_path)
 
 
 def test_clearing_the_cache_removes_what_was_kept(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    meeting_to_keep(rank_at(path), Scope())
-    assert kept_in(tmp_path)
+    compute_and_cache_meeting(rank_at(path), Scope())
+    assert cached_in(tmp_path)
     done = CliRunner().invoke(cli, ["cache", "clear", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
@@ -430,7 +430,7 @@ def test_only_ranks_without_a_kept_summary_are_given_to_other_processes(run):
     first = diagnose(open_run(run), each=each)
     del given[:]
     folder = RunLayout(run).rank(1).root
-    for file in kept_in(folder):
+    for file in cached_in(folder):
         file.unlink()
     assert diagnose(open_run(run), each=each).ranks == first.ranks
     assert given == [1, 1]
@@ -442,5 +442,5 @@ def test_what_is_kept_holds_every_field(run):
     """Types that the codec refuses would silently be made anew each time."""
     for kind in (Meeting, RankSummary):
         fields = {one.name for one in dataclasses.fields(kind)}
-        bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in kept_in(run)]
+        bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in cached_in(run)]
         assert any(body.keys() == fields for body in bodies)

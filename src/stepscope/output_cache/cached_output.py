@@ -1,11 +1,11 @@
-"""Outputs that are kept in the store of the trace that they are about.
+"""Outputs of verbs, cached in the store of the trace that they are about.
 
-An answer about a large trace takes seconds, and its text is small. The text is kept with everything
-that it depends on: the traces, the question, the layout, the terminal and the code. The same
-command then prints it without opening a trace, and without importing polars.
+An answer about a large trace takes seconds, and its text is small. The text is cached under a key
+that stands for everything it depends on: the traces, the question, the layout, the terminal and the
+code. The same command then prints it without opening a trace, and without importing polars.
 
-Nothing is kept for standard input, a URL or a trace without a store, nor in a store that cannot be
-written. A text from a store is only ever printed, and only if it has no control characters other
+Nothing is cached for standard input, a URL or a trace without a store, nor in a store that cannot
+be written. A text from a store is only ever printed, and only if it has no control characters other
 than line ends and, on a terminal, colours.
 """
 
@@ -17,18 +17,19 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.kept.recording import EncodedSink, Recording
+from stepscope.output_cache.recording_sink import EncodedSink, RecordingSink
 from stepscope.report.outputs import TABLE, Layout, Output, Sink
-from stepscope.run.regular import is_regular
+from stepscope.run.regular_files import is_regular
 from stepscope.trace.paths import STANDARD_INPUT, TraceRef
-from stepscope.trace.store.kept import MOST_BYTES
-from stepscope.trace.store.kept_values import KeptValue
+from stepscope.trace.store.cached_answers import MOST_BYTES
+from stepscope.trace.store.cached_values import CachedValue
 from stepscope.trace.store.origin import key_of
 from stepscope.trace.store.values import to_json
 
 _ROOMS = (
     "stepscope.advice", "stepscope.analysis", "stepscope.commands", "stepscope.fleet",
-    "stepscope.kept", "stepscope.memory", "stepscope.report", "stepscope.run", "stepscope.trace",
+    "stepscope.memory", "stepscope.output_cache", "stepscope.report", "stepscope.run",
+    "stepscope.trace",
 )  # fmt: skip
 """Packages whose code decides what is printed."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,13 +37,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class KeptText:
+class CachedText:
     """What a verb wrote.
 
     Attributes:
         text: To standard output or a file.
         remarks: Beside it, to standard error.
-        is_whole: Whether this is all of it, and not too much to keep.
+        is_whole: Whether this is all of it, and not too much to cache.
     """
 
     text: str
@@ -50,7 +51,7 @@ class KeptText:
     is_whole: bool
 
 
-def write_kept(
+def write_cached(
     sink: EncodedSink,
     output: Output,
     layout: Layout,
@@ -58,7 +59,7 @@ def write_kept(
     asked: Sequence[Any],
     write: Callable[[Sink], None],
 ) -> None:
-    """Write an output as it was kept; or anew, and keep it.
+    """Write an output from the cache; where it is not there, make, write and cache it.
 
     Args:
         sink: Where it goes.
@@ -77,18 +78,18 @@ def write_kept(
         files = [_identity(trace) for trace in traces]
         return None if None in files else [files, output.module, to_json(Layout, layout), *asked]
 
-    def fits(kept: KeptText) -> bool:
-        text = _COLOUR.sub("", kept.text) if sink.is_terminal else kept.text
-        return kept.is_whole and not any(map(_CONTROL.search, (text, *kept.remarks)))
+    def fits(cached: CachedText) -> bool:
+        text = _COLOUR.sub("", cached.text) if sink.is_terminal else cached.text
+        return cached.is_whole and not any(map(_CONTROL.search, (text, *cached.remarks)))
 
-    def anew() -> KeptText:
-        recording = Recording(sink, MOST_BYTES)
+    def anew() -> CachedText:
+        recording = RecordingSink(sink, MOST_BYTES)
         write(recording)
-        return KeptText("".join(recording.texts), tuple(recording.remarks), recording.is_whole)
+        return CachedText("".join(recording.texts), tuple(recording.remarks), recording.is_whole)
 
     asked = [*asked, screen]
     known = _file_of(traces[0]) if traces else None
-    about = KeptValue(KeptText, known, _ROOMS, depends_on, fits)
+    about = CachedValue(CachedText, known, _ROOMS, depends_on, fits)
     found = about.find()
     if found is None:
         about.make(anew)
@@ -104,7 +105,7 @@ def _screen_of(sink: EncodedSink, output: Output) -> list[Any] | None:
         return []
     from stepscope.report.console import width_for
 
-    console = Recording(sink, MOST_BYTES).console(width=width_for(sink))
+    console = RecordingSink(sink, MOST_BYTES).console(width=width_for(sink))
     if console.legacy_windows or console.is_terminal != sink.is_terminal:
         return None  # colours by other means, or forced upon a file
     return [
@@ -126,10 +127,10 @@ def _identity(trace: TraceRef) -> list[Any] | None:
     key = None if path is None else key_of(path)
     if key is None:
         return None
-    told = None
+    record_key = None
     if record is not None and record.exists():
-        told = key_of(record) if is_regular(record) else None
-        if told is None:
+        record_key = key_of(record) if is_regular(record) else None
+        if record_key is None:
             return None
     return [
         trace.name,
@@ -137,7 +138,7 @@ def _identity(trace: TraceRef) -> list[Any] | None:
         trace.window,
         None if record is None else str(record),
         astuple(key),
-        None if told is None else astuple(told),
+        None if record_key is None else astuple(record_key),
     ]
 
 

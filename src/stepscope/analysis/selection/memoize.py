@@ -1,4 +1,4 @@
-"""Answers that other questions build upon are kept with their trace, so that each is found once.
+"""Memoizes answers that other questions build upon, on the trace that they are about.
 
 Threads that ask for the same answer at the same time wait for the one that finds it.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.locked_cache import locks_of
 from stepscope.trace.model import Trace
-from stepscope.trace.once import turns_of
 
 Answer = TypeVar("Answer")
 Found_co = TypeVar("Found_co", covariant=True)
@@ -25,8 +25,8 @@ class Question(Protocol[Found_co]):
         ...
 
 
-def remembered(question: Callable[[Trace, Scope | None], Answer]) -> Question[Answer]:
-    """Keep the answers of a pure function of trace and scope on the trace itself.
+def memoized(question: Callable[[Trace, Scope | None], Answer]) -> Question[Answer]:
+    """Memoize a pure function of trace and scope, on the trace itself.
 
     A trace never changes and answers are frozen, so nobody can tell but by the time it takes. The
     answers go when the trace goes.
@@ -34,8 +34,8 @@ def remembered(question: Callable[[Trace, Scope | None], Answer]) -> Question[An
 
     @functools.wraps(question)
     def answer(trace: Trace, scope: Scope | None = None) -> Answer:
-        known: dict[tuple[str, Scope], Answer] = trace.__dict__.setdefault("_remembered", {})
+        known: dict[tuple[str, Scope], Answer] = trace.__dict__.setdefault("_memoized", {})
         key = (f"{question.__module__}.{question.__qualname__}", scope or Scope())
-        return turns_of(trace).find(known, key, lambda: question(trace, scope))
+        return locks_of(trace).get_or_make(known, key, lambda: question(trace, scope))
 
     return answer

@@ -1,4 +1,4 @@
-"""What a page shows of a window is kept beside the store: the same page, without the trace."""
+"""What a page shows of a window is cached beside the store: the same page, without the trace."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.kept_answers import kept_in, loads_of, storing_everything
+from tests.support.cached_answers import cached_in, loads_of, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice import kept_details, window_answers
+from stepscope.advice import cached_details, window_answers
+from stepscope.advice.cached_details import details_of
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.kept_details import details_of
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.window_details import TABLES, WindowDetails
 from stepscope.analysis.selection.rows import Beginning, Rows
 from stepscope.commands.main import cli
 from stepscope.run.reader import open_run
-from stepscope.trace.store.kept import KeptAnswers
+from stepscope.trace.store.cached_answers import CachedAnswers
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,11 +43,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    """A trace of which summary and details are kept."""
+    """A trace of which summary and details are cached."""
     path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
     path.write_bytes(dump(rank_of_job(0, (0,))))
     details_of(diagnose(open_run(path)).shown)
-    assert len(kept_in(path.parent)) == 2
+    assert len(cached_in(path.parent)) == 2
     return path
 
 
@@ -137,7 +137,7 @@ def shown(trace: Path) -> RankSummary:
 @pytest.mark.parametrize("change", FOREIGN.values(), ids=FOREIGN)
 def test_a_file_that_says_what_no_details_say_is_ignored(change, trace, shown, monkeypatch, read):
     """Its digest is right: whoever may write to the store can make such a file."""
-    real = KeptAnswers.read
+    real = CachedAnswers.read
     made = details_of(shown)
     assert not read
 
@@ -147,9 +147,9 @@ def test_a_file_that_says_what_no_details_say_is_ignored(change, trace, shown, m
             change(document)
         return json.dumps(document)
 
-    about = kept_details._about(trace, shown.scope.asked, shown.window_steps)
+    about = cached_details._about(trace, shown.scope.asked, shown.window_steps)
     assert about.find() == made
-    monkeypatch.setattr(KeptAnswers, "read", changed)
+    monkeypatch.setattr(CachedAnswers, "read", changed)
     assert about.find() is None
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_made_anew(trace, read):
     shown = diagnose(open_run(trace)).shown
     made = details_of(shown)
     assert not read
-    for file in kept_in(trace.parent):
+    for file in cached_in(trace.parent):
         file.write_bytes(file.read_bytes()[:-100])
     assert repr(details_of(shown)) == repr(made)
     assert read
@@ -165,11 +165,11 @@ def test_a_damaged_file_is_made_anew(trace, read):
 
 def test_what_is_kept_holds_every_field(trace):
     """Types that the codec refuses would silently be made anew each time."""
-    for file in kept_in(trace.parent):
+    for file in cached_in(trace.parent):
         file.unlink()
     details_of(diagnose(open_run(trace)).shown)
     fields = {one.name for one in dataclasses.fields(WindowDetails)}
-    bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in kept_in(trace.parent)]
+    bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in cached_in(trace.parent)]
     (body,) = (one for one in bodies if one.keys() == fields)
     assert [one["question"] for one in body["answers"]] == list(TABLES)
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stepscope.errors import UsageError
-from stepscope.run.beside import command_of, environment_of
+from stepscope.run.helper_processes import command_of, environment_of
 from stepscope.trace.sql.execution import Execution, execute
 
 _OVERHEAD_BYTES = 512_000_000
@@ -36,7 +36,7 @@ def execute_apart(given: Execution, directory: Path, time_limit_s: float | None)
     """
     asked, errors = directory / "asked.json", directory / "errors.txt"
     asked.write_text(json.dumps(asdict(given)), "utf-8")
-    command = command_of("stepscope.trace.sql.apart", str(asked))
+    command = command_of("stepscope.trace.sql.separate_process", str(asked))
     with errors.open("wb") as noise:
         process = subprocess.Popen(
             command, env=environment_of(), stdin=subprocess.PIPE, stdout=noise, stderr=noise

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.trace.store import kept
-from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+from stepscope.trace.store import cached_answers
+from stepscope.trace.store.cached_answers import ANSWERS, CachedAnswers
 
 KEY = "0123456789abcdef"
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> KeptAnswers:
+def answers(tmp_path: Path) -> CachedAnswers:
     store = tmp_path / "trace.json.stepscope"
     store.mkdir()
-    return KeptAnswers(store, "one")
+    return CachedAnswers(store, "one")
 
 
-def file_of(answers: KeptAnswers, key: str = KEY) -> Path:
+def file_of(answers: CachedAnswers, key: str = KEY) -> Path:
     return answers.store / ANSWERS / f"{key}.json"
 
 
-def test_an_answer_is_read_as_it_was_kept(answers: KeptAnswers) -> None:
+def test_an_answer_is_read_as_it_was_kept(answers: CachedAnswers) -> None:
     assert answers.read(KEY) is None
     text = json.dumps({"a\n": "ü\ud800", "b": [1.5, None]})
     answers.keep(KEY, text)
@@ -37,15 +37,15 @@ def test_an_answer_is_read_as_it_was_kept(answers: KeptAnswers) -> None:
     assert [entry.name for entry in file_of(answers).parent.iterdir()] == [f"{KEY}.json"]
 
 
-def test_an_answer_is_of_one_store(answers: KeptAnswers) -> None:
+def test_an_answer_is_of_one_store(answers: CachedAnswers) -> None:
     answers.keep(KEY, "text")
-    assert KeptAnswers(answers.store, "two").read(KEY) is None
+    assert CachedAnswers(answers.store, "two").read(KEY) is None
     file_of(answers).rename(file_of(answers, "fedcba"))
     assert answers.read("fedcba") is None
 
 
 @pytest.mark.parametrize("place", [0, 5, 40, -8, -1])
-def test_a_changed_byte_is_noticed(answers: KeptAnswers, place: int) -> None:
+def test_a_changed_byte_is_noticed(answers: CachedAnswers, place: int) -> None:
     answers.keep(KEY, "some text, long enough")
     content = bytearray(file_of(answers).read_bytes())
     content[place] ^= 1
@@ -54,14 +54,14 @@ def test_a_changed_byte_is_noticed(answers: KeptAnswers, place: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 50, -1])
-def test_a_torn_file_is_noticed(answers: KeptAnswers, length: int) -> None:
+def test_a_torn_file_is_noticed(answers: CachedAnswers, length: int) -> None:
     answers.keep(KEY, "some text, long enough")
     file_of(answers).write_bytes(file_of(answers).read_bytes()[:length])
     assert answers.read(KEY) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links and pipes")
-def test_only_a_regular_file_in_the_store_is_read(answers: KeptAnswers, tmp_path: Path) -> None:
+def test_only_a_regular_file_in_the_store_is_read(answers: CachedAnswers, tmp_path: Path) -> None:
     answers.keep(KEY, "text")
     file = file_of(answers)
     outside = tmp_path / "outside"
@@ -81,9 +81,9 @@ def test_only_a_regular_file_in_the_store_is_read(answers: KeptAnswers, tmp_path
 
 
 def test_few_are_kept_and_the_newest_stay(
-    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+    answers: CachedAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(cached_answers, "MOST_ANSWERS", 3)
     answers.keep("0", "text")
     left = file_of(answers).parent / ".abandoned.tmp"
     left.write_bytes(b"unfinished")
@@ -95,9 +95,9 @@ def test_few_are_kept_and_the_newest_stay(
 
 
 def test_those_used_longest_ago_go_first_and_all_together_fit_their_limit(
-    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+    answers: CachedAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES_TOGETHER", 1000)
+    monkeypatch.setattr(cached_answers, "MOST_BYTES_TOGETHER", 1000)
     for moment, key in enumerate(("0", "1", "2")):
         answers.keep(key, "x" * 150)
         os.utime(file_of(answers, key), (moment, moment))
@@ -109,22 +109,22 @@ def test_those_used_longest_ago_go_first_and_all_together_fit_their_limit(
 
 
 def test_what_is_too_large_is_not_kept(
-    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+    answers: CachedAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 300)
+    monkeypatch.setattr(cached_answers, "MOST_BYTES", 300)
     answers.keep(KEY, "x" * 300)
     assert not file_of(answers).parent.exists()
     answers.keep(KEY, "x" * 30)
     assert answers.read(KEY) == "x" * 30
 
 
-def test_a_store_that_was_removed_does_not_come_back(answers: KeptAnswers) -> None:
+def test_a_store_that_was_removed_does_not_come_back(answers: CachedAnswers) -> None:
     answers.store.rmdir()
     answers.keep(KEY, "text")
     assert not answers.store.exists()
 
 
-def test_reading_marks_the_store_as_used(answers: KeptAnswers) -> None:
+def test_reading_marks_the_store_as_used(answers: CachedAnswers) -> None:
     answers.keep(KEY, "text")
     os.utime(answers.store, (1, 1))
     answers.read(KEY)

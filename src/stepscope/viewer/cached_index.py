@@ -1,4 +1,4 @@
-"""The arranged slices of a trace, kept in its store, so that it opens at once the next time.
+"""The arranged slices of a trace, cached in its store, so that it opens at once the next time.
 
 `TRACE.stepscope/timeline/` holds the slices of events (`events-COLUMN.npy`) and of steps and busy
 times (`extra-COLUMN.npy`) in the order in which they are drawn, and lanes, rows and notes
@@ -35,14 +35,14 @@ def _folder_of(trace: Trace) -> StoreFolder | None:
     return None if files is None else StoreFolder(files.store / _FOLDER, files.identity, _NAMES)
 
 
-def kept_index(trace: Trace) -> TraceIndex | None:
+def cached_index(trace: Trace) -> TraceIndex | None:
     """The index that a trace's store holds; None if there is none that is valid."""
     folder = _folder_of(trace)
     return _read(folder.directory, trace) if folder is not None and folder.is_valid() else None
 
 
-def keep_index(trace: Trace, index: TraceIndex) -> None:
-    """Keep an index in the trace's store, if it has one."""
+def cache_index(trace: Trace, index: TraceIndex) -> None:
+    """Cache an index in the trace's store, if it has one."""
     folder = _folder_of(trace)
     if folder is not None:
         folder.keep(lambda directory: _write(directory, index, len(names_of(trace))))

@@ -1,4 +1,4 @@
-"""Answers that are kept in a store: small files beside its tables, removed with it.
+"""Answers cached in a store: small files beside its tables, removed with it.
 
 `TRACE.stepscope/answers/` holds one file per answer, named after its key: a line that says what it
 is, and the text. An answer is valid only for the store it was made from, and while it is unchanged.
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepscope.run.files import write_atomically
-from stepscope.run.regular import read_regular
+from stepscope.run.regular_files import read_regular
 from stepscope.trace.store.contents import is_own_directory
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import key_of, store_paths
@@ -31,12 +31,12 @@ MOST_ANSWERS = 100
 MOST_BYTES_TOGETHER = 64_000_000
 """Size of all answers in one store, likewise."""
 MOST_BYTES = 16_000_000
-"""Size of the largest answer that is kept."""
+"""Size of the largest answer that is cached."""
 _FORMAT = "stepscope answer"
 
 
 @dataclass(frozen=True)
-class KeptAnswers:
+class CachedAnswers:
     """The answers in one store.
 
     Attributes:
@@ -64,7 +64,7 @@ class KeptAnswers:
         return text
 
     def keep(self, key: str, text: str) -> None:
-        """Keeps an answer, completely or not at all.
+        """Caches an answer, completely or not at all.
 
         A read-only store or a full disk is not an error: the answer is made again next time.
 
@@ -91,7 +91,7 @@ class KeptAnswers:
         return {"format": _FORMAT, "store": self.identity, "key": key, "digest": digest}
 
 
-def answers_beside(trace: Path) -> KeptAnswers | None:
+def answers_beside(trace: Path) -> CachedAnswers | None:
     """The answers in the store of a trace file; None if it has no valid store.
 
     Raises:
@@ -106,7 +106,7 @@ def answers_beside(trace: Path) -> KeptAnswers | None:
         manifest = read_manifest(store)
         identity = manifest.get("identity")
         if manifest.get("key") == asdict(key) and isinstance(identity, str):
-            return KeptAnswers(store, identity)
+            return CachedAnswers(store, identity)
     return None
 
 

@@ -1,0 +1,164 @@
+"""What came of the attempts: a record of each variant, and one sentence about all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.run.figures import percent
+from stepscope.run.trials import HELPS, NOT_MEASURED, UNCLEAR, TrialRecord
+from stepscope.trial.attempts import Attempt, Variant
+from stepscope.trial.fixes import FIXES, allocator
+from stepscope.trial.fixes.fix import Facts, Plan
+from stepscope.trial.losses import compare_losses
+from stepscope.trial.measure import Ratio, ratio_of
+from stepscope.trial.verdict import judge, spares_memory
+
+
+@dataclass
+class Tried:
+    """A variant with its attempts by round.
+
+    Attributes:
+        variant: The variant.
+        attempts: Round to attempt.
+        note: Why there are no more of them, if not for an answer.
+        cut_s: How long the attempt ran that the end of the budget cut short.
+    """
+
+    variant: Variant
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    note: str = ""
+    cut_s: float = 0.0
+
+    @property
+    def measured(self) -> dict[int, Attempt]:
+        """Round to attempt, of those without a problem."""
+        return {number: one for number, one in self.attempts.items() if not one.problem}
+
+    @property
+    def failure(self) -> Attempt | None:
+        """The attempt that failed, if one did; a failure ends its rounds."""
+        return next((one for one in self.attempts.values() if one.problem), None)
+
+
+def measured_ratio(one: Tried, baseline: Tried) -> Ratio | None:
+    """The measured ratio over the rounds that both took part in; if there are none, over all."""
+    after, before = one.measured, baseline.measured
+    if both := after.keys() & before.keys():
+        after, before = ({n: each[n] for n in both} for each in (after, before))
+    with_it = [one.steps for one in after.values() if one.steps is not None]
+    without = [one.steps for one in before.values() if one.steps is not None]
+    return ratio_of(with_it, without) if with_it and without else None
+
+
+def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -> TrialRecord:
+    """The record of a variant: what it changes and promises, and what was measured.
+
+    Args:
+        one: The variant.
+        baseline: The script as it is; may be `one` itself.
+        diagnosis: Of the script as it is.
+        facts: What fixes were planned with.
+    """
+    variant, measured = one.variant, one.measured
+    plan = variant.plans.get(allocator.FIX.name, Plan(None, "", ()))
+    attempts = list(measured.values())
+    promised, basis, findings = _promise(variant, diagnosis, facts)
+    record = TrialRecord(
+        name=variant.name,
+        fixes=tuple(variant.plans),
+        findings=findings,
+        changes="; ".join(plan.changes for plan in variant.plans.values()),
+        promised_ratio=promised,
+        promise_basis=basis,
+        processes=len(attempts),
+        steps=sum(each.steps.steps for each in attempts if each.steps is not None),
+        peak_resident_bytes=max((each.peak_resident_bytes for each in attempts), default=0),
+        peak_device_bytes=max((each.peak_device_bytes for each in attempts), default=0),
+        peak_reserved_bytes=max((each.peak_reserved_bytes for each in attempts), default=0),
+        allocator_retries=max((each.allocator_retries for each in attempts), default=0),
+        promised_reserved_bytes=plan.promised_reserved_bytes,
+        promised_retries=plan.promised_retries,
+        lines=tuple(line for plan in variant.plans.values() for line in plan.lines),
+        applied=tuple(dict.fromkeys(w for each in attempts for w in each.applied)),
+        overrides=tuple(dict.fromkeys(w for each in attempts for w in each.overrode)),
+        risks="; ".join(FIXES[name].risks for name in variant.plans),
+        runs=tuple(each.run.name for each in one.attempts.values() if each.run is not None),
+    )
+    failure = one.failure
+    if failure is not None and one is not baseline:
+        return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
+    ratio = measured_ratio(one, baseline)
+    if ratio is None:
+        return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
+    means = [each.steps.mean_ns for each in attempts if each.steps is not None]
+    return dataclasses.replace(
+        record,
+        verdict="" if one is baseline else judge(ratio),
+        reason=failure.reason if failure is not None else one.note,
+        ratio=ratio.value,
+        ratio_low=ratio.low,
+        ratio_high=ratio.high,
+        step_ns=round(sum(means) / len(means)),
+        losses=compare_losses(
+            [each.losses for each in attempts],
+            [each.losses for each in baseline.measured.values()],
+        ),
+    )
+
+
+def _promise(
+    variant: Variant, diagnosis: Diagnosis, facts: Facts
+) -> tuple[float | None, str, tuple[str, ...]]:
+    """The promised ratio of a variant, what it rests on, and the findings that it answers."""
+    answers = {answer for name in variant.plans for answer in FIXES[name].answers}
+    findings = tuple(dict.fromkeys(f.id for f in diagnosis.findings if f.id in answers))
+    if not variant.plans:
+        return None, "", ()
+    if len(variant.plans) > 1:
+        saving = {f.id for f in diagnosis.findings if f.saving_ns is not None}
+        step_ns, saved_ns = diagnosis.shown.step_ns, diagnosis.shown.together_ns
+        if saving and saving <= answers and step_ns and saved_ns:
+            return (step_ns - saved_ns) / step_ns, "all findings together", findings
+        return None, "savings overlap, so they do not add up", findings
+    ((name, plan),) = variant.plans.items()
+    if plan.promised_ratio is not None:
+        return plan.promised_ratio, plan.promise_basis, findings
+    for finding in FIXES[name].promised_by:
+        if finding in facts.promises:
+            return facts.promises[finding], finding, findings
+    return None, plan.promise_basis or "no finding promises anything for it", findings
+
+
+def verdict_of(
+    best: TrialRecord | None, singles: Sequence[TrialRecord], as_it_is: TrialRecord
+) -> str:
+    """What came of the trials, in one sentence: of the step, and of the GPU's memory."""
+    spared = [one.name for one in singles if spares_memory(one, as_it_is)]
+    of_memory = f"; {spared[0]} spares GPU memory" if spared else ""
+    return _verdict_on_step(best, singles) + of_memory
+
+
+def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
+    if best is not None and best.ratio is not None:
+        faster = 1 / best.ratio
+        return f"{best.name} helps: {faster:.2f}× as fast, {percent(1 - best.ratio)} off the step"
+    if not singles:
+        return "nothing to try: no finding of the script has a fix that needs no change in it"
+    if any(one.verdict == HELPS for one in singles):
+        return "nothing helped without changing the losses"
+    unclear = [one.name for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
+    if unclear:
+        return f"no clear answer for {', '.join(unclear)}: give more time with --budget"
+    return f"nothing helped: {_closest(singles)}"
+
+
+def _closest(singles: Sequence[TrialRecord]) -> str:
+    """The most that a fix may gain, by the lower ends of the intervals."""
+    lows = [one.ratio_low for one in singles if one.ratio_low is not None]
+    if not lows:
+        return "no fix could be measured"
+    return f"none of the fixes gains more than {max(0.0, 1 - min(lows)):.1%} of the step"
