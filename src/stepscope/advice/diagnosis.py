@@ -51,7 +51,6 @@ from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.figures import percent
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
-from stepscope.trace.problems import CUT_OFF
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
@@ -61,7 +60,10 @@ _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
-_UNCERTAIN = "uncertain, since the file is cut off and may lack work of any step"
+_CUT_OFF = (
+    "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
+    "cannot be told"
+)
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -219,7 +221,7 @@ def judge(
     Raises:
         UnreadableInputError: Nothing in the run could be read.
     """
-    if not any(rank.steps or rank.host or rank.device for rank in ranks):
+    if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
     between = None
     if matched is not None:
@@ -232,8 +234,6 @@ def judge(
     findings = specific_first(_findings(ranks, limits, seen))
     findings = causes_first(findings, late, ranks)
     verdict, shown = _verdict(ranks, findings, limits, late)
-    if any(problem in CUT_OFF for problem, _, _ in shown.problems):
-        verdict = f"{_UNCERTAIN}: {verdict}"
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
@@ -328,6 +328,8 @@ def _verdict(
                 words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
             return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
+    if not judged:
+        return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition
     if partition is None or not partition.parts:

@@ -4,6 +4,10 @@ A rank's window is opened, summarised and freed before the next one is opened. H
 for others is known only once the arrivals of all ranks have been compared. So each rank is read
 twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the rest, given the
 waits that the comparison found. Without them it judges the rank by itself.
+
+A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
+nor what a fix saves can be told from it. A window with such a file is taken only if no other can be
+read, and then only for how long its steps take on the host.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import partition_host
-from stepscope.analysis.host.steady_steps import steps_on_end
+from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
@@ -61,7 +65,9 @@ def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
         if window.trace_path is None:
             continue
         try:
-            return _with_window(meeting, window, load(window.trace_path), asked)
+            trace = load(window.trace_path)
+            if not trace.lacks_end:
+                return _with_window(meeting, window, trace, asked)
         except StepscopeError:
             continue
     return meeting
@@ -110,13 +116,17 @@ def summarise_rank(
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
     alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
+    cut_off: RankSummary | None = None
     # The last window is the farthest from the start, when nothing is warming up any more.
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
-        if judged is not None:
+        if judged is not None and not judged.is_cut_off:
             return _with_metrics(judged, rank)
+        cut_off = cut_off or judged
+    if cut_off is not None:
+        return _with_metrics(cut_off, rank)
     if trouble.not_there is not None:
         raise UsageError(trouble.not_there)
     subject = Subject(
@@ -206,6 +216,8 @@ def _judge(
             # Another window may have these steps.
             trouble.not_there = trouble.not_there or str(error)
             return None
+        if trace.lacks_end:
+            return _of_cut_off_window(rank, window, trace, alone, request, trouble)
         return _judge_window(rank, window, trace, alone, request, waits, trouble, beside)
 
 
@@ -237,9 +249,7 @@ def _judge_window(
             raise
         trouble.notes.append(str(error))
         return None
-    wrong = trace.all_problems
-    problems = tuple(wrong["problem", "count", "message"].iter_rows())
-    trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+    problems = _told_problems(trace, trouble)
     trouble.notes.extend(view.steady.notes)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
@@ -280,6 +290,49 @@ def _judge_window(
     )
     _return_memory(trace)  # the path and idle time took more than the rules do
     return _with_findings(summary, subject, beside)
+
+
+def _of_cut_off_window(
+    rank: RankRun,
+    window: Window,
+    trace: Trace,
+    alone: RankSummary,
+    request: Request,
+    trouble: _Trouble,
+) -> RankSummary:
+    """What can be told of a window whose file lacks its end: how long annotated steps take."""
+    steady = steady_steps(trace, Scope(steps=request.scope.steps))
+    is_annotated = bool(steady.steps) and not trace.step_source
+    problems = _told_problems(trace, trouble)
+    if is_annotated:
+        trouble.notes.extend(steady.notes)
+    subject = Subject(
+        rank=alone.rank,
+        steps=alone.steps,
+        problems=problems,
+        thresholds=request.thresholds,
+        memory=_memory(rank, None, trouble),
+        has_peers=request.has_peers,
+        loader=_loader_of(alone),
+    )
+    summary = replace(
+        alone,
+        window=window,
+        window_steps=steady.steps if is_annotated else (),
+        window_step_ns=steady.step_ns if is_annotated else None,
+        window_median_ns=steady.median_ns if is_annotated else None,
+        problems=problems,
+        notes=tuple(trouble.notes),
+        is_cut_off=True,
+    )
+    return _with_findings(summary, subject)
+
+
+def _told_problems(trace: Trace, trouble: _Trouble) -> tuple[tuple[str, int, str], ...]:
+    """The problems of a trace: problem, count, message. They are noted."""
+    problems = tuple(trace.all_problems["problem", "count", "message"].iter_rows())
+    trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+    return problems
 
 
 def _prepare(trace: Trace, asked: Scope, beside: SecondThread) -> None:

@@ -135,7 +135,7 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
         "step",
         "Where the step goes",
         blocks.numbers(large),
-        None if shown.step_ns is None else blocks.text(_sentence(step_basis(diagnosis, shown))),
+        blocks.text(_sentence(step_basis(diagnosis, shown))),
         None
         if partition is None
         else blocks.bar(

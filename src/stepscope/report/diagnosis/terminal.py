@@ -32,6 +32,7 @@ from stepscope.report.diagnosis.words import (
     saving,
     short_saving,
     step_basis,
+    step_time,
     together,
 )
 from stepscope.report.metrics.terminal import print_metrics
@@ -193,7 +194,7 @@ def _beside(label: str, content: RenderableType) -> Table:
 
 
 def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
-    line = Text(units.duration(rank.step_ns or 0), "bold")
+    line = Text(step_time(rank), "bold")
     line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
     if summary is None:

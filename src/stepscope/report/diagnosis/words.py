@@ -62,6 +62,12 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     """What the shown step time is."""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
+    if summary is None and rank.is_cut_off:
+        if rank.step_ns is None:
+            return f"{whose}the file is cut off and has no step whose length is certain"
+        steps = units.plural(len(rank.window_steps), "annotated step")
+        words = f"{whose}mean of {steps} on the host; recording slows them down"
+        return words + _median(rank.step_ns, rank.window_median_ns)
     if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
@@ -76,6 +82,11 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         f"{f' (excluding {left_out})' if left_out else ''}"
     )
     return words + _median(summary.mean_ns, summary.median_ns)
+
+
+def step_time(rank: RankSummary) -> str:
+    """The shown step time."""
+    return "unknown" if rank.step_ns is None else units.duration(rank.step_ns)
 
 
 def _median(mean_ns: int | None, median_ns: int | None) -> str:
