@@ -227,10 +227,15 @@ def judge(
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
-        between = RankComparison.of(matched, means, costs)
+        by_step = {
+            r.rank: dict(zip(r.window_steps or (0,), r.costs_of_waits_ns, strict=True))
+            for r in ranks
+            if r.costs_of_waits_ns is not None
+        }
+        between = RankComparison.of(matched, means, costs, by_step)
         ranks = limited_by_the_next(ranks, between, limits)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
-    late = lateness(seen, limits)
+    late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = causes_first(findings, late, ranks)
     verdict, shown = _verdict(ranks, findings, limits, late)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.advice.collectives import cost_of_waits_ns
+from stepscope.advice.collectives import cost_of_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
@@ -269,6 +269,9 @@ def _judge_window(
         has_peers=request.has_peers,
         loader=_loader_of(alone),
     )
+    cost_ns, costs_ns = (
+        (None, None) if subject.waits is None else cost_of_waits(view, subject.waits)
+    )
     summary = replace(
         alone,
         host=None if host is None else HostSummary.of(host),
@@ -286,7 +289,8 @@ def _judge_window(
         problems=problems,
         notes=tuple(trouble.notes),
         meeting=meeting,
-        cost_of_waits_ns=None if subject.waits is None else cost_of_waits_ns(view, subject.waits),
+        cost_of_waits_ns=cost_ns,
+        costs_of_waits_ns=costs_ns,
     )
     _return_memory(trace)  # the path and idle time took more than the rules do
     return _with_findings(summary, subject, beside)

@@ -151,10 +151,18 @@ def between_ranks(diagnosis: Diagnosis) -> str:
             f"waiting costs each {units.duration(between.wait_ns)} per step on average"
         )
     else:
+        late, share = between.late, units.percent(between.share_for_late)
         words = (
             f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
-            f"collectives; waiting costs the others {units.duration(between.others_wait_ns)} per "
-            "step on average"
+            f"collectives, and {share} of all waiting is for it"
+        )
+        if len(late) > 1:
+            words = (
+                f"{share} of all waiting in collectives is for ranks {', '.join(map(str, late))}"
+            )
+        words += (
+            f"; waiting costs the others {units.duration(between.others_wait_ns)} per step on "
+            "average"
         )
     if between.report.clock is Clock.ALIGNED:
         words += f" (clocks aligned: {between.report.clock_reason})"
