@@ -66,6 +66,8 @@ class Finding:
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
             None otherwise.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
+        placed: Why it stands above or below findings of other savings; empty where its own saving
+            says so.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Finding:
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False
     waits_for: int | None = None
+    placed: str = ""
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

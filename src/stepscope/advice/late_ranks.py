@@ -37,6 +37,8 @@ _LINK = (
     "and these wait for it (`stepscope show collectives` on all ranks' traces compares the "
     "bandwidths of the groups). Then: {1}"
 )
+_MAKES_LATE = "above larger savings, because {} would not come late without it"
+_COMES_FROM = "below smaller savings, because it comes from {} being late"
 _MOSTLY = 0.5
 
 
@@ -155,6 +157,16 @@ def causes_first(
             larger.append(one)
         else:
             others.append(one)
+    below = max((one.saving_ns or 0 for one in others), default=0)
+    causes = [
+        one if (one.saving_ns or 0) >= below else replace(one, placed=_MAKES_LATE.format(late.who))
+        for one in causes
+    ]
+    above = min((one.saving_ns or 0 for one in (*causes, *rank_findings, *others)), default=0)
+    symptoms = [
+        one if (one.saving_ns or 0) <= above else replace(one, placed=_COMES_FROM.format(late.who))
+        for one in symptoms
+    ]
     return (*larger, *causes, *rank_findings, *others, *symptoms)
 
 

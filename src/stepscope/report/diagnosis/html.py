@@ -250,6 +250,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "advice": finding.advice,
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,
+        "placed": finding.placed,
         "steps": steps + more,
         "page": finding.explained_by,
     }

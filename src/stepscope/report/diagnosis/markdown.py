@@ -131,6 +131,8 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     ]
     if finding.assumption:
         lines.append(f"- if: {markdown_text(finding.assumption)}")
+    if finding.placed:
+        lines.append(f"- placed: {markdown_text(finding.placed)}")
     lines.append("- seen:")
     lines += [
         f"  - {markdown_text(item.label)}: {markdown_text(units.value(item.value, item.unit))}"

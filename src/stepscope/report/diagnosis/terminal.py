@@ -120,9 +120,11 @@ def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:
         head = Text("  ").append_text(_head(number, finding))
         whose = f"rank {finding.rank}'s " if finding.rank != diagnosis.shown.rank else ""
         advice, _, _ = finding.advice.partition(". ")
+        placed = f"  ({finding.placed})" if finding.placed else ""
         second = Text.assemble(
             "     ",
             (short_saving(finding, whose), "" if finding.saving_ns is None else "green"),
+            (printable(placed), "dim"),
             f"  {printable(advice.removesuffix('.'))}",
         )
         console.print(_line(head, console))
@@ -348,6 +350,8 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     table.add_row("saving", Text.assemble((promised, style), sign, change))
     if finding.assumption:
         table.add_row("if", _plain(finding.assumption))
+    if finding.placed:
+        table.add_row("placed", _plain(finding.placed))
     table.add_row("seen", _evidence(finding))
     if finding.steps:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
