@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.advice.point_to_point import without_point_to_point
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
@@ -38,7 +39,8 @@ def collectives(window: WindowView) -> pl.DataFrame:
 
 
 def _collectives(window: WindowView) -> pl.DataFrame:
-    found = with_peers(analyse_communication(window.trace, window.scope).collectives)
+    everything = analyse_communication(window.trace, window.scope).collectives
+    found = with_peers(without_point_to_point(everything))
     nodes = window.work["event", "node", "step"]
     return found.drop("step").join(nodes, on="event", maintain_order="left")
 
@@ -122,11 +124,12 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         baseline=window.baseline,
         factor=limits.abnormal_collective_factor,
     )
-    if report.table.is_empty():
+    found = without_point_to_point(report.table)
+    if found.is_empty():
         return pl.DataFrame(schema=_OUTLIER)
     return (
         window.work["event", "node", "step"]
-        .join(report.table[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
+        .join(found[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
         .select(list(_OUTLIER))
     )
 

@@ -41,6 +41,7 @@ from stepscope.advice.ranks import (
 )
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
+from stepscope.advice.stages import slow_stage
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.worth_of_waits import limited_by_the_next
@@ -255,6 +256,7 @@ def _findings(
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
     clocks = {rank: clock for rank, clock in sampled if clock is not None}
     slow = slow_clocks(clocks, limits.throttled_gpu)
+    stage = slow_stage(ranks)
     for place, rank in enumerate(ranks):
         subject = Subject(
             rank.rank,
@@ -263,6 +265,7 @@ def _findings(
             shown_step_ns=rank.step_ns,
             shown_compute_ns=rank.compute_ns,
             slow_clock=slow.get(rank.rank),
+            slow_stage=stage,
         )
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
@@ -350,6 +353,8 @@ def _verdict(
         words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
     elif (lacks := _without_the_gpu(findings, slowest)) is not None:
         words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
+    elif (bubble := _of_pipeline(findings, slowest)) is not None:
+        words = f"{bubble.id}: {bubble.title}"
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
@@ -372,6 +377,15 @@ def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding
 
             return finding if trace_incomplete.lacks_gpu_work(finding) else None
     return None
+
+
+def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """What a pipeline loses most by: a slow stage, else the bubble of the rank shown."""
+    uneven = next((one for one in findings if one.id == "uneven-stages"), None)
+    mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
+    bubble = next(mine, None)
+    weighty = (Severity.HIGH, Severity.MEDIUM)
+    return next((o for o in (uneven, bubble) if o is not None and o.severity in weighty), None)
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

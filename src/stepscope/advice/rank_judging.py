@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from stepscope.advice.collectives import cost_of_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
+from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
@@ -291,6 +292,7 @@ def _judge_window(
         meeting=meeting,
         cost_of_waits_ns=cost_ns,
         costs_of_waits_ns=costs_ns,
+        exchanges=device is not None and bool(point_to_point(view).is_one.any()),
     )
     _return_memory(trace)  # the path and idle time took more than the rules do
     return _with_findings(summary, subject, beside)

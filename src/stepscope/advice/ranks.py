@@ -269,7 +269,7 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     if len(known) < 2:
         return None, ()
     try:
-        report = compare_arrivals(known, steps or None)
+        report = compare_arrivals(known, steps or None, point_to_point=False)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
     if report.sets.is_empty():
@@ -278,7 +278,10 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
         return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
     windows = {one.rank: one.window for one in opened if one.window is not None}
     in_all = set.intersection(*(set(one.all_steps) for one in opened))
-    whole = report if in_all == shared else compare_arrivals(known, tuple(sorted(in_all)) or None)
+    whole = report
+    if in_all != shared:
+        every = tuple(sorted(in_all)) or None
+        whole = compare_arrivals(known, every, point_to_point=False)
     return RankMatch(report, max(1, len(steps)), windows, whole), ()
 
 
