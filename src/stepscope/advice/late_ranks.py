@@ -16,7 +16,7 @@ from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import late_rank
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import significant
+from stepscope.run.figures import ranks_in_words, significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
 _OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
@@ -60,8 +60,7 @@ class Lateness:
     @property
     def who(self) -> str:
         """The ranks in words."""
-        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {names}"
+        return ranks_in_words(self.ranks)
 
     def words(self) -> str:
         """One clause for a verdict."""

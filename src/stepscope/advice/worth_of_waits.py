@@ -19,7 +19,7 @@ from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, ranks_in_words
 
 _RANK_WAITING = "rank-waiting"
 _NOTABLY_LESS = 0.95
@@ -43,7 +43,7 @@ class _Mended:
     @property
     def who(self) -> str:
         """The ranks in words."""
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+        return ranks_in_words(self.ranks)
 
 
 def limited_by_the_next(

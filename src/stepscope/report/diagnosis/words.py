@@ -11,6 +11,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
+from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
@@ -157,9 +158,7 @@ def between_ranks(diagnosis: Diagnosis) -> str:
             f"collectives, and {share} of all waiting is for it"
         )
         if len(late) > 1:
-            words = (
-                f"{share} of all waiting in collectives is for ranks {', '.join(map(str, late))}"
-            )
+            words = f"{share} of all waiting in collectives is for {ranks_in_words(late)}"
         words += (
             f"; waiting costs the others {units.duration(between.others_wait_ns)} per step on "
             "average"
