@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.advice.point_to_point import without_point_to_point
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
@@ -38,7 +39,8 @@ def collectives(window: WindowView) -> pl.DataFrame:
 
 
 def _collectives(window: WindowView) -> pl.DataFrame:
-    found = with_peers(analyse_communication(window.trace, window.scope).collectives)
+    everything = analyse_communication(window.trace, window.scope).collectives
+    found = with_peers(without_point_to_point(everything))
     nodes = window.work["event", "node", "step"]
     return found.drop("step").join(nodes, on="event", maintain_order="left")
 
@@ -97,13 +99,22 @@ def without_waits(window: WindowView, rows: pl.DataFrame) -> Changes:
     return unchanged(window.graph).shorten_work(alone)
 
 
-def cost_of_waits_ns(window: WindowView, waits: pl.DataFrame) -> int:
-    """What a step of this rank is shorter by if it never waits for others.
+def cost_of_waits(window: WindowView, waits: pl.DataFrame) -> tuple[int, tuple[int, ...]]:
+    """What the steps of this rank are shorter by if it never waits for others, in ns.
 
     That is less than all its waits together: other work goes on beside them, and a collective that
     starts early waits long without holding anything up.
+
+    Returns:
+        The mean, and the same of each step; of the whole trace where it has no steps.
     """
-    return replay(without_waits(window, waited_in(window, waits))).saving_ns
+    graph = window.graph
+    again = replay(without_waits(window, waited_in(window, waits)))
+    gained = graph.step_ends_ns - again.step_ends_ns
+    of_steps = np.diff(gained, prepend=0)
+    # The host may not keep up with the devices, and then less is saved than they could.
+    share = again.saving_ns * len(of_steps) / max(1, int(of_steps.sum()))
+    return again.saving_ns, tuple(np.round(of_steps * min(share, 1.0)).astype(np.int64).tolist())
 
 
 def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
@@ -113,11 +124,12 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         baseline=window.baseline,
         factor=limits.abnormal_collective_factor,
     )
-    if report.table.is_empty():
+    found = without_point_to_point(report.table)
+    if found.is_empty():
         return pl.DataFrame(schema=_OUTLIER)
     return (
         window.work["event", "node", "step"]
-        .join(report.table[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
+        .join(found[["event", *_SAID_OF_SIZES]], on="event", maintain_order="left")
         .select(list(_OUTLIER))
     )
 

@@ -41,6 +41,7 @@ from stepscope.advice.ranks import (
 )
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
+from stepscope.advice.stages import slow_stage
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.worth_of_waits import limited_by_the_next
@@ -51,7 +52,6 @@ from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.figures import percent
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
-from stepscope.trace.problems import CUT_OFF
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
@@ -61,7 +61,10 @@ _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
-_UNCERTAIN = "uncertain, since the file is cut off and may lack work of any step"
+_CUT_OFF = (
+    "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
+    "cannot be told"
+)
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -219,21 +222,24 @@ def judge(
     Raises:
         UnreadableInputError: Nothing in the run could be read.
     """
-    if not any(rank.steps or rank.host or rank.device for rank in ranks):
+    if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
     between = None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
-        between = RankComparison.of(matched, means, costs)
+        by_step = {
+            r.rank: dict(zip(r.window_steps or (0,), r.costs_of_waits_ns, strict=True))
+            for r in ranks
+            if r.costs_of_waits_ns is not None
+        }
+        between = RankComparison.of(matched, means, costs, by_step)
         ranks = limited_by_the_next(ranks, between, limits)
     seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
-    late = lateness(seen, limits)
+    late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = causes_first(findings, late, ranks)
     verdict, shown = _verdict(ranks, findings, limits, late)
-    if any(problem in CUT_OFF for problem, _, _ in shown.problems):
-        verdict = f"{_UNCERTAIN}: {verdict}"
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
@@ -250,6 +256,7 @@ def _findings(
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
     clocks = {rank: clock for rank, clock in sampled if clock is not None}
     slow = slow_clocks(clocks, limits.throttled_gpu)
+    stage = slow_stage(ranks)
     for place, rank in enumerate(ranks):
         subject = Subject(
             rank.rank,
@@ -258,6 +265,7 @@ def _findings(
             shown_step_ns=rank.step_ns,
             shown_compute_ns=rank.compute_ns,
             slow_clock=slow.get(rank.rank),
+            slow_stage=stage,
         )
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
@@ -328,6 +336,8 @@ def _verdict(
                 words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
             return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
+    if not judged:
+        return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition
     if partition is None or not partition.parts:
@@ -343,6 +353,8 @@ def _verdict(
         words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
     elif (lacks := _without_the_gpu(findings, slowest)) is not None:
         words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
+    elif (bubble := _of_pipeline(findings, slowest)) is not None:
+        words = f"{bubble.id}: {bubble.title}"
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
@@ -365,6 +377,15 @@ def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding
 
             return finding if trace_incomplete.lacks_gpu_work(finding) else None
     return None
+
+
+def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """What a pipeline loses most by: a slow stage, else the bubble of the rank shown."""
+    uneven = next((one for one in findings if one.id == "uneven-stages"), None)
+    mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
+    bubble = next(mine, None)
+    weighty = (Severity.HIGH, Severity.MEDIUM)
+    return next((o for o in (uneven, bubble) if o is not None and o.severity in weighty), None)
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

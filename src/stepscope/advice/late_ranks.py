@@ -8,25 +8,38 @@ late rank is the cause, and comes first.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import late_rank
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import significant
+from stepscope.run.figures import ranks_in_words, significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
 _OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
+_OF_COMPUTE = frozenset(
+    {
+        "tensor-cores-unused",
+        "full-precision-matmuls",
+        "unfused-attention",
+        "slow-matmuls",
+        "unfused-elementwise",
+        "layout-copies",
+        "heavy-recomputation",
+    }
+)
+"""Findings about what the GPU computes: they make a rank late only if it computes for longer."""
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
     "and these wait for it (`stepscope show collectives` on all ranks' traces compares the "
     "bandwidths of the groups). Then: {1}"
 )
+_MAKES_LATE = "above larger savings, because {} would not come late without it"
+_COMES_FROM = "below smaller savings, because it comes from {} being late"
 _MOSTLY = 0.5
-_NOTABLY = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,16 +49,18 @@ class Lateness:
     Attributes:
         ranks: The late ranks.
         wait_ns: What another rank waits for them in a step.
+        more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
+            other rank, where that is known.
     """
 
     ranks: tuple[int, ...]
     wait_ns: int
+    more_compute_ns: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def who(self) -> str:
         """The ranks in words."""
-        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {names}"
+        return ranks_in_words(self.ranks)
 
     def words(self) -> str:
         """One clause for a verdict."""
@@ -70,7 +85,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         return None
     rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
     costs = {rank: row["wait_ns"] for rank, row in rows.items()}
-    late = late_together(between, between.straggler, costs)
+    late = between.late
     others = [cost for rank, cost in costs.items() if rank not in late]
     return RankSkew(
         basis=ARRIVALS,
@@ -79,9 +94,8 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         step_ns=round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows)),
         late=late,
         wait_ns=round(statistics.mean(others)),
-        # The late ranks themselves may wait for others elsewhere.
-        saving_ns=max(0, min(others) - min(costs[rank] for rank in late)),
-        last_share=sum(_share_of_waiting(between, rank) for rank in late),
+        saving_ns=between.gain_of_mending(late),
+        last_share=between.share_for_late,
         error_ns=0,
         ranks=tuple(
             RankWait(rank, row["wait_ns"], row["last"])
@@ -90,34 +104,24 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     )
 
 
-def late_together(
-    between: RankComparison, straggler: int, costs: dict[int, int]
-) -> tuple[int, ...]:
-    """The straggler, and the ranks that others wait for as well while waiting costs them little.
+def lateness(
+    skew: RankSkew | None, limits: Thresholds, ranks: Sequence[RankSummary] = ()
+) -> Lateness | None:
+    """The late ranks, if the others wait for them notably.
 
-    Of two equally slow ranks now one comes last, now the other, and neither alone is worth mending.
+    Args:
+        skew: How far apart the ranks come.
+        limits: What is notable.
+        ranks: The ranks, for how long each computes.
     """
-    usual_ns = statistics.median(cost for rank, cost in costs.items() if rank != straggler)
-    late = [
-        rank
-        for rank, cost in costs.items()
-        if cost < usual_ns / 2 and _share_of_waiting(between, rank) >= _NOTABLY
-    ]
-    return (straggler, *(rank for rank in late if rank != straggler))
-
-
-def _share_of_waiting(between: RankComparison, rank: int) -> float:
-    """How much of all waiting at collectives is for this rank."""
-    waits = between.waits_for_ranks
-    total_ns = sum(waits.values())
-    return waits.get(rank, 0) / total_ns if total_ns else 0.0
-
-
-def lateness(skew: RankSkew | None, limits: Thresholds) -> Lateness | None:
-    """The late ranks, if the others wait for them notably."""
     if skew is None or not late_rank.is_late(skew, limits):
         return None
-    return Lateness(skew.late, skew.wait_ns)
+    computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns) is not None}
+    others = [ns for rank, ns in computing.items() if rank not in skew.late]
+    more = {
+        rank: computing[rank] - max(others) for rank in skew.late if others and rank in computing
+    }
+    return Lateness(skew.late, skew.wait_ns, more)
 
 
 def causes_first(
@@ -152,6 +156,16 @@ def causes_first(
             larger.append(one)
         else:
             others.append(one)
+    below = max((one.saving_ns or 0 for one in others), default=0)
+    causes = [
+        one if (one.saving_ns or 0) >= below else replace(one, placed=_MAKES_LATE.format(late.who))
+        for one in causes
+    ]
+    above = min((one.saving_ns or 0 for one in (*causes, *rank_findings, *others)), default=0)
+    symptoms = [
+        one if (one.saving_ns or 0) <= above else replace(one, placed=_COMES_FROM.format(late.who))
+        for one in symptoms
+    ]
     return (*larger, *causes, *rank_findings, *others, *symptoms)
 
 
@@ -161,8 +175,14 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     It does if its rank would save at least half of the others' wait by it, beyond what any other
     rank saves by the same.
     """
-    no_cause = one.id in _OF_COMMUNICATION or one.id == late_rank.ID
-    return not no_cause and _sets_apart(one, late, findings)
+    if one.id in _OF_COMMUNICATION or one.id == late_rank.ID:
+        return False
+    if one.id in _OF_COMPUTE:
+        # Others may save less by the same only because they wait for the late rank anyway.
+        more_ns = late.more_compute_ns.get(one.rank, late.wait_ns)
+        if more_ns < _MOSTLY * late.wait_ns:
+            return False
+    return _sets_apart(one, late, findings)
 
 
 def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:

@@ -4,6 +4,10 @@ A rank's window is opened, summarised and freed before the next one is opened. H
 for others is known only once the arrivals of all ranks have been compared. So each rank is read
 twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the rest, given the
 waits that the comparison found. Without them it judges the rank by itself.
+
+A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
+nor what a fix saves can be told from it. A window with such a file is taken only if no other can be
+read, and then only for how long its steps take on the host.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.advice.collectives import cost_of_waits_ns
+from stepscope.advice.collectives import cost_of_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
+from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
@@ -28,7 +33,7 @@ from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import steps_on_end
+from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
@@ -60,7 +65,9 @@ def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
         if window.trace_path is None:
             continue
         try:
-            return _with_window(meeting, window, load(window.trace_path), asked)
+            trace = load(window.trace_path)
+            if not trace.lacks_end:
+                return _with_window(meeting, window, trace, asked)
         except StepscopeError:
             continue
     return meeting
@@ -109,13 +116,17 @@ def summarise_rank(
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
     alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
+    cut_off: RankSummary | None = None
     # The last window is the farthest from the start, when nothing is warming up any more.
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
-        if judged is not None:
+        if judged is not None and not judged.is_cut_off:
             return _with_metrics(judged, rank)
+        cut_off = cut_off or judged
+    if cut_off is not None:
+        return _with_metrics(cut_off, rank)
     if trouble.not_there is not None:
         raise UsageError(trouble.not_there)
     subject = Subject(
@@ -204,7 +215,8 @@ def _judge(
             # Another window may have these steps.
             trouble.not_there = trouble.not_there or str(error)
             return None
-        return _WindowJudge(rank, window, trace, alone, request, waits, trouble, second).judge()
+        judge = _WindowJudge(rank, window, trace, alone, request, waits, trouble, second)
+        return judge.host_steps() if trace.lacks_end else judge.judge()
 
 
 class _Measured(NamedTuple):
@@ -256,7 +268,9 @@ class _WindowJudge:
                 raise
             self.trouble.notes.append(str(error))
             return None
-        problems = self._note_problems(measured.view)
+        problems = self._note_problems()
+        self.trouble.notes.extend(measured.view.steady.notes)
+        self.trouble.notes.extend(measured.view.graph.notes)
         if measured.host is None and measured.device is None:
             self.trouble.notes.append(
                 f"{self.window.trace_path}: no thread with operators or calls, and no GPU work"
@@ -266,6 +280,34 @@ class _WindowJudge:
         summary = self._summary(measured, subject)
         _return_memory(self.trace)  # the path and idle time took more than the rules do
         return _with_findings(summary, subject, self.second)
+
+    def host_steps(self) -> RankSummary:
+        """The summary by a file that lacks its end: how long annotated steps take on the host."""
+        steady = steady_steps(self.trace, Scope(steps=self.request.scope.steps))
+        is_annotated = bool(steady.steps) and not self.trace.step_source
+        problems = self._note_problems()
+        if is_annotated:
+            self.trouble.notes.extend(steady.notes)
+        subject = Subject(
+            rank=self.alone.rank,
+            steps=self.alone.steps,
+            problems=problems,
+            thresholds=self.request.thresholds,
+            memory=_memory(self.rank, None, self.trouble),
+            has_peers=self.request.has_peers,
+            loader=_loader_of(self.alone),
+        )
+        summary = replace(
+            self.alone,
+            window=self.window,
+            window_steps=steady.steps if is_annotated else (),
+            window_step_ns=steady.step_ns if is_annotated else None,
+            window_median_ns=steady.median_ns if is_annotated else None,
+            problems=problems,
+            notes=tuple(self.trouble.notes),
+            is_cut_off=True,
+        )
+        return _with_findings(summary, subject)
 
     def _measure(self) -> _Measured:
         asked = self.request.scope
@@ -282,14 +324,11 @@ class _WindowJudge:
             meeting = _with_window(meeting, self.window, self.trace, asked)
         return _Measured(view, host, device, meeting)
 
-    def _note_problems(self, view: WindowView) -> tuple[tuple[str, int, str], ...]:
+    def _note_problems(self) -> tuple[tuple[str, int, str], ...]:
         """Notes what is wrong with the trace, and returns it: problem, count and message."""
         table = self.trace.all_problems
         problems = tuple(table["problem", "count", "message"].iter_rows())
-        notes = self.trouble.notes
-        notes.extend(f"{message} ({count}×)" for _, count, message in problems)
-        notes.extend(view.steady.notes)
-        notes.extend(view.graph.notes)
+        self.trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
         return problems
 
     def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
@@ -313,6 +352,7 @@ class _WindowJudge:
         """The summary without findings."""
         view, host, device, meeting = measured
         waits = subject.waits
+        cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
         return replace(
             self.alone,
             host=None if host is None else HostSummary.of(host),
@@ -330,7 +370,9 @@ class _WindowJudge:
             problems=subject.problems,
             notes=tuple(self.trouble.notes),
             meeting=meeting,
-            cost_of_waits_ns=None if waits is None else cost_of_waits_ns(view, waits),
+            cost_of_waits_ns=cost_ns,
+            costs_of_waits_ns=costs_ns,
+            exchanges=device is not None and bool(point_to_point(view).is_one.any()),
         )
 
 

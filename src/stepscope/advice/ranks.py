@@ -10,6 +10,7 @@ own time is its step less that, so that the rank with the most of it sets the pa
 from __future__ import annotations
 
 import bisect
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,8 @@ ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per part of a rank's step that sets it apart, the greatest difference first."""
 
+_NOTABLY = 0.1
+"""Of all waiting: what must be for a rank that is called late beside the straggler."""
 _NOT_OWN = ("communication", "exposed communication", "idle: launch not recorded")
 """Parts that tell nothing of the rank itself: it suffers from others in them, or its recorder
 missed something."""
@@ -92,15 +95,22 @@ class RankComparison:
         report: Who waits for whom.
         steps: Number of steps that it covers; 1 where the traces have none in common.
         table: Columns `RANK_TIMES`.
+        step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
+            Empty where that is unknown.
     """
 
     report: StragglerReport
     steps: int
     table: pl.DataFrame
+    step_costs_ns: Mapping[int, Mapping[int, int]]
 
     @classmethod
     def of(
-        cls, match: RankMatch, step_ns: Mapping[int, int], cost_ns: Mapping[int, int]
+        cls,
+        match: RankMatch,
+        step_ns: Mapping[int, int],
+        cost_ns: Mapping[int, int],
+        step_costs_ns: Mapping[int, Mapping[int, int]],
     ) -> RankComparison:
         """Put the waits and the ranks' mean steps together.
 
@@ -109,6 +119,7 @@ class RankComparison:
             step_ns: Mean step of each rank's window.
             cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
                 count.
+            step_costs_ns: The same by rank and step.
         """
         costs = pl.DataFrame(
             list(cost_ns.items()), schema={"rank": pl.Int64, "cost_ns": pl.Int64}, orient="row"
@@ -126,7 +137,9 @@ class RankComparison:
             .sort("rank")
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
         )
-        return cls(match.report, match.steps, table)
+        return cls(
+            match.report, match.steps, table, _of_all(step_costs_ns, table["rank"].to_list())
+        )
 
     @property
     def straggler(self) -> int | None:
@@ -142,29 +155,79 @@ class RankComparison:
         return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
 
     @cached_property
+    def late(self) -> tuple[int, ...]:
+        """The straggler, and ranks that others wait for as well while waiting costs them little.
+
+        Of two equally slow ranks now one comes last, now the other, and neither alone is worth
+        mending. Of the eight of a slow machine most are hardly ever the last, but they hardly wait
+        either. A rank that waits, at no cost because its own host is as slow, is not late.
+        """
+        straggler = self.straggler
+        if straggler is None:
+            return ()
+        costs = dict(self.table.select("rank", "wait_ns").iter_rows())
+        waits = dict(self.report.ranks.select("rank", "total_wait_ns").iter_rows())
+
+        def is_little(times_ns: Mapping[int, int], rank: int) -> bool:
+            others = [ns for other, ns in times_ns.items() if other != straggler]
+            return times_ns[rank] < (statistics.median(others) if others else 0) / 2
+
+        cheap = [rank for rank in costs if is_little(costs, rank)]
+        late = {rank for rank in cheap if self._share_of_waiting(rank) >= _NOTABLY}
+        quick = {rank for rank in cheap if is_little(waits, rank)}
+        if len(late | quick | {straggler}) <= len(costs) / 2:
+            late |= quick  # what most ranks do is not late
+        return (straggler, *sorted(late - {straggler}))
+
+    @property
+    def share_for_late(self) -> float:
+        """How much of all waiting in collectives is for the late ranks."""
+        return sum(self._share_of_waiting(rank) for rank in self.late)
+
+    def _share_of_waiting(self, rank: int) -> float:
+        total_ns = sum(self.waits_for_ranks.values())
+        return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
+
+    @cached_property
     def turns(self) -> Turns | None:
         """The ranks that are late in turn; None where one is late, or several in the same steps."""
         last = self.report.sets.select("set", "step", "last_rank")
         return find_turns(self.report.arrivals.join(last, on="set"))
 
-    def waits_in_turns(self, rank: int) -> tuple[int, float]:
-        """What a rank waited in all steps, and what ranks other than a step's late one waited."""
-        others = sum(self._waited.values()) - self._waited_least_ns
-        return self._waited.get(rank, 0), others / max(1, len(self._waited) - 1)
+    def gain_of_mending(self, late: Sequence[int]) -> int:
+        """How much shorter a step gets if some ranks come no later than the next one.
+
+        In each step that is what waiting costs the other rank that it costs least, less what it
+        costs the late ones. Between the means of ranks the difference would be too small: a rank
+        that is late in most steps waits in the others.
+
+        Args:
+            late: The ranks; there must be others.
+        """
+        if not self.step_costs_ns:
+            costs = dict(self.table.select("rank", "wait_ns").iter_rows())
+            return _gain(costs, late)
+        steps = self._costs_of_steps
+        return round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
 
     @cached_property
-    def _waited(self) -> dict[int, int]:
-        """Of each rank, what it waited in all steps."""
-        waits = self.report.arrivals.group_by("rank").agg(pl.col("wait_ns").sum())
-        return dict(waits.iter_rows())
+    def cost_of_turns_ns(self) -> int | None:
+        """What waiting for the last rank costs the others in a step, on average.
+
+        None where it is unknown what waiting costs a rank in a step.
+        """
+        steps = self._costs_of_steps
+        if not steps or len(self.table) < 2:
+            return None
+        others = [sum(costs.values()) - min(costs.values()) for costs in steps]
+        return max(0, round(sum(others) / len(steps) / (len(self.table) - 1)))
 
     @cached_property
-    def _waited_least_ns(self) -> int:
-        """What the rank that waits least in a step waits in it, over all steps."""
-        steps = self.report.sets.select("set", "step")
-        waits = self.report.arrivals.join(steps, on="set").group_by("step", "rank")
-        of_step = waits.agg(pl.col("wait_ns").sum()).group_by("step")
-        return int(of_step.agg(pl.col("wait_ns").min())["wait_ns"].sum())
+    def _costs_of_steps(self) -> list[dict[int, int]]:
+        """For each step, what waiting costs each rank in it."""
+        of_ranks = self.step_costs_ns
+        steps = next(iter(of_ranks.values()), {})
+        return [{rank: costs[step] for rank, costs in of_ranks.items()} for step in steps]
 
     @property
     def wait_ns(self) -> int:
@@ -173,12 +236,28 @@ class RankComparison:
 
     @property
     def others_wait_ns(self) -> int:
-        """What waiting costs a rank other than the straggler per step, on average.
+        """What waiting costs a rank other than the late ones per step, on average.
 
-        Where nobody waits, there is no straggler, and these are all ranks.
+        Where nobody waits, nobody is late, and these are all ranks.
         """
-        others = self.table.filter(pl.col("rank").ne_missing(self.straggler))["wait_ns"]
+        others = self.table.filter(~pl.col("rank").is_in(self.late))["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
+
+
+def _gain(costs_ns: Mapping[int, int], late: Sequence[int]) -> int:
+    """What mending some ranks brings, from what waiting costs each."""
+    next_ns = min((cost for rank, cost in costs_ns.items() if rank not in late), default=0)
+    return max(0, next_ns - min((costs_ns[rank] for rank in late if rank in costs_ns), default=0))
+
+
+def _of_all(
+    step_costs_ns: Mapping[int, Mapping[int, int]], ranks: Sequence[int]
+) -> dict[int, dict[int, int]]:
+    """The costs of the steps that all ranks have; empty where those of a rank are unknown."""
+    if not ranks or not all(rank in step_costs_ns for rank in ranks):
+        return {}
+    steps = set(step_costs_ns[ranks[0]]).intersection(*(step_costs_ns[rank] for rank in ranks))
+    return {rank: {step: step_costs_ns[rank][step] for step in sorted(steps)} for rank in ranks}
 
 
 def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[str, ...]]:
@@ -195,7 +274,7 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     if len(known) < 2:
         return None, ()
     try:
-        report = compare_arrivals(known, steps or None)
+        report = compare_arrivals(known, steps or None, point_to_point=False)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
     if report.sets.is_empty():
@@ -204,7 +283,10 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
         return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
     windows = {one.rank: one.window for one in opened if one.window is not None}
     in_all = set.intersection(*(set(one.all_steps) for one in opened))
-    whole = report if in_all == shared else compare_arrivals(known, tuple(sorted(in_all)) or None)
+    whole = report
+    if in_all != shared:
+        every = tuple(sorted(in_all)) or None
+        whole = compare_arrivals(known, every, point_to_point=False)
     return RankMatch(report, max(1, len(steps)), windows, whole), ()
 
 

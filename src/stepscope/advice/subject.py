@@ -11,6 +11,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 
 if TYPE_CHECKING:
+    from stepscope.advice.stages import SlowStage
     from stepscope.advice.window_view import WindowView
     from stepscope.analysis.host.partition import HostPartition
     from stepscope.analysis.record.gpu_clocks import SlowClock
@@ -39,6 +40,7 @@ class Subject:
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
+        slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
@@ -56,6 +58,7 @@ class Subject:
     shown_step_ns: int | None = None
     shown_compute_ns: int | None = None
     slow_clock: SlowClock | None = None
+    slow_stage: SlowStage | None = None
 
     @property
     def step_ns(self) -> int | None:

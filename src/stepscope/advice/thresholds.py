@@ -39,6 +39,8 @@ class Thresholds:
         exposed_communication: Minimum share of the device's time in communication with nothing
             concurrent.
         exposed_copies: Minimum share of the device's time in copies with nothing concurrent.
+        pipeline_bubble: Minimum share of the device's time in waiting for other stages.
+        uneven_stages: Minimum share of the step that the slowest stage computes beyond the mean.
         poor_overlap: Maximum share of communication that computation hides.
         abnormal_collective_factor: A collective is abnormal if it takes this many times the median
             of its peers.
@@ -102,6 +104,8 @@ class Thresholds:
     synchronisation_wait: float = 0.02
     exposed_communication: float = 0.05
     exposed_copies: float = 0.05
+    pipeline_bubble: float = 0.1
+    uneven_stages: float = 0.03
     poor_overlap: float = 0.5
     abnormal_collective_factor: float = 5.0
     abnormal_collective_peers: int = 4

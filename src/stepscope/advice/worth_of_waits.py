@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 
 from stepscope.advice import turns
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.late_ranks import late_together
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, ranks_in_words
 
 _RANK_WAITING = "rank-waiting"
 _NOTABLY_LESS = 0.95
@@ -44,7 +43,7 @@ class _Mended:
     @property
     def who(self) -> str:
         """The ranks in words."""
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
+        return ranks_in_words(self.ranks)
 
 
 def limited_by_the_next(
@@ -94,11 +93,12 @@ def _of_all_turns(
         return one
     if one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    own_ns, others_ns = between.waits_in_turns(rank.rank)
-    if not own_ns:
+    cost_ns = between.cost_of_turns_ns
+    if not cost_ns:
         return one
     step_ns = one.saving_ns + one.predicted_step_ns
-    saving_ns = min(round(one.saving_ns * others_ns / own_ns), step_ns)
+    # A step of the record may take another time than one of the window, which was replayed.
+    saving_ns = min(round(cost_ns * step_ns / max(1, rank.window_step_ns or step_ns)), step_ns)
     severity = severity_of(saving_ns / max(1, step_ns), limits)
     return replace(
         one,
@@ -108,7 +108,7 @@ def _of_all_turns(
         saving_ns=saving_ns,
         predicted_step_ns=step_ns - saving_ns,
         severity=Severity.LOW if one.severity is Severity.LOW else severity,
-        assumption=f"{one.assumption}, nor does it come later than the others in its own turn",
+        assumption="in each step, the last rank comes when the others do, on average",
     )
 
 
@@ -160,12 +160,10 @@ def _mended(waits_for: int, between: RankComparison) -> _Mended | None:
     """The gain if a rank, and those that are late together with it, come earlier."""
     costs = dict(between.table.select("rank", "wait_ns").iter_rows())
     ranks: tuple[int, ...] = (waits_for,)
-    if between.straggler is not None:
-        together = late_together(between, between.straggler, costs)
-        ranks = together if waits_for in together else ranks
+    if waits_for in between.late:
+        ranks = between.late
     others = {rank: cost for rank, cost in costs.items() if rank not in ranks}
     if not others:
         return None
     next_rank = min(others, key=lambda rank: (others[rank], rank))
-    own_ns = min((costs[rank] for rank in ranks if rank in costs), default=0)
-    return _Mended(ranks, next_rank, max(0, others[next_rank] - own_ns))
+    return _Mended(ranks, next_rank, between.gain_of_mending(ranks))

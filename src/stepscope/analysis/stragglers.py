@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.ranks.clocks import Aligned, Clock, align
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
@@ -123,6 +124,8 @@ def compare_arrivals(
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
     aligner: Callable[[pl.DataFrame, Sequence[int], Clock | str], Aligned] = align,
+    *,
+    point_to_point: bool = True,
 ) -> StragglerReport:
     """Find the rank that the others wait for, from the arrivals of each.
 
@@ -131,6 +134,8 @@ def compare_arrivals(
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
         aligner: What brings them together, as `ranks.clocks.align` does.
+        point_to_point: Whether sends and receives count. The stages of a pipeline wait in them for
+            each other by design.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
@@ -138,7 +143,10 @@ def compare_arrivals(
     numbers = [rank.rank for rank in ranks]
     check_ranks(numbers)
     _check_one_job(ranks)
-    matched = match_collectives(pl.concat([rank.table(steps) for rank in ranks], how="diagonal"))
+    found = pl.concat([rank.table(steps) for rank in ranks], how="diagonal")
+    if not point_to_point:
+        found = found.filter(pl.col("kind").ne_missing(POINT_TO_POINT))
+    matched = match_collectives(found)
     scopes = {
         rank.rank: rank.answered(steps).leaving_out(
             {

@@ -3,7 +3,7 @@
 The dimension is taken from what the job calls the group (`pg_desc`: "mesh_tp",
 "DATA_PARALLEL_GROUP"), where it says so in one of the usual words. Otherwise groups count as one
 dimension that have size and spacing of their ranks in common: "4 ranks, 8 apart". A group of all
-ranks is "world".
+ranks is "world". Sends between two ranks are a dimension of their own each way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import polars as pl
 from stepscope.fleet.matched import GROUPS
 
 WORLD = "world"
+TO_HIGHER, TO_LOWER = ", to higher ranks", ", to lower ranks"
+"""Ends of the dimensions of sends, by the ranks that they go to."""
 
 _WORDS = (
     ("pipeline", r"pipe|(^|[^a-z])pp($|[^a-z])|embedding"),
@@ -25,6 +27,7 @@ _WORDS = (
     ("tensor", r"tensor|(^|[^a-z])(tp|mp)($|[^a-z])"),
     ("data", r"data|fsdp|shard|replicat|zero|(^|[^a-z])(dp|ddp|hsdp)($|[^a-z])"),
 )
+_PAIR = re.compile(r" (\d+) to (\d+)$")
 _RANKS = re.compile(r"\[([\d,\s]*)\]$")
 
 
@@ -56,7 +59,7 @@ def find_groups(
                 "group": number,
                 "key": key,
                 "name": called or (f"group {name}" if name else "the only group"),
-                "dimension": _dimension(called, listed, world_size),
+                "dimension": _dimension(called, listed, world_size) + _direction(text),
                 "ranks": listed,
             }
         )
@@ -67,6 +70,14 @@ def _listed(text: str) -> list[int]:
     """The ranks that a group's name ends with; none where they are missing or cut short."""
     found = _RANKS.search(text)
     return [int(rank) for rank in found.group(1).split(",") if rank.strip()] if found else []
+
+
+def _direction(text: str) -> str:
+    """Which way sends of a pair of ranks go: what a stage does before differs."""
+    found = _PAIR.search(text)
+    if found is None:
+        return ""
+    return TO_HIGHER if int(found[1]) < int(found[2]) else TO_LOWER
 
 
 def _dimension(called: str, ranks: Sequence[int], world_size: int | None) -> str:

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.collectives import POINT_TO_POINT, read_collectives
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.model import Trace
-
-POINT_TO_POINT = "send_recv"
 
 _COLUMNS = ("step", "span_ns", "compute_ns", "p2p_ns", "other_ns", "idle_ns", "count", "least_ns")
 
@@ -99,7 +98,10 @@ def read_pipeline(trace: Trace, scope: Scope | None = None) -> RankPipeline | No
     """
     work = gpu_work(trace, scope)
     rows = work.table.filter(pl.Series(work.in_steps), pl.col("step").is_not_null())
-    is_p2p = pl.col("group") == POINT_TO_POINT
+    # By kind: an all-to-all runs as the same kernel.
+    kinds = read_collectives(trace, work.table)
+    events = kinds.filter(pl.col("kind") == POINT_TO_POINT)["event"]
+    is_p2p = pl.col("event").is_in(events.implode())
     spans = (
         rows.filter(is_p2p | (pl.col("kind") == "compute"))
         .group_by("step")

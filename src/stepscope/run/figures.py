@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 
 
@@ -45,3 +47,23 @@ def significant(number: float) -> str:
         return f"{number:,.0f}"
     text = f"{number:.3g}"
     return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def ranks_in_words(numbers: Iterable[int], most: int = 8) -> str:
+    """Ranks in order, those that follow one another as a range: "ranks 3, 16 to 23".
+
+    Args:
+        numbers: The ranks.
+        most: How many single ranks and ranges to name.
+    """
+    ordered = sorted(set(numbers))
+    parts: list[str] = []
+    first = 0
+    for place in range(1, len(ordered) + 1):
+        if place < len(ordered) and ordered[place] == ordered[place - 1] + 1:
+            continue
+        run = ordered[first:place]
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+        first = place
+    named = ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
+    return f"rank{'s' if len(ordered) > 1 else ''} {named}"

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import (
@@ -154,10 +154,9 @@ class RankSkew:
     def sentence(self) -> str:
         """What it costs, as a sentence."""
         several = len(self.late) > 1
-        names = ", ".join(map(str, self.late[:8])) + (", …" if len(self.late) > 8 else "")
         margin = f" ± {duration(self.error_ns)}" if self.error_ns else ""
         return (
-            f"rank{'s' if several else ''} {names} come{'' if several else 's'} late: the others "
+            f"{ranks_in_words(self.late)} come{'' if several else 's'} late: the others "
             f"wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'} in each "
             f"step, {percent(self.share)} of it"
         )

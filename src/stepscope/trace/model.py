@@ -24,6 +24,7 @@ from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, pre
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
+from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, TABLES
 from stepscope.trace.store.derived import (
     BESIDE_FROM_EVENTS,
@@ -291,6 +292,11 @@ class Trace:
     def all_problems(self) -> pl.DataFrame:
         """`problems` followed by `event_problems`."""
         return pl.concat([self.problems, self.event_problems])
+
+    @locked_cached_property
+    def lacks_end(self) -> bool:
+        """Whether the file is cut off, so that any step may lack work: see `problems.lacks_end`."""
+        return lacks_end(self.problems, self.name_rows)
 
     def table(self, name: str) -> pl.LazyFrame:
         """Returns a table of `schema.TABLES` or `schema.DERIVED_TABLES` by name.

@@ -43,16 +43,26 @@ MESSAGES = {
 }
 """Every kind of problem, and how it was handled."""
 
-CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
-"""Problems of a file whose end is missing.
+READ_NO_FURTHER = (
+    "truncated",
+    "truncated_stream",
+    "corrupt_stream",
+    "input_limit",
+    "no_more_events",
+)
+"""Problems of a file whose end is missing or was not read.
 
 Kineto writes operators thread by thread, and then what the GPU did, in the order in which CUPTI's
 buffers were filled. So it is not the last steps alone that lack something.
 """
+LACKS_END = (
+    "the end of the file is missing, so any step may lack work: torch writes operators thread by "
+    "thread, then the GPU's work"
+)
+_WRITTEN_LAST = "Record Window End"
+"""Kineto writes this mark after all events of a recording."""
 LOSSES = (
-    *CUT_OFF,
-    "input_limit",
-    "no_more_events",
+    *READ_NO_FURTHER,
     "damaged_packets",
     "salvaged",
     "skipped",
@@ -118,6 +128,17 @@ class Problems:
             message = MESSAGES[kind] + (f" ({detail})" if detail else "")
             rows.append((kind, count, None if offset is None else f"byte {offset}", message))
         return pl.DataFrame(rows, schema=PROBLEMS, orient="row")
+
+
+def lacks_end(problems: pl.DataFrame, names: pl.DataFrame) -> bool:
+    """Whether events at the end of a file are missing, so that any step may lack work.
+
+    Args:
+        problems: The table `problems` of its trace.
+        names: The table `names`. A file that was cut off after the last event lacks nothing.
+    """
+    is_cut_off = problems["problem"].is_in(READ_NO_FURTHER).any()
+    return bool(is_cut_off and not (names["name"] == _WRITTEN_LAST).any())
 
 
 def losses_in_words(problems: pl.DataFrame) -> tuple[str, ...]:

@@ -183,7 +183,7 @@ HOST_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the event that stands for it: the annotation, or what it was found by
     "source": pl.String,  # a `StepSource`, the same in all rows
     "is_empty": pl.Boolean,  # no operator started and nothing was launched in it
-    "is_complete": pl.Boolean,  # neither empty nor the last step of a truncated file
+    "is_complete": pl.Boolean,  # not empty, and its end is in the file
 }
 """Steps on the host clock, in chronological order, without gaps or overlaps."""
 

@@ -66,6 +66,7 @@ def _finding(
         "saving": ("saving " if found.saving_ns is None else "saves ") + saving(found),
         "advice": found.advice,
         "assumption": found.assumption,
+        "placed": found.placed,
         "evidence": [
             {"label": one.label, "shown": units.value(one.value, one.unit)}
             for one in found.evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.support.gpu_trace import GpuTrace, ms
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
@@ -182,3 +182,20 @@ def test_a_late_rank_costs_nothing_where_every_host_is_as_slow(tmp_path):
     assert diagnosis.between is not None
     assert diagnosis.between.straggler == 1
     assert _late(diagnosis) == {}
+
+
+def test_all_ranks_of_a_slow_machine_are_late_together(tmp_path):
+    """Most of them are hardly ever the last, so that little of the waiting is for each."""
+    slow = {2, 3, 4, 5, 6}
+    bucket_ns = [ms(6) if rank in slow else ms(4) for rank in range(12)]
+    turns_ns = [us(60 * (rank % 5) - 120) for rank in range(12)]
+    job = _job(bucket_ns, turns_ns)
+    gain_ns = _gain_ns(job, _job([ms(4)] * 12, turns_ns))
+    diagnosis = diagnose(open_run(write_ranks(job, tmp_path / "job")))
+    ((rank, saving_ns),) = _late(diagnosis).items()
+    assert rank in slow
+    assert saving_ns == pytest.approx(gain_ns, rel=0.1)
+    assert diagnosis.between is not None
+    assert set(diagnosis.between.late) == slow
+    (late,) = (one for one in diagnosis.findings if one.id == "late-rank")
+    assert {item.label: item.value for item in late.evidence}["who comes late"] == "ranks 2 to 6"

@@ -12,6 +12,7 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
+from stepscope.report.diagnosis.words import between_ranks
 from stepscope.run.reader import open_run
 
 
@@ -107,6 +108,10 @@ def test_a_slow_link_is_the_cause_of_the_ranks_it_makes_late(tmp_path):
     (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
     fast_ns = _two_pairs(tmp_path / "fast", 1).shown.step_ns
     assert late_rank.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
+    assert between_ranks(diagnosis) == (
+        "100% of all waiting in collectives is for ranks 2, 3; "
+        "waiting costs the others 20.0 ms per step on average"
+    )
     others = [
         one for one in diagnosis.findings if one.id == "exposed-communication" and one.rank < 2
     ]

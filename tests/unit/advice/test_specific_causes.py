@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +39,14 @@ def test_the_rules_are_there():
 
 @given(findings())
 def test_only_symptoms_move_and_only_behind_what_explains_them(found):
-    ordered = specific_first(found)
+    placed = specific_first(found)
+    ordered = [replace(one, placed="") for one in placed]
     assert sorted(map(repr, ordered)) == sorted(map(repr, found))
+    # Whoever saves less than one below it, and does not only stand beside another rank, says why.
+    for place, one in enumerate(placed):
+        below = [o.saving_ns or 0 for o in placed[place + 1 :] if o.rank == one.rank]
+        if max(below, default=0) > (one.saving_ns or 0):
+            assert one.placed.startswith("above ")
     others = [one for one in found if one.id not in CAUSES]
     assert [one for one in ordered if one.id not in CAUSES] == others
     for one in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import polars as pl
 import pytest
@@ -20,15 +21,17 @@ from stepscope.run.reader import open_run
 RANKS, STEPS = 4, 9
 
 
-def _job(late_rank_of_step: list[int | None]) -> list[GpuTrace]:
-    """Ranks that meet in each step, of which one waits 8 ms longer for its batch."""
+def _job(
+    late_rank_of_step: Sequence[int | None], late_ms: Sequence[float] = (8,) * RANKS
+) -> list[GpuTrace]:
+    """Ranks that meet in each step, of which one waits longer for its batch."""
 
     def build(rank: int, lengths: Lengths) -> GpuTrace:
         t = GpuTrace(rank=rank, world_size=RANKS, device=rank)
         for late in late_rank_of_step:
             with t.step():
                 if late == rank:
-                    t.data_wait(ms(8))
+                    t.data_wait(ms(late_ms[rank]))
                 for _ in range(4):
                     t.op("aten::mm", **MM).launch(GEMM, ms(4))
                     reduced = t.collective("all_reduce", 96 << 20, lengths())
@@ -39,7 +42,12 @@ def _job(late_rank_of_step: list[int | None]) -> list[GpuTrace]:
     return meet(build, RANKS, ms(1))
 
 
-def _judge(tmp_path, late: list[int | None]) -> tuple[Diagnosis, list[GpuTrace]]:
+def _all_steps_ns(traces: Sequence[GpuTrace]) -> int:
+    """From the first step to the end of the GPU's work."""
+    return max(max(one.end_ns for one in t.work) for t in traces) - GpuTrace().start_ns
+
+
+def _judge(tmp_path, late: Sequence[int | None]) -> tuple[Diagnosis, list[GpuTrace]]:
     traces = _job(late)
     return diagnose(open_run(write_ranks(traces, tmp_path / "job"))), traces
 
@@ -114,3 +122,47 @@ def test_turns_need_steps_that_each_wait_for_one_rank():
     assert find_turns(_waits((0, 1, 9), (1, 2, 9))) is None
     assert find_turns(_waits(*((step, rank, 5) for step in range(4) for rank in range(3)))) is None
     assert find_turns(_waits(*((step, 0, 0) for step in range(4)))) is None
+
+
+MIXED = [2, 2, 1, 2, 2, 0, 2, 2, 3, 2]
+
+
+def test_mending_a_rank_that_is_late_in_most_steps_brings_what_it_costs_in_these(tmp_path):
+    """In the other steps it waits like all others, which takes nothing off what mending brings."""
+    diagnosis, slow = _judge(tmp_path, MIXED)
+    mended = _job([None if late == 2 else late for late in MIXED])
+    steps = len(MIXED)
+    true_ns = _all_steps_ns(slow) - _all_steps_ns(mended)
+    (late,) = (one for one in diagnosis.findings if one.id == "late-rank")
+    assert late.saving_ns == pytest.approx(true_ns / steps, rel=0.02)
+    waiting = {one.rank: one for one in diagnosis.findings if one.id == "rank-waiting"}
+    for rank in (0, 1, 3):
+        assert waiting[rank].saving_ns == late.saving_ns
+        assert "rank 2 comes no later than the next" in waiting[rank].assumption
+    check_diagnosis(diagnosis)
+
+
+def test_turns_of_different_lengths_are_worth_the_same_to_all(tmp_path):
+    """Not more to a rank that is late for shorter than the others."""
+    late_ms = [2, 5, 8, 11]
+    steps = 8
+    slow = _job([step % RANKS for step in range(steps)], late_ms)
+    diagnosis = diagnose(open_run(write_ranks(slow, tmp_path / "job")))
+    true_ns = _all_steps_ns(slow) - _all_steps_ns(_job([None] * steps))
+    waiting = [one for one in diagnosis.findings if one.id == "rank-waiting"]
+    assert len(waiting) == RANKS
+    for one in waiting:
+        assert one.saving_ns == pytest.approx(true_ns / steps, rel=0.02)
+    check_diagnosis(diagnosis)
+
+
+def test_what_all_ranks_compute_alike_makes_none_late(tmp_path):
+    """Faster products save more on the late rank, because the others wait for it anyway."""
+    diagnosis, _ = _judge(tmp_path, MIXED)
+    order = [(one.id, one.rank) for one in diagnosis.findings]
+    products = {one.rank: one for one in diagnosis.findings if one.id == "slow-matmuls"}
+    assert (products[2].saving_ns or 0) > 2 * (products[0].saving_ns or 0)
+    assert not diagnosis.verdict.startswith("slow-matmuls") or "late" not in diagnosis.verdict
+    # What does make it late stands right above.
+    assert order.index(("input-bound", 2)) < order.index(("late-rank", 2))
+    assert order.index(("late-rank", 2)) < order.index(("slow-matmuls", 0))

@@ -92,21 +92,3 @@ def test_times_on_several_gpus_are_those_of_the_mean_gpu(tmp_path, annotate_step
         "efficiency",
         "not classified",
     }
-
-
-def _cut(content: bytes) -> bytes:
-    """A trace without the last tenth of its events."""
-    end = content.rindex(b"}, {", 0, len(content) * 9 // 10)
-    return content[: end + 1]
-
-
-def test_the_verdict_on_a_file_that_is_cut_off_is_uncertain(tmp_path):
-    content = dump(next(one for one in SCENARIOS if one.name == "a slow start of 30 s").build())
-    whole, cut = tmp_path / "whole.pt.trace.json", tmp_path / "cut.pt.trace.json"
-    whole.write_bytes(content)
-    cut.write_bytes(_cut(content))
-    assert "uncertain" not in diagnose(open_run(str(whole))).verdict
-    verdict = diagnose(open_run(str(cut))).verdict
-    assert verdict.startswith(
-        "uncertain, since the file is cut off and may lack work of any step: "
-    )

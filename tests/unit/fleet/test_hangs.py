@@ -111,6 +111,51 @@ def test_a_circle_of_orders_is_called_so():
     assert "different orders" in hang.verdict
 
 
+def test_a_circle_shows_in_what_has_not_begun():
+    """Each rank calls both, in another order, and its GPU begins the second after the first."""
+    groups = {"1": (0, 1), "2": (0, 1)}
+    a, b = ("1", "a"), ("2", "b")
+    first = [entry(1, group=a, state="started"), entry(1, group=b, state="scheduled")]
+    second = [entry(1, group=b, state="started"), entry(1, group=a, state="scheduled")]
+    hang = find_hang(dumps({0: first, 1: second}, groups))
+    assert hang.culprits == (0, 1)
+    assert "different orders" in hang.verdict
+    # A circle is no circle if one of them waits for somebody else there.
+    groups = {"1": (0, 1), "2": (1, 2)}
+    third = [entry(1, group=b, state="completed")]
+    hang = find_hang(dumps({0: first[:1], 1: second}, groups))
+    assert hang.culprits == (2,)
+    hang = find_hang(dumps({0: first[:1], 1: second, 2: third}, groups))
+    assert hang.culprits == ()
+    assert "of group 2 (b) hangs: rank 1 waits in it, which rank 2 completed" in hang.verdict
+
+
+def test_a_gpu_that_does_not_begin_is_named():
+    stuck = up_to(5, state="scheduled")
+    hang = find_hang(dumps({0: WAITS, 1: stuck, 2: WAITS, 3: WAITS}))
+    assert hang.culprits == (1,)
+    assert "whose GPU has not begun it" in hang.verdict
+    assert hang.members.filter(rank=1)["did"].to_list() == ["queued"]
+    # Where no rank's recorder tells what has begun, nothing is queued.
+    hang = find_hang(dumps(dict.fromkeys(range(4), stuck)))
+    assert hang.culprits == ()
+
+
+def test_where_half_call_something_else_each_call_is_named():
+    other = up_to(5, state="started", sizes=[[4, 9]])
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: other, 3: other}))
+    assert hang.culprits == (0, 1, 2, 3)
+    assert hang.verdict.endswith(
+        "ranks 0, 1 called all_reduce(Float[4×8]), ranks 2, 3 called all_reduce(Float[4×9])"
+    )
+
+
+def test_who_completed_it_is_not_said_to_be_in_it():
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: WAITS, 3: up_to(7)}))
+    assert hang.culprits == ()
+    assert "ranks 0, 1, 2 wait in it, which rank 3 completed: the network" in hang.verdict
+
+
 def test_all_in_it_is_nobodys_fault():
     hang = find_hang(dumps(dict.fromkeys(range(4), WAITS)))
     assert hang.culprits == ()

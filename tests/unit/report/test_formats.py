@@ -114,7 +114,10 @@ def test_markdown_says_what_the_screen_says(starved, late_rank):
         assert "## Where the step goes" in text
         assert "\n| compute | " in text
         assert "Scope: steps 0 to " in text
-    assert "rank 1 arrives last in 4 of 8 collectives; waiting costs the others 20.0 ms" in text
+    assert (
+        "rank 1 arrives last in 4 of 8 collectives, and 100% of all waiting is for it; "
+        "waiting costs the others 20.0 ms" in text
+    )
     assert "| rank | step | waiting costs | without it | arrives last |" in text
     assert re.search(r"\n\| 1 \| (\S+ ms) \| 0 ns \| \1 \| 4 of 8 \|\n", text)
 

@@ -23,6 +23,8 @@ _IDS = (
     "exposed-communication",
     "abnormal-collective",
     "poor-overlap",
+    "pipeline-bubble",
+    "uneven-stages",
     "many-small-collectives",
     "rank-waiting",
     "late-rank",
@@ -78,7 +80,7 @@ class _Rules(Mapping[str, Callable[[Subject], list[Finding]]]):
 RULES: Mapping[str, Callable[[Subject], list[Finding]]] = _Rules()
 """Every rule by its id, in the order in which they are asked."""
 
-OF_THE_RUN = ("late-rank", "throttled-gpu")
+OF_THE_RUN = ("late-rank", "throttled-gpu", "uneven-stages")
 """Rules that compare all ranks of the run, and need nothing of a window."""
 
 _OF_MEMORY = (

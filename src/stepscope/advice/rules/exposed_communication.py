@@ -2,7 +2,8 @@
 
 Measured as the part of the device's time in collectives with no concurrent computation. The saving
 assumes that computation hides all communication, which is the most that overlap, less data or a
-faster network can achieve. Abnormal collectives and known waits for late ranks have other causes
+faster network can achieve. Sends and receives of a pipeline wait for its other stages, and belong
+to `pipeline-bubble`. Abnormal collectives and known waits for late ranks have other causes
 and other remedies: they are assumed to be fixed first, and are not part of this saving.
 
 Without GPU work, measured as the time in which the training thread waits for collectives that a
@@ -18,6 +19,7 @@ import numpy as np
 from stepscope.advice.collectives import undisturbed
 from stepscope.advice.figures import binary_size, speed
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.point_to_point import point_to_point, without_point_to_point
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -41,11 +43,13 @@ def find(subject: Subject) -> list[Finding]:
     if not window.has_gpu:
         return _on_the_host(subject, window)
     line = window.timeline
-    share = line.exposed_comm_ns / max(1, line.total_ns)
+    exchanges = point_to_point(window)
+    exposed_ns = line.exposed_comm_ns - exchanges.exposed_ns
+    share = exposed_ns / max(1, line.total_ns)
     if share < subject.thresholds.exposed_communication:
         return []
     graph = window.graph
-    communicates = graph.kind == NodeKind.COMMUNICATION
+    communicates = (graph.kind == NodeKind.COMMUNICATION) & ~exchanges.is_one
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
     first = "; late ranks and abnormal collectives are fixed first" if is_disturbed else ""
     most = _most_exposed(window)
@@ -60,7 +64,7 @@ def find(subject: Subject) -> list[Finding]:
         before=calm,
         assumption=f"computation hides all communication, the most that is possible{first}",
         evidence=(
-            Evidence("exposed per step", window.per_device_step(line.exposed_comm_ns), "ns"),
+            Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
             Evidence("share of the device's time", share, "share"),
             Evidence(
                 "all communication per step", window.per_device_step(line.total_comm_ns), "ns"
@@ -76,7 +80,7 @@ def find(subject: Subject) -> list[Finding]:
 def _most_exposed(window: WindowView) -> dict[str, Any] | None:
     """The kind and size of collective that is exposed longest; None if no size is known."""
     sizes = analyse_communication(window.trace, window.scope).sizes
-    known = sizes.drop_nulls(["message_bytes", "bus_bandwidth_gb_per_s"])
+    known = without_point_to_point(sizes).drop_nulls(["message_bytes", "bus_bandwidth_gb_per_s"])
     return None if known.is_empty() else known.row(0, named=True)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import percent
+from stepscope.run.figures import percent, ranks_in_words
 from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
@@ -47,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),
-                Evidence("who comes late", _ranks(skew.late), "text"),
+                Evidence("who comes late", ranks_in_words(skew.late), "text"),
                 Evidence("taken from", basis, "text"),
                 Evidence("steps compared", skew.steps, "count"),
                 *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
@@ -66,7 +66,3 @@ def is_late(skew: RankSkew, limits: Thresholds) -> bool:
     """Whether the others wait notably for the late ranks, and the step is shorter without that."""
     is_worth_it = skew.saving_ns >= limits.saving_low * skew.step_ns
     return skew.is_notable and skew.share >= limits.late_rank and is_worth_it
-
-
-def _ranks(numbers: tuple[int, ...]) -> str:
-    return f"{'ranks' if len(numbers) > 1 else 'rank'} {', '.join(map(str, numbers))}"

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -75,7 +76,8 @@ def find(subject: Subject) -> list[Finding]:
 def _in_rows(window: WindowView) -> pl.DataFrame:
     """Collectives of `window.work` in rows of short ones, with the number of their `row`."""
     columns = ["device", "group", "step", "launch", "dur_ns", "start_ns", "kind"]
-    launched = window.work.select(columns).drop_nulls("launch")
+    exchanges = pl.Series(point_to_point(window).is_one[window.work["node"].to_numpy()])
+    launched = window.work.filter(~exchanges).select(columns).drop_nulls("launch")
     communicates = filled(launched["kind"] == Kind.COMMUNICATION.value, value=False)
     # The place of each collective among all work, sorted as a table would take far longer.
     called_ns = window.trace.columns("start_ns")["start_ns"].to_numpy()[launched["launch"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -66,6 +67,7 @@ def _waits_for_collectives(window: WindowView) -> BoolArray:
         & (source >= 0)
         & (graph.kind[source] == NodeKind.COMMUNICATION)
         & (graph.kind[target] != NodeKind.COMMUNICATION)
+        & ~point_to_point(window).is_one[source]
     )
     rows = np.nonzero(waits)[0]
     steps = graph.step[target[rows]]

@@ -17,12 +17,11 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.selection.names import launching_calls, told_by_name
 from stepscope.run.figures import percent
 from stepscope.trace.classify import is_started_by_device
+from stepscope.trace.problems import READ_NO_FURTHER
 
 ID = "trace-incomplete"
 _DAMAGE = (
-    "truncated",
-    "truncated_stream",
-    "corrupt_stream",
+    *READ_NO_FURTHER,
     "salvaged",
     "skipped",
     "invalid_json",
@@ -42,15 +41,17 @@ _LAUNCHES = "calls that launch kernels"
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, with every sign that was seen."""
+    window = subject.window
+    # Of a file that is cut off before its last event, no window is judged.
+    harmless = () if window is None else READ_NO_FURTHER
     evidence = [
         Evidence(problem.replace("_", " "), count, "count")
         for problem, count, _ in subject.problems
-        if problem in _DAMAGE
+        if problem in _DAMAGE and problem not in harmless
     ]
     title = "the trace is cut off or damaged" if evidence else ""
     severity = Severity.MEDIUM
     advice = _LOST
-    window = subject.window
     if window is not None and window.has_gpu:
         by_device = told_by_name(window.work, is_started_by_device(pl.col("name")))
         launched = window.work.filter(~by_device)

@@ -56,8 +56,13 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,  # name of the process group
     "group_ranks": pl.String,  # as recorded, e.g. "[0, 1]"
     "sequence": pl.Int64,  # the recorder's own number within the group, where it writes one
+    "to_rank": pl.Int64,  # of a send, where the recorder writes it
+    "from_rank": pl.Int64,  # of a receive
 }
 """One row per kernel (or other GPU work) of communication, in order of start."""
+
+POINT_TO_POINT = "send_recv"
+"""The kind of sends and receives: what waits in them is the neighbour in a pipeline."""
 
 LEAST_PEERS = 3
 """From so many on, their median or their least says what one should take."""
@@ -252,6 +257,8 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         text("Process Group Name").alias("group"),
         text("Process Group Ranks").alias("group_ranks"),
         number("Seq").alias("sequence"),
+        number("Dst Rank").alias("to_rank"),
+        number("Src Rank").alias("from_rank"),
     )
     rows = _sizes_from_shapes(rows)
     assumed = pl.col("group_size").is_null() & pl.lit(size_of_job is not None)

@@ -2,14 +2,15 @@
 
 Definitions
     A step lasts as long as its device step; of several devices, the mean of theirs. Without GPU
-    work it lasts as long as its host step; what the last step of a file takes at its end, after
+    work, or in a file that is cut off and may lack work of any step, it lasts as long as its host
+    step; what the last step of a file takes at its end, after
     its last operator and call, beyond what any other step does, is the end of the loop and not
     counted.
 
 States
     complete       An ordinary step.
     empty          Nothing ran in it. Torch leaves such a step when the profiler stops.
-    cut off        The last step of a file that ends early.
+    cut off        A step whose end a file that is cut off does not have.
     start unknown  The first step, if its first GPU work waited in the queue although the file
                    shows nothing that kept the device busy: earlier work was not recorded, so
                    nobody knows when the device began with this step.
@@ -132,7 +133,7 @@ class SteadySteps:
 
 
 _WHY = {
-    StepState.CUT_OFF: "the file ends within it",
+    StepState.CUT_OFF: "the file is cut off and does not show where it ends",
     StepState.START_UNKNOWN: "its first GPU work waited for earlier work that was not recorded",
     StepState.APART: "outside the longest run of ordinary steps",
 }
@@ -225,8 +226,14 @@ def _whole_file(trace: Trace, asked: Scope) -> int:
 
 
 def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Array | None:
-    """Duration of each step on the devices; None where the steps in question have no GPU work."""
-    if not in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(wanted.tolist()))).any():
+    """Duration of each step on the devices; None where the steps in question have no GPU work.
+
+    None also where some of it may be missing.
+    """
+    if (
+        trace.lacks_end
+        or not in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(wanted.tolist()))).any()
+    ):
         return None
     rows = trace.device_steps
     if asked.devices is not None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from stepscope.analysis.calls.collectives import (
+    POINT_TO_POINT,
     read_collectives,
     read_host_collectives,
     world_size,
@@ -24,7 +25,8 @@ from stepscope.trace.model import Trace
 
 MOST_PER_STEP = 4096
 """Collectives of one process group that are kept of a step; further ones are counted."""
-UNKNOWN_GROUP = "collectives whose process group the trace does not tell"
+UNKNOWN_GROUP = "collectives whose process group, or other rank, the trace does not tell"
+NO_PAIR = "between unknown ranks"
 _TOO_MANY = "collectives beyond the first of a process group in a step"
 
 
@@ -56,6 +58,7 @@ def read_arrivals(
         start_ns=pl.col("start_ns") + trace.base_time_ns,
         group=pl.concat_str("group", "group_ranks", separator=" ", ignore_nulls=True),
     )
+    found = _between_two(found, rank)
     if with_causes:
         found = found.join(_local(trace, scope), on="event", how="left", maintain_order="left")
     of_causes = (f"local_{cause}_ns" for cause in LOCAL_CAUSES)
@@ -63,6 +66,7 @@ def read_arrivals(
     of_host = _is_of_host(collectives)
     has_groups = of_host and lists_groups(trace)
     is_known = pl.col("group") != "" if has_groups else pl.lit(value=True)
+    is_known &= pl.col("group").ne_missing(NO_PAIR)
     place = pl.int_range(pl.len()).over("group", "step")
     told = found.filter(is_known)
     kept = told.filter(place < most_per_step)
@@ -83,6 +87,32 @@ def read_arrivals(
         packed=packed(kept, local),
         described=_described(trace, kept),
         local=local,
+    )
+
+
+def _between_two(found: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """Sends and receives with the pair of ranks as their group.
+
+    Within the group of a pipeline's ranks, the n-th of one is not the n-th of another, and each
+    rank numbers its own. Where the pair is not known, they get no group of others (`NO_PAIR`).
+    """
+    is_p2p = pl.col("kind") == POINT_TO_POINT
+    pair = pl.format(
+        "{} {} to {}",
+        pl.col("group").fill_null(""),
+        pl.coalesce(pl.col("from_rank"), pl.lit(rank)),
+        pl.coalesce(pl.col("to_rank"), pl.lit(rank)),
+    )
+    is_known = pl.any_horizontal(pl.col("from_rank", "to_rank").is_not_null())
+    of_two = (pl.col("group_size") == 2) & ~pl.col("group_size_is_assumed")
+    return found.with_columns(
+        group=pl.when(~is_p2p | (~is_known & of_two))
+        .then("group")
+        .when(is_known)
+        .then(pair)
+        .otherwise(pl.lit(NO_PAIR)),
+        group_size=pl.when(is_p2p).then(2).otherwise("group_size"),
+        sequence=pl.when(~is_p2p).then("sequence"),
     )
 
 

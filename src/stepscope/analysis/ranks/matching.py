@@ -2,7 +2,8 @@
 
 They are if they have the same process group (name and ranks) and the same number in it. That number
 is the recorder's own (`Seq`) where every rank has it; otherwise the n-th of its group in the same
-step; without steps the n-th in the trace. Where the kinds or sizes of such a set differ, or a rank
+step; without steps the n-th in the trace. Sends and receives are always counted, between each pair
+of ranks: every rank numbers its own. Where the kinds or sizes of such a set differ, or a rank
 is missing whose trace has the group, the set is left out and counted. What no step launched is left
 out where steps decide.
 """
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
+
 BY_SEQUENCE = "process group and its sequence number"
 BY_STEP = "process group, step and order"
 BY_ORDER = "process group and order"
@@ -20,6 +23,7 @@ BY_ORDER = "process group and order"
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Kinds that no rank can leave before all have come."""
 
+_IN_ALL = pl.lit(None, pl.Int32)
 _NOT_IN_ALL = "collectives without a partner on every rank"
 _DIFFERENT = "collectives whose kind or size differs between the ranks"
 _OUTSIDE = "collectives outside the steps"
@@ -44,7 +48,7 @@ class Matched:
 def match_collectives(found: pl.DataFrame) -> Matched:
     """Match the collectives of several ranks, columns `arrivals.ARRIVED`."""
     keyed, basis = _keyed(found.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")))
-    keys = ["group", "number"] if basis == BY_SEQUENCE else ["group", "step", "number"]
+    keys = ["group", "counted_in", "number"]
     sets = _sets(keyed, keys)
     judged = keyed.join(
         sets.select(*keys, "key", "reason"),
@@ -60,21 +64,35 @@ def match_collectives(found: pl.DataFrame) -> Matched:
             outside.group_by("rank").len().select("rank", pl.lit(_OUTSIDE).alias("reason"), "len"),
         ]
     ).sort("rank", "reason")
-    return Matched(judged.filter(pl.col("reason").is_null()).drop("reason"), basis, left_out)
+    matched = judged.filter(pl.col("reason").is_null()).drop("reason", "counted_in")
+    return Matched(matched, basis, left_out)
 
 
 def _keyed(found: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Number the collectives within their groups; rows that cannot be numbered go."""
+    """Number the collectives within their groups; rows that cannot be numbered go.
+
+    The column `counted_in` is the step in which they are counted; null: in all.
+    """
+    is_p2p = pl.col("kind") == POINT_TO_POINT
+    pairs, others = found.filter(is_p2p), found.filter(~is_p2p)
+    if pairs.is_empty() or others.is_empty():
+        return _numbered(found)
+    keyed, basis = _numbered(others)
+    return pl.concat([keyed, _numbered(pairs)[0]]), basis
+
+
+def _numbered(found: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     ordered = found.sort("rank", "start_ns", "event")
     has_sequence = bool(len(found)) and not found["sequence"].has_nulls()
     unique = not ordered.select("rank", "group", "sequence").is_duplicated().any()
     if has_sequence and unique:
-        return ordered.with_columns(number="sequence"), BY_SEQUENCE
+        return ordered.with_columns(counted_in=_IN_ALL, number="sequence"), BY_SEQUENCE
     nth = pl.int_range(pl.len(), dtype=pl.Int64)
     if found["step"].drop_nulls().len():
         in_steps = ordered.drop_nulls("step")
-        return in_steps.with_columns(number=nth.over("rank", "group", "step")), BY_STEP
-    return ordered.with_columns(number=nth.over("rank", "group")), BY_ORDER
+        numbers = nth.over("rank", "group", "step")
+        return in_steps.with_columns(counted_in="step", number=numbers), BY_STEP
+    return ordered.with_columns(counted_in=_IN_ALL, number=nth.over("rank", "group")), BY_ORDER
 
 
 def _sets(keyed: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

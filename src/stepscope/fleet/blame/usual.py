@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from stepscope.fleet.groups import TO_HIGHER, TO_LOWER
 from stepscope.fleet.matched import OF_THE_GPU, UNKNOWN, Matched, Numbers
+
+Flags = npt.NDArray[np.bool_]
 
 _LEAST_PEERS = 3
 
@@ -17,10 +21,13 @@ class Usual:
     """What each piece of work takes beyond what is usual.
 
     The same piece of work is the n-th in the step of ranks that meet in the same kinds of
-    collectives, in the same dimensions, in the same order. Usual is the median over these ranks
-    and all steps (the lower one of two), cause by cause. Where there are fewer than three, nothing
-    is beyond it. While a rank waits in a collective, its device does what that of the rank that is
-    waited for has left to do after it. So where it is known how long each device worked for a
+    collectives, in the same dimensions, in the same order. Stages of a pipeline take up their
+    micro-batches in different orders, and a send goes on beside later work. So there it is the work
+    for a send since the receive before it, all causes together, and nothing else is compared.
+    Usual is the median over these ranks and all steps (the lower one of two), cause by cause. Where
+    there are fewer than three, nothing is beyond it. While a rank waits in a collective, its device
+    does what that of the rank that is waited for has left to do after it. So where it is known how
+    long each device worked for a
     collective, a rank computes and copies no more beyond the usual than its device worked.
     Transfers are alike that have kind, dimension, group size and message size (within
     a factor of two) in common.
@@ -47,12 +54,17 @@ def _excess(matched: Matched) -> Numbers:
         return np.zeros_like(matched.local_ns)
     meeting = pl.Series("dimension", matched.dimension).cast(pl.Categorical).to_physical()
     alike = meeting.cast(pl.Int64).to_numpy() * 64 + matched.kind
+    is_exchange, is_send = _exchanges(matched)
+    met = alike[matched.collective] * 2 + is_send
     names = [f"c{place}" for place in range(len(matched.causes))]
     rows = pl.DataFrame(
         {
             "rank": matched.rank,
             "step": matched.step,
-            "alike": alike[matched.collective],
+            "alike": met,
+            "after": np.where(matched.previous >= 0, met[matched.previous], -1),
+            "is_exchange": is_exchange,
+            "whole": matched.local_ns.sum(axis=1),
             "has_previous": matched.previous >= 0,
             "device": matched.device_work_ns,
             "is_known": matched.ready_ns > UNKNOWN,
@@ -73,8 +85,11 @@ def _excess(matched: Matched) -> Numbers:
         on=["rank", "step"],
         how="left",
         maintain_order="left",
+    ).with_columns(
+        sequence=pl.when(~pl.col("is_exchange")).then("sequence"),
+        place=pl.when("is_exchange").then("after").otherwise("place"),
     )
-    same = ["sequence", "place", "has_previous"]
+    same = ["sequence", "place", "has_previous", "alike"]
     beyond = rows.select(
         pl.when(pl.len().over(same) >= _LEAST_PEERS)
         .then(pl.col(name) - pl.col(name).quantile(0.5, "lower").over(same))
@@ -82,9 +97,14 @@ def _excess(matched: Matched) -> Numbers:
         .clip(lower_bound=0)
         .cast(pl.Int64)
         .alias(name)
-        for name in (*names, "device")
+        for name in (*names, "device", "whole")
     )
-    excess = np.array(beyond.select(names).to_numpy(), order="C")
+    excess: Numbers = np.array(beyond.select(names).to_numpy(), order="C")
+    after_receive = (is_exchange & ~is_send)[matched.previous] & (matched.previous >= 0)
+    whole = np.where(is_send & after_receive, beyond["whole"].to_numpy(), 0)
+    share = np.minimum(whole / np.maximum(excess.sum(axis=1), 1), 1.0)
+    share = np.where(is_exchange, share, 1.0)
+    excess = np.rint(excess * share[:, None]).astype(np.int64)
     of_gpu = [place for place, cause in enumerate(matched.causes) if cause in OF_THE_GPU]
     # Unknown of the first row of a rank, before which its device did nothing that is known.
     is_known = (matched.ready_ns > UNKNOWN) & (matched.worked_before >= 0)
@@ -93,6 +113,17 @@ def _excess(matched: Matched) -> Numbers:
     share = np.minimum(most / np.maximum(found, 1), 1.0)
     excess[:, of_gpu] = np.rint(excess[:, of_gpu] * share[:, None]).astype(np.int64)
     return excess
+
+
+def _exchanges(matched: Matched) -> tuple[Flags, Flags]:
+    """Of each row, whether it is a send or a receive between known ranks, and whether a send."""
+    dimension = matched.dimension
+    up, down = (
+        dimension.str.ends_with(end).to_numpy()[matched.collective] for end in (TO_HIGHER, TO_LOWER)
+    )
+    lowest = np.minimum.reduceat(matched.rank[matched.rows], matched.first_row[:-1])
+    is_lower = matched.rank == lowest[matched.collective]
+    return up | down, (up & is_lower) | (down & ~is_lower)
 
 
 def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:

@@ -8,16 +8,19 @@ Definitions
     Member: a rank that the group lists; where no dump lists them, every rank that used the group.
     What a member did:
         waiting      it is in the collective
-        different    it is in another operation than most: kind or input differ
+        queued       it called the collective, but its GPU has not begun it, though another's has
+        different    it is in another operation than most: kind or input differ; where no call is
+                     that of most, each of them
         not there    its dump has not come to this number
         done         it left the collective: for it, nothing hangs
         overwritten  its record begins later
         no dump      it left none, which is evidence in itself
     A send and its receive wait for each other: the peer is the only other member.
-    A rank that is not there may wait in another group. It is passed over, and whoever is missing
-    there is looked at. Culprit: a rank that others wait for and that waits for nobody, one in a
-    different operation, or one without a dump. Where ranks only wait for each other in a circle,
-    they called their collectives in different orders, and all of the circle are named.
+    A rank that is not there, or whose collective is queued, may wait in another group. It is passed
+    over, and whoever is missing there is looked at. Culprit: a rank that others wait for and that
+    waits for nobody, one in a different operation, or one without a dump. Where ranks only wait for
+    each other in a circle, they called their collectives in different orders, and all of the circle
+    are named.
 """
 
 from __future__ import annotations
@@ -32,9 +35,10 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Entry, Group
 
-WAITING, DIFFERENT, NOT_THERE = "waiting", "different", "not there"
+WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not there"
 DONE, OVERWRITTEN, NO_DUMP = "done", "overwritten", "no dump"
-_MISSING = (DIFFERENT, NOT_THERE, NO_DUMP)
+_MISSING = (QUEUED, DIFFERENT, NOT_THERE, NO_DUMP)
+_BEGUN, _NOT_BEGUN = "started", "scheduled"
 _MOST_NAMED = 8
 
 HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -44,7 +48,7 @@ HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
     "input": pl.String,
     "members": pl.Int64,
     "waiting": pl.List(pl.Int64),
-    "missing": pl.List(pl.Int64),  # different, not there, or without a dump
+    "missing": pl.List(pl.Int64),  # queued, different, not there, or without a dump
     "timed_out": pl.Boolean,
     "since_time_ns": pl.Int64,  # Unix time of the first call that still waits
     "where": pl.String,  # in the code of a rank that waits
@@ -218,12 +222,14 @@ class _Job:
                 if stream not in first or key.sequence < first[stream].sequence:
                     first[stream] = key
         found = (self._judged(key) for key in first.values())
-        return [one for one in found if one.ranks(WAITING, DIFFERENT)]
+        return [one for one in found if one.ranks(WAITING, QUEUED, DIFFERENT)]
 
     def _judged(self, key: _Key) -> _Hanging:
         entries = self._entries[key]
         waiting = [entry.signature for entry in entries.values() if entry.is_waiting]
-        usual = Counter(waiting).most_common(1)[0][0]
+        (usual, most), *others = Counter(waiting).most_common()
+        nobody_is_usual = bool(others) and others[0][1] == most and not key.is_p2p
+        has_begun = any(entry.state == _BEGUN for entry in entries.values() if entry.is_waiting)
         did = {}
         for rank in self._members(key):
             entry = entries.get(rank)
@@ -234,8 +240,10 @@ class _Job:
                 did[rank] = OVERWRITTEN if numbers and min(numbers) > key.sequence else NOT_THERE
                 if not key.is_p2p and self._has_passed(rank, key):
                     did[rank] = OVERWRITTEN
-            elif not key.is_p2p and entry.signature != usual:
+            elif not key.is_p2p and (entry.signature != usual or nobody_is_usual):
                 did[rank] = DIFFERENT
+            elif has_begun and entry.state == _NOT_BEGUN:
+                did[rank] = QUEUED
             else:
                 did[rank] = WAITING if entry.is_waiting else DONE
         return _Hanging(key, self.words[key.group.name], usual[0], usual[1], did, dict(entries))
@@ -271,12 +279,14 @@ def _culprits(hanging: Sequence[_Hanging], job: _Job) -> tuple[list[int], bool]:
     if different:
         return sorted(different), False
     waits_in = {rank for one in hanging for rank in one.ranks(WAITING)}
-    waited_for = {rank for one in hanging for rank in one.ranks(NOT_THERE, NO_DUMP)}
+    waited_for = {rank for one in hanging for rank in one.ranks(QUEUED, NOT_THERE, NO_DUMP)}
     roots = waited_for - waits_in
     if roots:
         # Who left no dump may have died for another reason: a rank that is there and waits for
         # nobody comes first, unless it waits for one without a dump, which nothing tells.
         return sorted(roots, key=lambda rank: (rank in job.dumps, rank)), False
+    if any(not one.ranks(*_MISSING) and waited_for & set(one.ranks(WAITING)) for one in hanging):
+        return [], False  # they wait where nobody is missing
     return sorted(waited_for), bool(waited_for)
 
 
@@ -285,7 +295,7 @@ def _root_first(hanging: Sequence[_Hanging], culprits: Sequence[int]) -> list[_H
     return sorted(
         hanging,
         key=lambda one: (
-            not guilty & set(one.ranks(*_MISSING)),
+            not guilty & set(one.ranks(*_MISSING)) if guilty else bool(one.ranks(*_MISSING)),
             -len(one.ranks(WAITING)),
             one.since_ns,
             one.key.group.name,
@@ -301,6 +311,11 @@ def _verdict(
     root = hanging[0]
     what = f"{root.operation} {root.key.sequence} of group {root.group}"
     waiting = root.ranks(WAITING)
+    if not culprits and root.ranks(DONE):
+        return (
+            f"{what} hangs: {_wait(waiting)} in it, which {_named(root.ranks(DONE))} completed: "
+            "the network or the GPUs, rather than the program"
+        )
     if not culprits:
         return (
             f"{what} hangs with all its members in it ({_named(waiting)}): the network or the "
@@ -311,19 +326,30 @@ def _verdict(
         return f"{who} wait for each other: they call their collectives in different orders"
     did = {root.did.get(rank, NOT_THERE) for rank in culprits}
     if did == {DIFFERENT}:
-        others = {
-            f"{root.entries[rank].operation}({root.entries[rank].inputs})"
-            for rank in culprits
-            if rank in root.entries
-        }
-        called = ", ".join(sorted(others)) or "something else"
-        expected = f"{root.operation}({root.inputs})"
-        return f"{what} hangs: {who} called {called}, the others {expected}"
+        return f"{what} hangs: {_who_called_what(root)}"
+    if did == {QUEUED}:
+        return (
+            f"{what} hangs: {_wait(waiting)} for {who}, which called it, but whose GPU has not "
+            "begun it: work that it was given before does not end"
+        )
     if did == {NO_DUMP}:
         return f"{what} hangs: {_wait(waiting)} for {who}, which left no dump"
     without = [rank for rank in culprits if rank not in job.dumps]
     also = f" ({_named(without)} left no dump)" if without else ""
     return f"{what} hangs: {_wait(waiting)} for {who}, which did not come{also}"
+
+
+def _who_called_what(one: _Hanging) -> str:
+    """The calls of an operation that differ, with the ranks that made each."""
+    by_call: dict[str, list[int]] = defaultdict(list)
+    for rank in one.ranks(DIFFERENT):
+        entry = one.entries.get(rank)
+        call = "something else" if entry is None else f"{entry.operation}({entry.inputs})"
+        by_call[call].append(rank)
+    told = [f"{_named(ranks)} called {call}" for call, ranks in sorted(by_call.items())]
+    if one.ranks(WAITING, QUEUED):
+        told.append(f"the others {one.operation}({one.inputs})")
+    return ", ".join(told)
 
 
 def _named(ranks: Iterable[int]) -> str:
@@ -380,7 +406,7 @@ def _members_table(hanging: Sequence[_Hanging]) -> pl.DataFrame:
 
 
 def _ranks_table(job: _Job, hanging: Sequence[_Hanging], culprits: Sequence[int]) -> pl.DataFrame:
-    waits = {rank for one in hanging for rank in one.ranks(WAITING, DIFFERENT)}
+    waits = {rank for one in hanging for rank in one.ranks(WAITING, QUEUED, DIFFERENT)}
     rows = []
     for rank in job.ranks:
         dump = job.dumps.get(rank)

@@ -135,7 +135,7 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
         "step",
         "Where the step goes",
         blocks.numbers(large),
-        None if shown.step_ns is None else blocks.text(_sentence(step_basis(diagnosis, shown))),
+        blocks.text(_sentence(step_basis(diagnosis, shown))),
         None
         if partition is None
         else blocks.bar(
@@ -250,6 +250,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "advice": finding.advice,
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,
+        "placed": finding.placed,
         "steps": steps + more,
         "page": finding.explained_by,
     }

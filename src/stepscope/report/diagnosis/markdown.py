@@ -22,6 +22,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    step_time,
     together,
 )
 from stepscope.report.outputs import Layout, Sink
@@ -45,7 +46,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
         "",
         f"**Verdict**: {markdown_text(diagnosis.verdict)}",
         "",
-        f"**Step**: {units.duration(shown.step_ns or 0)}, {step_basis(diagnosis, shown)}",
+        f"**Step**: {step_time(shown)}, {step_basis(diagnosis, shown)}",
     ]
     if shown.steps is not None and shown.steps.other_kinds:
         lines += ["", besides(shown.steps)]
@@ -130,6 +131,8 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     ]
     if finding.assumption:
         lines.append(f"- if: {markdown_text(finding.assumption)}")
+    if finding.placed:
+        lines.append(f"- placed: {markdown_text(finding.placed)}")
     lines.append("- seen:")
     lines += [
         f"  - {markdown_text(item.label)}: {markdown_text(units.value(item.value, item.unit))}"

@@ -16,6 +16,7 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
     "saving_ns": pl.Int64,  # per step; null: not estimated
     "saving_reason": pl.String,  # why not
     "assumption": pl.String,
+    "placed": pl.String,  # why not where its saving puts it
     "predicted_step_ns": pl.Int64,
     "steps": pl.List(pl.Int64),
     "evidence": pl.String,  # as text for people
@@ -97,6 +98,7 @@ def _findings(diagnosis: Diagnosis) -> pl.DataFrame:
             finding.saving_ns,
             finding.saving_reason,
             finding.assumption,
+            finding.placed,
             finding.predicted_step_ns,
             list(finding.steps),
             "; ".join(f"{item.label}: {value(item.value, item.unit)}" for item in finding.evidence),

@@ -32,6 +32,7 @@ from stepscope.report.diagnosis.words import (
     saving,
     short_saving,
     step_basis,
+    step_time,
     together,
 )
 from stepscope.report.metrics.terminal import print_metrics
@@ -119,9 +120,11 @@ def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:
         head = Text("  ").append_text(_head(number, finding))
         whose = f"rank {finding.rank}'s " if finding.rank != diagnosis.shown.rank else ""
         advice, _, _ = finding.advice.partition(". ")
+        placed = f"  ({finding.placed})" if finding.placed else ""
         second = Text.assemble(
             "     ",
             (short_saving(finding, whose), "" if finding.saving_ns is None else "green"),
+            (printable(placed), "dim"),
             f"  {printable(advice.removesuffix('.'))}",
         )
         console.print(_line(head, console))
@@ -193,7 +196,7 @@ def _beside(label: str, content: RenderableType) -> Table:
 
 
 def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
-    line = Text(units.duration(rank.step_ns or 0), "bold")
+    line = Text(step_time(rank), "bold")
     line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
     if summary is None:
@@ -347,6 +350,8 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     table.add_row("saving", Text.assemble((promised, style), sign, change))
     if finding.assumption:
         table.add_row("if", _plain(finding.assumption))
+    if finding.placed:
+        table.add_row("placed", _plain(finding.placed))
     table.add_row("seen", _evidence(finding))
     if finding.steps:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")

@@ -11,6 +11,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
+from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
@@ -62,6 +63,12 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     """What the shown step time is."""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
+    if summary is None and rank.is_cut_off:
+        if rank.step_ns is None:
+            return f"{whose}the file is cut off and has no step whose length is certain"
+        steps = units.plural(len(rank.window_steps), "annotated step")
+        words = f"{whose}mean of {steps} on the host; recording slows them down"
+        return words + _median(rank.step_ns, rank.window_median_ns)
     if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
@@ -76,6 +83,11 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         f"{f' (excluding {left_out})' if left_out else ''}"
     )
     return words + _median(summary.mean_ns, summary.median_ns)
+
+
+def step_time(rank: RankSummary) -> str:
+    """The shown step time."""
+    return "unknown" if rank.step_ns is None else units.duration(rank.step_ns)
 
 
 def _median(mean_ns: int | None, median_ns: int | None) -> str:
@@ -140,10 +152,16 @@ def between_ranks(diagnosis: Diagnosis) -> str:
             f"waiting costs each {units.duration(between.wait_ns)} per step on average"
         )
     else:
+        late, share = between.late, units.percent(between.share_for_late)
         words = (
             f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
-            f"collectives; waiting costs the others {units.duration(between.others_wait_ns)} per "
-            "step on average"
+            f"collectives, and {share} of all waiting is for it"
+        )
+        if len(late) > 1:
+            words = f"{share} of all waiting in collectives is for {ranks_in_words(late)}"
+        words += (
+            f"; waiting costs the others {units.duration(between.others_wait_ns)} per step on "
+            "average"
         )
     if between.report.clock is Clock.ALIGNED:
         words += f" (clocks aligned: {between.report.clock_reason})"

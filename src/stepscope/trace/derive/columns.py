@@ -45,6 +45,7 @@ from stepscope.trace.derive.nesting import (
 )
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated_steps import describe
+from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
 from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
@@ -389,7 +390,7 @@ def _problems(
         is_unlinked,
         "GPU work without a launch call, assigned to steps by its time on the device",
     )
-    if host.is_empty() and len(tables.events):
+    if host.is_empty() and len(tables.events) and not lacks_end(tables.problems, tables.names):
         rows.append(("no_steps", 1, None, NO_STEPS))
     source = describe(host, tables.names, events)
     if source:

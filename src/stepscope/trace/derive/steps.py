@@ -19,7 +19,8 @@ Definitions
     A step is empty if no operator starts and no GPU work is launched in it. Torch leaves such a
     step at the end if the profiler stops right after a step started. Python functions count as
     work, except in the last step if other steps have operators: those belong to the profiler and
-    the end of the loop. A step is complete unless it is empty, or the last of a truncated file.
+    the end of the loop. A step is complete unless it is empty. In a file that lacks its end
+    (`problems.lacks_end`), the next step must be there too: it tells where a step ends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated_steps import unannotated_steps
-from stepscope.trace.problems import CUT_OFF
+from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
 
@@ -74,11 +75,11 @@ def steps_and_places(
     if steps.is_empty():
         return pl.DataFrame(schema=HOST_STEPS), index
     empty = ~_has_work(tables, steps, index)
-    cut_off = bool(tables.problems["problem"].is_in(CUT_OFF).any())
-    is_last = np.arange(len(steps)) == len(steps) - 1
+    complete = ~empty
+    if lacks_end(tables.problems, tables.names):
+        complete &= _is_followed(steps)
     found = steps.with_columns(
-        pl.Series("is_empty", empty),
-        pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
+        pl.Series("is_empty", empty), pl.Series("is_complete", complete)
     ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
     return found, index
 
@@ -100,10 +101,20 @@ def _annotated(tables: Tables, marks: pl.DataFrame) -> pl.DataFrame:
             pl.col("start_ns").shift(-1).fill_null(annotation_end).alias("end_ns"),
         )
     )
+    if lacks_end(tables.problems, tables.names):
+        # The next annotation in the file need not be the one that followed.
+        ends = pl.when(pl.Series(_is_followed(steps))).then("end_ns").otherwise("annotation_end_ns")
+        steps = steps.with_columns(end_ns=ends)
     return steps.with_columns(
         end_ns=pl.Series(_ends_at_breaks(tables, steps)),
         source=pl.lit(StepSource.ANNOTATION.value),
     )
+
+
+def _is_followed(steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """For each step, whether the next one is in the file, which tells where it ends."""
+    followed: npt.NDArray[np.bool_] = np.append(np.diff(steps["step"].to_numpy()) == 1, False)
+    return followed
 
 
 def _marks(tables: Tables) -> pl.DataFrame:

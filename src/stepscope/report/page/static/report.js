@@ -46,7 +46,7 @@ function finding(one) {
   ]).filter(([, text]) => text);
   return h(
     "details", { class: `finding is-${one.severity}` },
-    h("summary", {}, h("span", { class: "finding-head" }, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), saves), h("span", { class: "advice" }, ...prose(one.advice))),
+    h("summary", {}, h("span", { class: "finding-head" }, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), saves), h("span", { class: "advice" }, ...prose(one.advice)), one.placed ? h("span", { class: "note" }, `Stands ${one.placed}.`) : null),
     h("div", { class: "finding-body" }, facts(more), h("h3", {}, "Evidence"), facts(one.facts), h("p", { class: "note" }, "Explained in ", h("code", {}, one.page))),
   );
 }

@@ -64,6 +64,7 @@ function finding(one, goTo) {
       h("span", { class: "title" }, one.title),
       h("span", { class: "saving" }, one.saving),
       one.where ? h("span", { class: "where" }, one.where) : null,
+      one.placed ? h("span", { class: "where" }, `Stands ${one.placed}.`) : null,
     ),
     h("p", {}, one.advice),
     facts(one.evidence.map((/** @type {any} */ evidence) => [evidence.label, evidence.shown])),
