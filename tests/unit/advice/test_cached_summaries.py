@@ -101,7 +101,9 @@ def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = done.stderr.split()
     rules = {name for name in imported if name.startswith("stepscope.advice.rules.")}
-    assert rules == {f"stepscope.advice.rules.{name}" for name in ("late_rank", "throttled_gpu")}
+    assert rules == {
+        f"stepscope.advice.rules.{name}" for name in ("late_rank", "throttled_gpu", "uneven_stages")
+    }
     others = (
         "llvmlite",
         "stepscope.trace.load",
