@@ -55,6 +55,10 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
     )
 
 
+_PLAIN = frozenset({"", "txt", "log", "out"})
+"""Endings that name no format."""
+
+
 def output_option(command: Command) -> Command:
     """`--output`, `-o`, as `file`: a file, whose ending chooses the format that it names."""
     return click.option(
@@ -62,13 +66,13 @@ def output_option(command: Command) -> Command:
         "-o",
         "file",
         type=click.Path(dir_okay=False),
-        callback=lambda _context, _parameter, file: _in_a_folder(file),
+        callback=lambda _context, _parameter, file: in_a_folder(file),
         is_eager=True,  # known when --format is
         help="Write to this file; its ending, such as .json, chooses the format.",
     )(command)
 
 
-def _in_a_folder(file: str | None) -> str | None:
+def in_a_folder(file: str | None) -> str | None:
     """The file; refused before anything is read, and not after it, if its folder is missing.
 
     Raises:
@@ -80,18 +84,20 @@ def _in_a_folder(file: str | None) -> str | None:
 
 
 def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:
-    """The format that the ending of a file's name says; the default where it names none.
+    """The format that the ending of a file's name says; the default for plain text and no ending.
 
     Raises:
-        BadParameter: It names one that only other verbs offer.
+        BadParameter: It says another one.
     """
     ending = "" if file is None else Path(file).suffix.lower().removeprefix(".")
     offered = [one.name for one in formats]
     if ending in offered:
         return ending
-    if any(ending == one.format.name for outputs in OUTPUTS.values() for one in outputs):
+    if ending not in _PLAIN:
         raise click.BadParameter(
-            f"{file}: no {ending} here; there are {', '.join(offered)}", param_hint="--output"
+            f"{file}: no {ending} here; there are {', '.join(offered)}: say which with --format, "
+            "or with the ending",
+            param_hint="--output",
         )
     return default
 
