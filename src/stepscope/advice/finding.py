@@ -65,6 +65,8 @@ class Finding:
             findings of a rank have been put together.
         waits_for: The rank that this one waits for, where the saving rests on its coming earlier;
             None otherwise.
+        cause_of: The finding of which most comes from this one, and above which it stands although
+            it saves less; empty: none.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
     """
 
@@ -82,6 +84,7 @@ class Finding:
     changes: Changes | None = field(default=None, repr=False, compare=False)
     is_of_whole_file: bool = False
     waits_for: int | None = None
+    cause_of: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

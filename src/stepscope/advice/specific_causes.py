@@ -9,6 +9,7 @@ promise as much as `input-bound`. Where both save nearly the same, that is the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepscope.advice.finding import Finding
 
@@ -40,5 +41,8 @@ def specific_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         ]
         here = ordered.index(one)
         if causes and max(causes) > here:
+            for place in causes:
+                if place > here:
+                    ordered[place] = replace(ordered[place], cause_of=one.id)
             ordered.insert(max(causes), ordered.pop(here))
     return tuple(ordered)

@@ -55,6 +55,9 @@ def test_only_symptoms_move_and_only_behind_what_explains_them(found):
         }
         above = {o.id for o in ordered[: ordered.index(one)] if o.rank == one.rank}
         assert most <= above
+        was_above = {o.id for o in found[: found.index(one)] if o.rank == one.rank}
+        told = {o.id for o in ordered if o.cause_of == one.id and o.rank == one.rank}
+        assert told == most - was_above
         if not most:
             before = {o.id for o in found[: found.index(one)] if o.rank == one.rank}
             assert above - set(CAUSES) == before - set(CAUSES)

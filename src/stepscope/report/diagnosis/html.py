@@ -27,6 +27,7 @@ from stepscope.report.diagnosis.words import (
     notes,
     odd_ranks,
     partition_basis,
+    partition_scope,
     ranks_with,
     saving,
     step_basis,
@@ -144,7 +145,7 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
             partition.steps,
         ),
         blocks.text(f"{_sentence(partition_basis(shown))}.", "note") if partition else None,
-        blocks.text(f"{describe_scope(shown.scope)}.", "note") if shown.scope else None,
+        blocks.text(f"{partition_scope(shown)}.", "note") if partition_scope(shown) else None,
         blocks.text(_sentence(besides(record)), "note") if record and record.other_kinds else None,
     )
 
@@ -247,6 +248,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "where": where,
         "saving": saving(finding),
         "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
+        "cause_of": finding.cause_of,
         "advice": finding.advice,
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,

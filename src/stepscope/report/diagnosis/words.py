@@ -11,6 +11,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
+from stepscope.report.scope import describe_scope
 from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
@@ -104,6 +105,13 @@ def partition_basis(rank: RankSummary) -> str:
         name = path.name if window.record is None else f"{path.parent.name}/{path.name}"
         words += f"; window {window.index + 1} of {rank.windows}: {name}"
     return words
+
+
+def partition_scope(rank: RankSummary) -> str:
+    """What of the window the partition covers; empty if it divides the step record's time."""
+    if rank.scope is None or not (rank.steps is None or rank.is_fitted):
+        return ""
+    return describe_scope(rank.scope)
 
 
 def _left_out(summary: StepSummary) -> str:
@@ -245,7 +253,8 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return "saving: not estimated"
     now_ns = finding.saving_ns + finding.predicted_step_ns
-    return f"saves {units.duration(finding.saving_ns)} of {whose}{units.duration(now_ns)}"
+    cause = f", most of {finding.cause_of}" if finding.cause_of else ""
+    return f"saves {units.duration(finding.saving_ns)} of {whose}{units.duration(now_ns)}{cause}"
 
 
 def saving(finding: Finding) -> str:
@@ -257,6 +266,7 @@ def saving(finding: Finding) -> str:
     return (
         f"{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
+        + (f"; most of {finding.cause_of} comes from it" if finding.cause_of else "")
     )
 
 
