@@ -338,9 +338,11 @@ def _rank_map(diagnosis: Diagnosis) -> list[blocks.Block]:
         "steps": list(found.steps),
         "own_ns": [list(row) for row in found.own_ns],
     }
+    known = [one for row in found.own_ns for one in row if one is not None]
     words = (
         "Each rank's steps in the recorded window without exposed communication: what it took by "
-        f"itself, the most first.{rest} `stepscope view` maps other parts and all ranks."
+        f"itself, the most first, from {units.duration(min(known))} (palest) to "
+        f"{units.duration(max(known))}.{rest} `stepscope view` maps other parts and all ranks."
     )
     return [drawn, blocks.text(words, "note")]
 
