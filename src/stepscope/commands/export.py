@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import in_a_folder, numbers
+from stepscope.commands.options import INPUT, in_a_folder, numbers
 from stepscope.export.targets import TARGETS, target_of
 from stepscope.run.working import working
 
 
 @click.command("export")
-@click.argument("path", type=click.Path(path_type=str))
+@click.argument("path", type=INPUT)
 @click.option(
     "--to",
     "name",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.report.outputs import OUTPUTS, Format, Output, output
 
 if TYPE_CHECKING:
@@ -55,6 +57,25 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
     )
 
 
+class _Input(click.Path):
+    """A path to read. What click says of one that may not be read is an error of usage."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=str, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Whether a file may be opened shows when it is.
+
+        Raises:
+            UnreadableInputError: It is a folder that may not be listed.
+        """
+        path = os.fsdecode(super().convert(value, param, ctx))
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):  # noqa: PTH112 - no error
+            raise UnreadableInputError(f"{path}: cannot be listed: {os.strerror(errno.EACCES)}")
+        return path
+
+
+INPUT = _Input()
 _PLAIN = frozenset({"", "txt", "log", "out"})
 """Endings that name no format."""
 

@@ -191,3 +191,23 @@ def test_an_ending_of_another_format_is_refused(trace, capsys, name):
 def test_an_ending_of_plain_text_is_for_people(trace, name):
     assert main(["report", trace, "-o", name]) == 0
     assert "Verdict" in Path(name).read_text(encoding="utf-8")
+
+
+READERS = ("report", "info", "view", "memory", "export", "hangs", "compare", "query", "show")
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_folder_that_may_not_be_listed_is_unreadable(trace, capsys, monkeypatch, verb):
+    Path("closed").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "closed" and allowed(path, mode))
+    more = {"show": ("kernels", "closed"), "compare": (trace, "closed")}.get(verb, ("closed",))
+    assert main([verb, *more]) == 3
+    said = capsys.readouterr().err
+    assert said == "stepscope: closed: cannot be listed: Permission denied\n"
+
+
+def test_only_opening_a_file_tells_that_it_may_not_be_read(trace, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a file of another user's group
+    assert main(["report", trace]) == 0
+    assert "Verdict" in capsys.readouterr().out
