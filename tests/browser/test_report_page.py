@@ -11,8 +11,10 @@ from stepscope.commands.main import cli
 from tests.support.browser import chromium
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import SCENARIOS
+from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
+DELAYS_MS = (1.0, 1.1, 4.0)
 READY = "() => document.documentElement.dataset.ready"
 FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
@@ -60,6 +62,10 @@ def files(tmp_path_factory):
               "-o", folder / "hostile.html")  # fmt: skip
     stepscope("report", write_run(folder, record), "-o", folder / "run.html")
     stepscope("compare", slow, healthy, "-o", folder / "compare.html")
+    (folder / "job").mkdir()
+    for rank in range(len(DELAYS_MS)):
+        write(folder / "job", f"rank{rank}.json", rank_of_job(rank, DELAYS_MS, steps=3))
+    stepscope("report", folder / "job", "-o", folder / "job.html")
     return {path.stem: path for path in folder.glob("*.html")}
 
 
@@ -245,9 +251,8 @@ def test_the_waterfall_begins_where_the_row_before_ends(opened):
     found = opened("compare")
     rows = found.page.evaluate(
         """() => [...document.querySelectorAll(".waterfall-row")].map((row) => {
-            const box = row.querySelector("rect");
-            const [x, width] = ["x", "width"].map((name) => Number(box.getAttribute(name)));
-            return { kind: row.getAttribute("class").split("is-")[1], x, end: x + width };
+            const { left, right } = row.querySelector(".waterfall-bar").getBoundingClientRect();
+            return { kind: row.className.split("is-")[1], x: left, end: right };
         })"""
     )
     first, *between, last = rows
@@ -258,6 +263,46 @@ def test_the_waterfall_begins_where_the_row_before_ends(opened):
         assert abs(row[start] - at) < 2  # the thinnest bars are widened to be seen
         at = row[end]
     assert abs(last["end"] - at) < 2
+
+
+@pytest.mark.parametrize("width", [360, 700, 1600])
+def test_the_waterfall_fits_every_page_and_stays_readable(opened, width):
+    found = opened("compare")
+    found.page.set_viewport_size({"width": width, "height": 800})
+    rows = found.page.evaluate(
+        """() => [...document.querySelectorAll(".waterfall-row")].map((row) =>
+            ["name", "bar", "number"].map((part) => {
+                const one = row.querySelector(`.waterfall-${part}`);
+                const { left, right } = one.getBoundingClientRect();
+                return { left, right, size: parseFloat(getComputedStyle(one).fontSize) };
+            }))"""
+    )
+    assert rows
+    for name, bar, number in rows:
+        assert 0 <= name["left"] < name["right"] <= bar["left"] + 0.5
+        assert bar["right"] <= number["left"]
+        assert number["right"] <= width
+        assert name["size"] == number["size"] == 13
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_the_map_of_ranks_is_as_large_on_a_narrow_page(opened, width):
+    found = opened("job")
+    found.page.set_viewport_size({"width": width, "height": 800})
+    drawn = found.page.evaluate(
+        """() => {
+            const box = document.querySelector(".rank-steps").getBoundingClientRect();
+            return [box.width, box.height];
+        }"""
+    )
+    assert drawn == [70 + 3 * 60, 18 + len(DELAYS_MS) * 15]
+    assert found.page.evaluate(FITS)
+    opacity = found.page.evaluate(
+        """() => [...document.querySelectorAll(".rank-steps rect")].map((one) =>
+            Number(one.getAttribute("opacity")))"""
+    )
+    assert max(opacity) <= 1
+    assert min(opacity) == pytest.approx(0.12)
 
 
 def test_on_paper_everything_is_light_and_unfolded(opened):

@@ -287,6 +287,28 @@ def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
     assert f"range={step['start_ns']}-{step['end_ns']}" in page.url
 
 
+def test_escape_leaves_the_search_to_the_keys_of_the_timeline(page):
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("sgemm")
+    page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
+    page.page.keyboard.press("Escape")
+    assert page.page.evaluate("() => document.activeElement.className") != "search"
+    page.page.keyboard.press("?")
+    page.until("() => document.querySelector('dialog[open]')")
+
+
+def test_the_timeline_shows_that_it_has_the_focus(page):
+    ring = (
+        """() => getComputedStyle(document.querySelector(".surface"), "::after").borderTopWidth"""
+    )
+    assert page.page.evaluate(ring) != "2px"
+    for _ in range(60):
+        page.page.keyboard.press("Tab")
+        if "surface" in page.page.evaluate("() => document.activeElement.className"):
+            break
+    assert page.page.evaluate(ring) == "2px"
+
+
 def test_search_lists_the_hits_and_leads_to_them(page):
     page.page.keyboard.press("/")
     page.page.keyboard.type("SGEMM")

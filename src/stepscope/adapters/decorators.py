@@ -85,11 +85,11 @@ def _click_shape(flag: Flag) -> dict[str, Any]:
 
     option = OPTIONS[flag.option]
     if flag.style in {SWITCH, BOTH}:
-        return {"is_flag": True, "default": None, "help": option.help}
+        return {"is_flag": True, "default": None, "help": flag.help}
     if flag.style == WORD:
-        return {"type": click.BOOL, "default": None, "help": option.help}
+        return {"type": click.BOOL, "default": None, "help": flag.help}
     kind: Any = click.Choice(option.choices) if option.choices else str
-    return {"type": kind, "default": None, "help": option.help, "metavar": option.kind.upper()}
+    return {"type": kind, "default": None, "help": flag.help, "metavar": option.kind.upper()}
 
 
 def profiled(

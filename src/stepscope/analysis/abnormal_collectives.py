@@ -21,7 +21,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -99,10 +99,10 @@ class AbnormalReport:
 
     table: pl.DataFrame
     scope: AnsweredScope
-    judged: int
-    excess_ns: int
-    factor: float
-    least_excess_ns: int
+    judged: int = field(metadata={"label": "collectives judged"})
+    excess_ns: int = field(metadata={"label": "beyond the expected"})
+    factor: float = field(metadata={"label": "abnormal from, times the expected"})
+    least_excess_ns: int = field(metadata={"label": "and from this much more"})
     notes: tuple[str, ...]
 
 

@@ -13,7 +13,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +74,8 @@ class CallTree:
 
     nodes: pl.DataFrame
     scope: AnsweredScope
-    device_ns: int
-    unattributed_ns: int
+    device_ns: int = field(metadata={"label": "GPU work"})
+    unattributed_ns: int = field(metadata={"label": "GPU work of no known place"})
     notes: tuple[str, ...]
 
 

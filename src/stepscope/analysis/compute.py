@@ -91,13 +91,13 @@ class Compute:
     """
 
     compute_ns: int
-    kernels_count: int
-    mfu_share: float | None
-    product_attained_share: float | None
-    bandwidth_share: float | None
-    unclassified_share: float
+    kernels_count: int = field(metadata={"label": "kernels"})
+    mfu_share: float | None = field(metadata={"label": "MFU"})
+    product_attained_share: float | None = field(metadata={"label": "matrix products attain"})
+    bandwidth_share: float | None = field(metadata={"label": "elementwise operators attain"})
+    unclassified_share: float = field(metadata={"label": "of unknown kind"})
     unclassified: tuple[str, ...] = field(metadata={"show": False})
-    uncounted_ns: int
+    uncounted_ns: int = field(metadata={"label": "of unknown category, not counted"})
     kinds: pl.DataFrame
     operators: pl.DataFrame
     places: pl.DataFrame

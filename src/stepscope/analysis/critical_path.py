@@ -80,7 +80,7 @@ class CriticalPath:
     scales_to_run: ClassVar[bool] = False
 
     step_ns: int
-    total_ns: int
+    total_ns: int = field(metadata={"label": "steps in all"})
     causes: pl.DataFrame
     partition: Partition = field(metadata={"show": False})
     steps: pl.DataFrame

@@ -117,17 +117,17 @@ class FlopsReport:
     operators: pl.DataFrame
     steps: pl.DataFrame
     scope: AnsweredScope
-    flops: int
-    recomputed_flops: int
-    busy_ns: int
-    matrix_ns: int
-    uncounted_matrix_ns: int
-    mfu_share: float | None
-    hfu_share: float | None
-    mfu_formula: str
+    flops: int = field(metadata={"label": "FLOPs"})
+    recomputed_flops: int = field(metadata={"label": "FLOPs of recomputation"})
+    busy_ns: int = field(metadata={"label": "GPU work of counted operators"})
+    matrix_ns: int = field(metadata={"label": "matrix kernels"})
+    uncounted_matrix_ns: int = field(metadata={"label": "matrix kernels not counted"})
+    mfu_share: float | None = field(metadata={"label": "MFU"})
+    hfu_share: float | None = field(metadata={"label": "HFU"})
+    mfu_formula: str = field(metadata={"label": "FLOPs counted"})
     type: str | None
-    peak_flops_per_s: float | None
-    device_names: tuple[str, ...]
+    peak_flops_per_s: float | None = field(metadata={"label": "peak"})
+    device_names: tuple[str, ...] = field(metadata={"label": "devices"})
     work: pl.DataFrame = field(metadata={"show": False})
     notes: tuple[str, ...]
 

@@ -89,7 +89,7 @@ class IdleCauses:
     """
 
     idle_ns: int
-    total_ns: int
+    total_ns: int = field(metadata={"label": "in all"})
     causes: pl.DataFrame
     details: pl.DataFrame
     steps: pl.DataFrame

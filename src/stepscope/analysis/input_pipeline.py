@@ -12,7 +12,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -51,10 +51,10 @@ class InputPipeline:
     """
 
     waits: int
-    wait_ns: int
-    wait_share: float | None
-    gpu_idle_ns: int
-    runs_in_process: bool | None
+    wait_ns: int = field(metadata={"label": "waiting"})
+    wait_share: float | None = field(metadata={"label": "waiting, of the steps"})
+    gpu_idle_ns: int = field(metadata={"label": "GPU idle for it"})
+    runs_in_process: bool | None = field(metadata={"label": "batches made in the training process"})
     steps: pl.DataFrame
     sources: pl.DataFrame
     inside: pl.DataFrame

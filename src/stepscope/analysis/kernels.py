@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -60,13 +60,13 @@ class Kernels:
         notes: What a reader must know.
     """
 
-    work_ns: int
-    events: int
-    short_events: int
-    short_ns: int
-    short_share: float | None
-    tensor_core_ns: int
-    matrix_ns: int
+    work_ns: int = field(metadata={"label": "GPU work"})
+    events: int = field(metadata={"label": "kernels, copies and fills"})
+    short_events: int = field(metadata={"label": "short kernels"})
+    short_ns: int = field(metadata={"label": "time of short kernels"})
+    short_share: float | None = field(metadata={"label": "short kernels, of all kernels"})
+    tensor_core_ns: int = field(metadata={"label": "matrix kernels on tensor cores"})
+    matrix_ns: int = field(metadata={"label": "matrix kernels"})
     groups: pl.DataFrame
     kernels: pl.DataFrame
     short: pl.DataFrame

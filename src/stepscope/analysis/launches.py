@@ -20,7 +20,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -68,12 +68,12 @@ class Launches:
         notes: What a reader must know.
     """
 
-    launched: int
+    launched: int = field(metadata={"label": "launched work"})
     median_delay_ns: int | None
     median_latency_ns: int | None
-    launch_bound_ns: int
+    launch_bound_ns: int = field(metadata={"label": "launch-bound"})
     blocking_calls: int
-    blocking_ns: int
+    blocking_ns: int = field(metadata={"label": "time in blocking calls"})
     pageable_bytes: int | None
     delays: pl.DataFrame
     queues: pl.DataFrame

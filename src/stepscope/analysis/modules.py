@@ -19,7 +19,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -68,7 +68,8 @@ BY_FRAMES = "module frames (with_stack)"
 BY_HIERARCHY = "module hierarchy (with_modules)"
 BY_FUNCTIONS = "functions named forward (with_stack)"
 BY_STACKS = "functions named forward in operators' call stacks (with_stack until 2022)"
-NONE = "nothing: record with_stack=True to see modules"
+NONE = "nothing"
+_RECORD = "no module was recorded: record with_stack=True to see them"
 
 _MODULE_FRAME = r"^nn\.Module: "
 _FORWARD_FRAME = r"\.py\(\d+\): forward$"
@@ -90,9 +91,9 @@ class ModuleReport:
 
     table: pl.DataFrame
     scope: AnsweredScope
-    source: str
-    device_ns: int
-    unattributed_ns: int
+    source: str = field(metadata={"label": "modules seen by"})
+    device_ns: int = field(metadata={"label": "GPU work"})
+    unattributed_ns: int = field(metadata={"label": "GPU work of no module"})
     notes: tuple[str, ...]
 
 
@@ -149,7 +150,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
         source,
         int(duration.sum()),
         int(duration[~known].sum()),
-        work.notes,
+        (*work.notes, _RECORD) if source == NONE else work.notes,
     )
 
 

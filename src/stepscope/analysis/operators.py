@@ -16,7 +16,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -94,11 +94,11 @@ class OperatorReport:
 
     table: pl.DataFrame
     scope: AnsweredScope
-    device_ns: int
-    unattributed_ns: int
-    recomputed_host_ns: int
-    recomputed_device_ns: int
-    recomputed_basis: str
+    device_ns: int = field(metadata={"label": "GPU work"})
+    unattributed_ns: int = field(metadata={"label": "GPU work of no known operator"})
+    recomputed_host_ns: int = field(metadata={"label": "recomputation on the host"})
+    recomputed_device_ns: int = field(metadata={"label": "recomputation on the GPU"})
+    recomputed_basis: str = field(metadata={"label": "recomputation seen by"})
     notes: tuple[str, ...]
 
 

@@ -20,7 +20,7 @@ up over them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -128,14 +128,14 @@ class Timeline:
     """
 
     compute_ns: int
-    exposed_comm_ns: int
-    exposed_memcpy_ns: int
+    exposed_comm_ns: int = field(metadata={"label": "exposed communication"})
+    exposed_memcpy_ns: int = field(metadata={"label": "exposed copies"})
     idle_ns: int
     busy_ns: int
-    total_ns: int
-    total_comm_ns: int
-    total_memcpy_ns: int
-    overlap_share: float | None
+    total_ns: int = field(metadata={"label": "in all"})
+    total_comm_ns: int = field(metadata={"label": "communication, exposed or not"})
+    total_memcpy_ns: int = field(metadata={"label": "copies, exposed or not"})
+    overlap_share: float | None = field(metadata={"label": "communication hidden"})
     devices: pl.DataFrame
     steps: pl.DataFrame
     main_thread: pl.DataFrame

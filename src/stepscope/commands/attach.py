@@ -62,8 +62,13 @@ def command(
         run = open_run(target)
         process_id = process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None
-    click.echo(f"stepscope: sampling process {process_id} for {seconds:g} s", err=True)
     path = attach(
-        process_id, options, seconds, place, output, lambda: attaching_allowance(this_machine())
+        process_id,
+        options,
+        seconds,
+        place,
+        output,
+        lambda: attaching_allowance(this_machine()),
+        lambda line: click.echo(f"stepscope: {line}", err=True),
     )
     click.echo(str(path))

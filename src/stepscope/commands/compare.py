@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     check_one_document,
     check_standard_input_once,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @click.command("compare")
-@click.argument("before", type=click.Path(path_type=str), metavar="A")
-@click.argument("after", nargs=-1, required=True, type=click.Path(path_type=str), metavar="B…")
+@click.argument("before", type=INPUT, metavar="A")
+@click.argument("after", nargs=-1, required=True, type=INPUT, metavar="B…")
 @format_option("comparison", INTEGERS)
 @output_option
 @click.option(

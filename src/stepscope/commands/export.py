@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import numbers
+from stepscope.commands.options import INPUT, in_a_folder, numbers
 from stepscope.export.targets import TARGETS, target_of
 from stepscope.run.working import working
 
 
 @click.command("export")
-@click.argument("path", type=click.Path(path_type=str))
+@click.argument("path", type=INPUT)
 @click.option(
     "--to",
     "name",
@@ -22,6 +22,7 @@ from stepscope.run.working import working
     "-o",
     "file",
     type=click.Path(path_type=str),
+    callback=lambda _context, _parameter, file: in_a_folder(file),
     help="File or folder to write; by default in the current directory, named after PATH.",
 )
 @click.option("--steps", metavar="3,4-6", help="Only these steps.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     format_option,
     output_option,
@@ -17,7 +18,7 @@ from stepscope.run.working import working
 
 
 @click.command("hangs")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="DUMP…")
+@click.argument("paths", nargs=-1, required=True, type=INPUT, metavar="DUMP…")
 @format_option("answer", INTEGERS)
 @output_option
 @click.option(

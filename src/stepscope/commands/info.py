@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     check_one_document,
     check_standard_input_once,
@@ -18,7 +19,7 @@ from stepscope.run.working import working
 
 
 @click.command("info")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
+@click.argument("paths", nargs=-1, required=True, type=INPUT, metavar="PATH…")
 @format_option("contents", INTEGERS)
 @output_option
 def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from stepscope._version import __version__
-from stepscope.errors import StepscopeError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.narrow_encodings import tolerate_narrow_encoding
 from stepscope.run.plain_text import escaped
 from stepscope.run.working import command_begins
@@ -179,8 +179,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
     Returns:
         0 for success; 1 if a condition of `--fail-on` holds, and for unexpected errors; 2 for
-        wrong usage; 3 for input that cannot be read; 130 if interrupted; 141 if the reader of the
-        output went away.
+        wrong usage and output that cannot be written; 3 for input that cannot be read; 130 if
+        interrupted; 141 if the reader of the output went away.
     """
     command_begins()
     _prepare_streams()
@@ -212,14 +212,14 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     except OSError as error:
         if error.errno in _CLOSED and error.filename:
             _say(f"{error.filename}: {error.strerror}", debugging.is_on)
-            return _UNEXPECTED
+            return UsageError.exit_code
         if error.errno not in _FULL:
             return _say_unexpected(error, debugging.is_on)
         _say(
             f"{error.filename or 'the output'}: cannot be written: {error.strerror}",
             debugging.is_on,
         )
-        return _UNEXPECTED
+        return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         return _say_unexpected(error, debugging.is_on)
     _say_if_compiled_anew()

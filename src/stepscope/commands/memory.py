@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     format_option,
     output_option,
@@ -21,7 +22,7 @@ from stepscope.run.working import working
 
 
 @click.command("memory")
-@click.argument("path", type=click.Path(path_type=str), required=False)
+@click.argument("path", type=INPUT, required=False)
 @click.argument(
     "question",
     default="overview",

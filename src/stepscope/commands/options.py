@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.report.outputs import OUTPUTS, Format, Output, output
 
 if TYPE_CHECKING:
@@ -55,6 +57,29 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
     )
 
 
+class _Input(click.Path):
+    """A path to read. What click says of one that may not be read is an error of usage."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=str, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Whether a file may be opened shows when it is.
+
+        Raises:
+            UnreadableInputError: It is a folder that may not be listed.
+        """
+        path = os.fsdecode(super().convert(value, param, ctx))
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):  # noqa: PTH112 - no error
+            raise UnreadableInputError(f"{path}: cannot be listed: {os.strerror(errno.EACCES)}")
+        return path
+
+
+INPUT = _Input()
+_PLAIN = frozenset({"", "txt", "log", "out"})
+"""Endings that name no format."""
+
+
 def output_option(command: Command) -> Command:
     """`--output`, `-o`, as `file`: a file, whose ending chooses the format that it names."""
     return click.option(
@@ -62,13 +87,13 @@ def output_option(command: Command) -> Command:
         "-o",
         "file",
         type=click.Path(dir_okay=False),
-        callback=lambda _context, _parameter, file: _in_a_folder(file),
+        callback=lambda _context, _parameter, file: in_a_folder(file),
         is_eager=True,  # known when --format is
         help="Write to this file; its ending, such as .json, chooses the format.",
     )(command)
 
 
-def _in_a_folder(file: str | None) -> str | None:
+def in_a_folder(file: str | None) -> str | None:
     """The file; refused before anything is read, and not after it, if its folder is missing.
 
     Raises:
@@ -80,18 +105,20 @@ def _in_a_folder(file: str | None) -> str | None:
 
 
 def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:
-    """The format that the ending of a file's name says; the default where it names none.
+    """The format that the ending of a file's name says; the default for plain text and no ending.
 
     Raises:
-        BadParameter: It names one that only other verbs offer.
+        BadParameter: It says another one.
     """
     ending = "" if file is None else Path(file).suffix.lower().removeprefix(".")
     offered = [one.name for one in formats]
     if ending in offered:
         return ending
-    if any(ending == one.format.name for outputs in OUTPUTS.values() for one in outputs):
+    if ending not in _PLAIN:
         raise click.BadParameter(
-            f"{file}: no {ending} here; there are {', '.join(offered)}", param_hint="--output"
+            f"{file}: no {ending} here; there are {', '.join(offered)}: say which with --format, "
+            "or with the ending",
+            param_hint="--output",
         )
     return default
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option, output_option, row_count
+from stepscope.commands.options import (
+    INPUT,
+    format_option,
+    output_option,
+    row_count,
+)
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
 from stepscope.run.working import working
@@ -14,7 +19,7 @@ DEFAULT_ROWS = 100
 
 
 @click.command("query")
-@click.argument("path", type=click.Path(path_type=str), required=False)
+@click.argument("path", type=INPUT, required=False)
 @click.argument("sql", required=False)
 @click.option("--list", "list_views", is_flag=True, help="List the views and their columns.")
 @format_option("rows", "parquet needs --output or a pipe")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     check_one_document,
     check_standard_input_once,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
+@click.argument("paths", nargs=-1, required=True, type=INPUT, metavar="PATH…")
 @format_option("diagnosis", INTEGERS)
 @output_option
 @scope_options("Only these steps of the recorded windows; they must be consecutive.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepscope.commands.options import (
+    INPUT,
     INTEGERS,
     check_one_document,
     check_standard_input_once,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     required=False,
     shell_complete=lambda _context, _parameter, begun: _names_beginning(begun),
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=str), metavar="PATH…")
+@click.argument("paths", nargs=-1, type=INPUT, metavar="PATH…")
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
 @format_option("answer", INTEGERS)
 @output_option

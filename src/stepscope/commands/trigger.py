@@ -8,7 +8,7 @@ import click
 
 
 @click.command("trigger")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--steps",
     type=click.IntRange(1, 10_000),

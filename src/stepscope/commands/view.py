@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import check_standard_input_once
+from stepscope.commands.options import INPUT, check_standard_input_once
 from stepscope.run.working import working
 
 
 @click.command("view")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
+@click.argument("paths", nargs=-1, required=True, type=INPUT, metavar="PATH…")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

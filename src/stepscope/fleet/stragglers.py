@@ -85,7 +85,7 @@ class Stragglers:
 
     straggler: int | None
     verdict: str
-    step_ns: int | None
+    step_ns: int | None = field(metadata={"label": "step, as replayed"})
     waits_ns: int
     unexplained_ns: int
     clock: Clock

@@ -112,6 +112,7 @@ def test_without_modules_the_report_says_what_to_record():
         t.op("aten::mm").launch("k", us(5))
     report = analyse_modules(t.load())
     assert report.source == NONE
+    assert "no module was recorded: record with_stack=True to see them" in report.notes
     assert report.table.is_empty()
     assert report.unattributed_ns == report.device_ns == us(5)
 

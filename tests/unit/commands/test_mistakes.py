@@ -60,6 +60,7 @@ def test_a_file_with_the_name_of_a_question_is_a_path(trace, capsys):
         ("query", "trace.json", "SELECT 1"),
         ("compare", "trace.json", "trace.json"),
         ("memory", "trace.json"),
+        ("export", "trace.json"),
     ],
 )
 def test_a_missing_folder_is_named_before_anything_is_read(trace, capsys, monkeypatch, words):
@@ -73,7 +74,7 @@ def test_a_missing_folder_is_named_before_anything_is_read(trace, capsys, monkey
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
 def test_a_full_disk_is_said_in_one_line(trace, capsys):
-    assert main(["report", trace, "-o", "/dev/full"]) == 1
+    assert main(["report", trace, "-o", "/dev/full"]) == 2
     said = capsys.readouterr().err
     assert "cannot be written: No space left on device" in said
     assert "unexpected" not in said
@@ -161,3 +162,52 @@ def test_a_name_with_a_line_break_stays_on_its_line(trace, capsys):
     Path(odd).write_bytes(Path(trace).read_bytes())
     assert main(["info", odd]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "File:        two�lines.json"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
+def test_a_full_disk_is_no_condition_that_holds(trace, tmp_path):
+    words = ["compare", trace, trace, "--fail-on", "regression>5%"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "stepscope", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "stepscope: the output: cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "report.xlsx", "report.2"])
+def test_an_ending_of_another_format_is_refused(trace, capsys, name):
+    assert main(["report", trace, "-o", name]) == 2
+    said = capsys.readouterr().err
+    ending = name.partition(".")[2]
+    assert f"{name}: no {ending} here; there are table, json, csv, md, html" in said
+    assert not Path(name).exists()
+    assert main(["report", trace, "-o", name, "--format", "table"]) == 0
+    assert "Verdict" in Path(name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["report.txt", "report.log", "report"])
+def test_an_ending_of_plain_text_is_for_people(trace, name):
+    assert main(["report", trace, "-o", name]) == 0
+    assert "Verdict" in Path(name).read_text(encoding="utf-8")
+
+
+READERS = ("report", "info", "view", "memory", "export", "hangs", "compare", "query", "show")
+
+
+@pytest.mark.parametrize("verb", READERS)
+def test_a_folder_that_may_not_be_listed_is_unreadable(trace, capsys, monkeypatch, verb):
+    Path("closed").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "closed" and allowed(path, mode))
+    more = {"show": ("kernels", "closed"), "compare": (trace, "closed")}.get(verb, ("closed",))
+    assert main([verb, *more]) == 3
+    said = capsys.readouterr().err
+    assert said == "stepscope: closed: cannot be listed: Permission denied\n"
+
+
+def test_only_opening_a_file_tells_that_it_may_not_be_read(trace, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a file of another user's group
+    assert main(["report", trace]) == 0
+    assert "Verdict" in capsys.readouterr().out

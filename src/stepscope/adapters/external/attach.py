@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import psutil
 
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
@@ -36,6 +37,7 @@ def attach(
     run: Path | None,
     output: Path | None,
     allowance: Callable[[], str],
+    say: Callable[[str], None],
 ) -> Path:
     """Sample a process and its children.
 
@@ -46,6 +48,7 @@ def attach(
         run: The run directory to which the file belongs; None if it belongs to no run.
         output: The file; None for one in the run or in the working directory.
         allowance: Returns what this machine allows, for the error message.
+        say: Called with a line once the sampling begins.
 
     Returns:
         The file.
@@ -54,6 +57,8 @@ def attach(
         UsageError: py-spy is missing or not allowed, or cannot sample this process.
     """
     program = require_py_spy()
+    if not _exists(process_id):
+        raise UsageError(f"there is no process {process_id} on this machine")
     try:
         folder = scratch_folder(run, "py-spy") if run is not None else None
         if folder is not None:
@@ -70,6 +75,7 @@ def attach(
         if folder is not None
         else None
     )
+    say(f"sampling process {process_id} for {seconds:g} s")
     code, said = _run(command, seconds)
     if code or not path.is_file():
         if recording is not None:
@@ -86,6 +92,13 @@ def attach(
     return path if home is None else home / path.name
 
 
+def _exists(process_id: int) -> bool:
+    try:
+        return bool(psutil.pid_exists(process_id))
+    except OverflowError:  # no system has numbers as large
+        return False
+
+
 def process_of_rank(run: Run, rank: int | None) -> int:
     """The process ID of a rank that runs on this machine.
 
@@ -96,8 +109,6 @@ def process_of_rank(run: Run, rank: int | None) -> int:
     Raises:
         click.UsageError: There is none.
     """
-    import psutil
-
     here = socket.gethostname()
     known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
     if rank is not None and rank not in known:

@@ -112,7 +112,7 @@ def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None
             flag=flag,
             dest=flag.destination,
             default=default,
-            help=f"{option.help} [default: {as_text(default)}]".replace("%", "%%"),
+            help=f"{flag.help} [default: {as_text(default)}]".replace("%", "%%"),
             **shape,
         )
     except argparse.ArgumentError as error:

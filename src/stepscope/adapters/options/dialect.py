@@ -29,6 +29,7 @@ class Flag:
         on: The option's value if a flag or word says yes.
         off: The option's value if it says no.
         is_shared: Whether the script uses this option for a purpose of its own as well.
+        about: What it does, where that of the option does not fit its values; empty: that.
     """
 
     names: tuple[str, ...]
@@ -37,6 +38,12 @@ class Flag:
     on: Any = True
     off: Any = False
     is_shared: bool = False
+    about: str = ""
+
+    @property
+    def help(self) -> str:
+        """What it does."""
+        return self.about or OPTIONS[self.option].help
 
     @property
     def destination(self) -> str:

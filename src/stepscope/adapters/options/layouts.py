@@ -6,7 +6,6 @@ is put in place when its window is finished.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stepscope.capture.steps.resident import peak_resident_bytes
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.files import replacing, write_atomically
 from stepscope.run.manifest import WindowRecord
@@ -191,10 +191,8 @@ def memory_overview() -> str:
 
     own = psutil.Process().memory_info()
     lines = ["Memory overview", "", f"Host, resident: {own.rss / 1024**3:.2f} GiB"]
-    with contextlib.suppress(ImportError):  # Windows does not have this module
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+    peak = peak_resident_bytes()
+    if peak is not None:
         lines.append(f"Host, peak resident: {peak / 1024**3:.2f} GiB")
     if not torch.cuda.is_initialized():
         lines.append("GPU: none in use in this process")

@@ -231,4 +231,4 @@ class MemoryWatch:
             return []
         line = f"[Step {step}] Host: Resident: {resident / _GIB:.2f}GB"
         peak = peak_resident_bytes()
-        return [f"{line}, Peak: {max(peak, resident) / _GIB:.2f}GB" if peak is not None else line]
+        return [f"{line}, Peak: {peak / _GIB:.2f}GB" if peak is not None else line]

@@ -17,10 +17,14 @@ def resident_bytes() -> int | None:
 
 
 def peak_resident_bytes() -> int | None:
-    """The most memory that this process has used on the host; None if the system does not say."""
+    """The most memory that this process has used on the host; None if the system does not say.
+
+    Linux notes the peak only now and then, so that it may be below what is in use.
+    """
     try:
         import resource
     except ImportError:  # Windows
         return None
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    noted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return max(noted, resident_bytes() or 0)

@@ -30,6 +30,8 @@ IDENTITIES = frozenset(
     }
 )  # fmt: skip
 """Numbers that identify things: written without separators."""
+_HOST = -1
+"""The device whose memory is the host's."""
 
 
 def label(name: str) -> str:
@@ -81,6 +83,8 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
             return write(value)
     if _FLOPS.search(name):
         return units.flops(value) + ("/s" if name.endswith("_per_s") else "")
+    if name == "device" and value == _HOST:
+        return "host"
     if name in IDENTITIES or name.endswith("_id"):
         return str(value)
     return units.count(value)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepscope.analysis.questions import Answers
-from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.cells import headings, shown
 from stepscope.report.answer.columns import check_columns, selected
 from stepscope.report.answer.tables import (
     Titled,
     chosen_tables,
+    number_labels,
     shown_numbers,
     title_of,
     without_rows,
@@ -79,8 +80,9 @@ def tables_to_markdown(
     chosen = chosen_tables(result, question, table)
     if table is None and columns is None:
         numbers = shown_numbers(result, chosen)
+        labels = number_labels(result)
         lines += [
-            f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
+            f"- {markdown_text(labels[name])}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()
         ]
     check_columns(chosen, columns)

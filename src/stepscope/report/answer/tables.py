@@ -82,6 +82,17 @@ def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, 
     return {name: table_of(result, question, name)}
 
 
+def number_labels(result: Any) -> dict[str, str]:
+    """What people read beside the numbers of a result, by field.
+
+    A number stands alone, so the name of its field may not be enough; it then has a `label`.
+    """
+    return {
+        field.name: field.metadata.get("label", label(field.name))
+        for field in dataclasses.fields(result)
+    }
+
+
 def numbers_of(result: Any) -> dict[str, Any]:
     """The fields of a result other than tables, scope and notes."""
     return {

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.questions import Answers
-from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.cells import headings, shown
 from stepscope.report.answer.columns import (
     GAP,
     asked_columns,
@@ -25,6 +25,7 @@ from stepscope.report.answer.columns import (
 from stepscope.report.answer.tables import (
     Titled,
     chosen_tables,
+    number_labels,
     shown_numbers,
     title_of,
     without_rows,
@@ -106,8 +107,9 @@ def print_tables(
     """Print the numbers and tables of a result, without its scope; see `print_result`."""
     chosen = chosen_tables(result, question, table)
     if table is None and columns is None:
+        labels = number_labels(result)
         for name, value in shown_numbers(result, chosen).items():
-            console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
+            console.print(Text(printable(f"{labels[name]}: {shown(name, value, origin_ns)}")))
     check_columns(chosen, columns)
     for name, frame in chosen.items():
         if frame.is_empty():

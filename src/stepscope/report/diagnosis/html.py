@@ -27,6 +27,7 @@ from stepscope.report.diagnosis.words import (
     notes,
     odd_ranks,
     partition_basis,
+    partition_scope,
     ranks_with,
     saving,
     step_basis,
@@ -144,7 +145,7 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
             partition.steps,
         ),
         blocks.text(f"{_sentence(partition_basis(shown))}.", "note") if partition else None,
-        blocks.text(f"{describe_scope(shown.scope)}.", "note") if shown.scope else None,
+        blocks.text(f"{partition_scope(shown)}.", "note") if partition_scope(shown) else None,
         blocks.text(_sentence(besides(record)), "note") if record and record.other_kinds else None,
     )
 
@@ -337,9 +338,11 @@ def _rank_map(diagnosis: Diagnosis) -> list[blocks.Block]:
         "steps": list(found.steps),
         "own_ns": [list(row) for row in found.own_ns],
     }
+    known = [one for row in found.own_ns for one in row if one is not None]
     words = (
         "Each rank's steps in the recorded window without exposed communication: what it took by "
-        f"itself, the most first.{rest} `stepscope view` maps other parts and all ranks."
+        f"itself, the most first, from {units.duration(min(known))} (palest) to "
+        f"{units.duration(max(known))}.{rest} `stepscope view` maps other parts and all ranks."
     )
     return [drawn, blocks.text(words, "note")]
 

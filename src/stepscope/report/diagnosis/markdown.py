@@ -17,6 +17,7 @@ from stepscope.report.diagnosis.words import (
     notes,
     odd_ranks,
     partition_basis,
+    partition_scope,
     rank_columns,
     rank_rows,
     ranks_with,
@@ -26,7 +27,6 @@ from stepscope.report.diagnosis.words import (
     together,
 )
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.scope import describe_scope
 from stepscope.report.text import markdown_text
 from stepscope.report.trial.markdown import trials_table
 
@@ -103,8 +103,8 @@ def _partition(rank: RankSummary) -> list[str]:
     ]
     if communication(rank):
         lines += ["", markdown_text(communication(rank))]
-    if rank.scope is not None and (rank.steps is None or rank.is_fitted):
-        lines += ["", markdown_text(describe_scope(rank.scope))]
+    if partition_scope(rank):
+        lines += ["", markdown_text(partition_scope(rank))]
     return lines
 
 

@@ -26,6 +26,7 @@ from stepscope.report.diagnosis.words import (
     notes,
     odd_ranks,
     partition_basis,
+    partition_scope,
     rank_columns,
     rank_rows,
     ranks_with,
@@ -37,7 +38,6 @@ from stepscope.report.diagnosis.words import (
 )
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.scope import describe_scope
 from stepscope.report.text import shortened
 from stepscope.report.trial.terminal import print_trials
 from stepscope.run.figures import significant
@@ -221,8 +221,8 @@ def _partition(rank: RankSummary, width: int) -> RenderableType:
     inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), bars]
     if communication(rank):
         inside.append(Text(communication(rank), "dim"))
-    if rank.scope is not None and (rank.steps is None or rank.is_fitted):
-        inside.append(Text(describe_scope(rank.scope), "dim"))
+    if partition_scope(rank):
+        inside.append(Text(partition_scope(rank), "dim"))
     return Group(
         Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
     )

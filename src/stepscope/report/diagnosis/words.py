@@ -11,6 +11,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
+from stepscope.report.scope import describe_scope
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 
@@ -116,6 +117,13 @@ def partition_basis(rank: RankSummary) -> str:
         name = path.name if window.record is None else f"{path.parent.name}/{path.name}"
         words += f"; window {window.index + 1} of {rank.windows}: {name}"
     return words
+
+
+def partition_scope(rank: RankSummary) -> str:
+    """What of the window the partition covers; empty if it divides the step record's time."""
+    if rank.scope is None or not (rank.steps is None or rank.is_fitted):
+        return ""
+    return describe_scope(rank.scope)
 
 
 def _left_out(summary: StepSummary) -> str:

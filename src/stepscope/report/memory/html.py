@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.memory.questions.table import MemoryAnswer
-from stepscope.report.answer.cells import headings, label, shown
-from stepscope.report.answer.tables import numbers_of, tables_of, title_of
+from stepscope.report.answer.cells import headings, shown
+from stepscope.report.answer.tables import number_labels, numbers_of, tables_of, title_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
@@ -24,10 +24,11 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
         blocks.table(title_of(name, asked), frame, rows, labels=headings, shown=20)
         for name, frame in tables_of(answer.result, asked).items()
     ]
+    labels = number_labels(answer.result)
     notes = blocks.items(list(answer.result.notes))
     numbers = blocks.facts(
         [
-            (label(name), shown(name, value, answer.origin_ns))
+            (labels[name], shown(name, value, answer.origin_ns))
             for name, value in numbers_of(answer.result).items()
             if value is not None
         ]

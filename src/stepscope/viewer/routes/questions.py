@@ -101,8 +101,8 @@ def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for e
 def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.questions import question
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.report.answer.cells import label, shown
-    from stepscope.report.answer.tables import numbers_of, tables_of, title_of
+    from stepscope.report.answer.cells import shown
+    from stepscope.report.answer.tables import number_labels, numbers_of, tables_of, title_of
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
 
@@ -114,11 +114,12 @@ def _table(asked: Asked) -> dict[str, Any]:
     result = content.alone(lambda: chosen.ask_of_run(content.trace, content.step_record, scope))
     origin = content.index.origin_ns
     numbers = {name: value for name, value in numbers_of(result).items() if value is not None}
+    labels = number_labels(result)
     return {
         "question": chosen.name,
         "about": chosen.about,
         "numbers": [
-            {"label": label(name), "shown": shown(name, value, origin)}
+            {"label": labels[name], "shown": shown(name, value, origin)}
             for name, value in numbers.items()
         ],
         "tables": [

@@ -86,6 +86,10 @@ class Page {
       clearTimeout(timer);
       timer = window.setTimeout(() => this.selection.set({ search: this._search.value || null, view: this._search.value ? "timeline" : this.selection.get("view") || null }), 150);
     });
+    // The keys of the timeline are those of the page, and none of them while one types.
+    this._search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this._search.blur();
+    });
     this._search.value = this.selection.get("search");
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");

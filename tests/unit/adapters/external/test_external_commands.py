@@ -292,7 +292,19 @@ def _without_memray(name, *rest):
 
 def test_a_missing_py_spy_cannot_attach(no_tools, capsys):
     assert main(["attach", "1"]) == 2
-    assert 'pip install "stepscope[py-spy]"' in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 'pip install "stepscope[py-spy]"' in line
+
+
+@pytest.mark.parametrize("process", ["99999999", "9" * 30])
+def test_a_process_that_does_not_exist_is_named(monkeypatch, tmp_path, capsys, process):
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["attach", process, "-o", str(tmp_path / "spy.svg")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"stepscope: there is no process {process} on this machine"
 
 
 def test_tracemalloc_is_a_recorder_of_windows():

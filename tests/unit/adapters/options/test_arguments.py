@@ -135,6 +135,15 @@ def test_fsdp_qlora_frequency_counts_only_without_repeat():
     assert config_of([*flags, "--repeat", "2"], "fsdp-qlora").wait == 3
 
 
+def test_help_of_a_yes_or_no_flag_names_no_other_values(capsys):
+    parser = argparse.ArgumentParser()
+    stepscope.add_arguments(parser, dialect="fsdp-qlora")
+    parser.print_help()
+    said = " ".join(capsys.readouterr().out.split())
+    about = "Draw memory over time. Implies stacks and shapes. [default: false]"
+    assert f"--export_memory_timeline [true|false] {about}" in said
+
+
 def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
     words = ["--export_memory_timeline", "true", "--with_stack", "false", "--with_shapes=false"]
     arguments = parsed(words, "fsdp-qlora")

@@ -15,7 +15,6 @@ import { share } from "./units.js";
 /** @typedef {{is: string, [key: string]: any}} Block */
 /** @typedef {{id: string, title: string, blocks: Block[]}} Section */
 
-const WATERFALL_WIDTH = 960;
 const FILTER_FROM = 8;
 
 /** @type {Record<string, (block: any) => Node>} */
@@ -27,8 +26,8 @@ const DRAW = {
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
-  rank_steps: (block) => rankSteps(block),
-  waterfall: ({ parts, titles }) => h("div", { class: "wide-picture" }, waterfall(parts, WATERFALL_WIDTH, titles)),
+  rank_steps: (block) => h("div", { class: "wide-picture" }, rankSteps(block)),
+  waterfall: ({ parts, titles }) => waterfall(parts, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
   table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, ...prose(block.note)) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),
 };

@@ -12,6 +12,9 @@ const IDENTITIES = new Set([
   "event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap", "parent", "node",
 ]);
 
+/** The device whose memory is the host's. */
+const HOST = -1;
+
 /** @param {number} value */
 function threeDigits(value) {
   const size = Math.abs(value);
@@ -96,6 +99,7 @@ export function cell(name, value) {
   if (name.endsWith("_bytes") || name === "bytes") return size(value);
   if (name.endsWith("_share") || name === "share") return share(value);
   if (/(^|_)flops(_per_s)?$/.test(name)) return flops(value) + (name.endsWith("_per_s") ? "/s" : "");
+  if (name === "device" && value === HOST) return "host";
   if (IDENTITIES.has(name) || name.endsWith("_id")) return String(value);
   return count(value);
 }

@@ -8,10 +8,11 @@ import { drawMiniTimeline } from "../draw/mini-timeline.js";
 import { stepStrip } from "../draw/strip.js";
 import { table } from "../draw/table.js";
 import { waterfall } from "../draw/waterfall.js";
-import { h, replace } from "../dom.js";
+import { h, oncePerFrame, replace } from "../dom.js";
 import { duration, share, signed } from "../units.js";
 
 const MOST_ROWS = 14;
+const WIDEST = 900;
 
 /** @param {import("../main.js").Context} context */
 export function compareView(context) {
@@ -20,6 +21,8 @@ export function compareView(context) {
   const head = h("div", { class: "view-head" });
   const element = h("div", { class: "view" }, head, body);
   let isClosed = false;
+  /** How wide pictures can be without being squeezed. */
+  const room = () => Math.min(WIDEST, body.clientWidth);
   const first = () => traces[selection.number("trace") ?? 0] ?? traces[0];
   const second = () => traces[selection.number("with") ?? -1] ?? traces.find((one) => one.id !== first().id);
 
@@ -42,7 +45,7 @@ export function compareView(context) {
       const found = await getJson(`/api/traces/${a.id}/compare`, { with: b.id });
       if (isClosed) return;
       const overviews = await Promise.all([a, b].map((one) => getJson(`/api/traces/${one.id}/overview`)));
-      replace(body, headline(found.step), parts(found), steps(found, [a.title, b.title]), aligned([a, b], overviews), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
+      replace(body, headline(found.step), parts(found), steps(found, [a.title, b.title], room()), aligned([a, b], overviews, room), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
       element.dataset.ready = "1";
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
@@ -68,7 +71,7 @@ export function compareView(context) {
 
 /** @param {any} step */
 function headline(step) {
-  const words = step.is_beyond_noise ? (step.delta_ns > 0 ? "longer" : "shorter") : "not told from noise";
+  const words = (step.delta_ns > 0 ? "longer" : "shorter") + (step.is_beyond_noise ? "" : ", which may be noise");
   const noise = step.noise_ns === null ? "; the noise is not known" : `; noise ±${duration(step.noise_ns)}`;
   return h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
 }
@@ -76,17 +79,17 @@ function headline(step) {
 /** @param {any} found */
 function parts(found) {
   if (!found.changes.part.length) return h("p", { class: "note" }, "The parts of the two steps cannot be compared.");
-  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, 900, ["before", "after"]));
+  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, ["before", "after"]));
 }
 
-/** @param {any} found @param {[string, string]} titles */
-function steps(found, titles) {
+/** @param {any} found @param {[string, string]} titles @param {number} width */
+function steps(found, titles, width) {
   const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
-  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
+  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, width), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
 }
 
-/** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews */
-function aligned(pair, overviews) {
+/** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews @param {() => number} room */
+function aligned(pair, overviews, room) {
   const canvases = pair.map(() => h("canvas", { class: "mini" }));
   const choices = overviews.map((overview, at) => {
     const steps = overview.device_steps.length ? overview.device_steps : overview.steps;
@@ -101,29 +104,31 @@ function aligned(pair, overviews) {
     });
     if (chosen.some((step) => !step)) return;
     const span = Math.max(...chosen.map((step) => step.end_ns - step.start_ns), 1);
-    await Promise.all(canvases.map((canvas, at) => drawStep(canvas, pair[at].id, overviews[at], chosen[at], span)));
+    await Promise.all(canvases.map((canvas, at) => drawStep(canvas, pair[at].id, overviews[at], chosen[at], span, room())));
   }
-  const redraw = () => draw().catch(() => {});
-  // The pictures keep their colours, so another theme draws them again, as long as they are shown.
-  window.addEventListener("theme-changed", function again() {
-    if (canvases[0].isConnected) redraw();
-    else window.removeEventListener("theme-changed", again);
-  });
+  const redraw = oncePerFrame(() => draw().catch(() => {}));
+  // The pictures keep their colours and width, so what changes these draws them again, as long as they are shown.
+  for (const change of ["theme-changed", "resize"]) {
+    window.addEventListener(change, function again() {
+      if (canvases[0].isConnected) redraw();
+      else window.removeEventListener(change, again);
+    });
+  }
   redraw();
   return h("section", {}, h("h3", {}, "One step of each, at the same scale"), ...choices.flatMap((choice, at) => [choice, canvases[at]]));
 }
 
-/** @param {HTMLCanvasElement} canvas @param {string} trace @param {any} overview @param {any} step @param {number} span */
-async function drawStep(canvas, trace, overview, step, span) {
+/** @param {HTMLCanvasElement} canvas @param {string} trace @param {any} overview @param {any} step @param {number} span @param {number} width */
+async function drawStep(canvas, trace, overview, step, span, width) {
   const lanes = overview.lanes.filter((/** @type {any} */ lane) => lane.kind === "stream" || lane.is_main).slice(0, 6);
   const rows = lanes.flatMap((/** @type {any} */ lane) => Array.from({ length: Math.min(lane.rows, 5) }, (_, row) => ({ title: row ? "" : lane.title, row: lane.first_row + row }))).slice(0, MOST_ROWS);
-  const level = Math.max(0, Math.floor(Math.log2(span / 900)));
+  const level = Math.max(0, Math.floor(Math.log2(span / WIDEST)));
   const params = { of: "events", rows: rows.map((/** @type {any} */ one) => one.row).join(","), start: step.start_ns, level, buckets: Math.ceil(span / 2 ** level) };
   const { meta, columns } = await getColumns(`/api/traces/${trace}/slices`, params);
   const shift = step.start_ns - meta.start_ns;
   const slices = /** @type {any} */ ({ ...columns, start: Array.from(columns.start, (one) => one - shift) });
   const offset = columns.offset;
-  drawMiniTimeline(canvas, rows.map((/** @type {any} */ one, /** @type {number} */ at) => ({ title: one.title, slices, first: offset[at], last: offset[at + 1], endNs: step.end_ns - step.start_ns })), span, 900);
+  drawMiniTimeline(canvas, rows.map((/** @type {any} */ one, /** @type {number} */ at) => ({ title: one.title, slices, first: offset[at], last: offset[at + 1], endNs: step.end_ns - step.start_ns })), span, width);
 }
 
 /** @param {any[]} pair @param {any[]} overviews */

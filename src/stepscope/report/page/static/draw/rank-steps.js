@@ -8,17 +8,20 @@ const TITLE = 70;
 const AXIS = 18;
 const TALL = 15;
 const WIDEST = 60;
-const WIDTH = 960;
+const WIDEST_MAP = 960;
+/** The colours span at least this share of the median: where ranks are alike, a little noise must not look like much. */
+const LEAST_SPAN = 0.1;
 /** A cell is never paler than this, so that the fastest rank can be told from one without the step. */
 const PALEST = 0.12;
 
 /** @param {{ranks: number[], steps: number[], own_ns: (number | null)[][]}} map */
 export function rankSteps({ ranks, steps, own_ns: own }) {
-  const wide = Math.min(WIDEST, (WIDTH - TITLE) / steps.length);
-  const known = /** @type {number[]} */ (own.flat().filter((one) => one !== null));
-  const [low, high] = [Math.min(...known), Math.max(...known)];
-  const height = AXIS + ranks.length * TALL;
-  const picture = svg("svg", { class: "rank-steps", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `${count(ranks.length)} ranks over ${count(steps.length)} steps, from ${duration(low)} to ${duration(high)}` });
+  const wide = Math.min(WIDEST, (WIDEST_MAP - TITLE) / steps.length);
+  const known = /** @type {number[]} */ (own.flat().filter((one) => one !== null)).sort((a, b) => a - b);
+  const [low, high] = [known[0], known[known.length - 1]];
+  const span = Math.max(high - low, LEAST_SPAN * known[known.length >> 1], 1);
+  const [width, height] = [TITLE + steps.length * wide, AXIS + ranks.length * TALL];
+  const picture = svg("svg", { class: "rank-steps", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${count(ranks.length)} ranks over ${count(steps.length)} steps, from ${duration(low)} to ${duration(high)}` });
   let free = 0;
   steps.forEach((step, column) => {
     const x = TITLE + column * wide;
@@ -31,8 +34,8 @@ export function rankSteps({ ranks, steps, own_ns: own }) {
     picture.append(svg("text", { x: 0, y: y + TALL / 2 }, `rank ${rank}`));
     own[row].forEach((ns, column) => {
       if (ns === null) return;
-      const part = high > low ? (ns - low) / (high - low) : 0;
-      const cell = svg("rect", { x: TITLE + column * wide, y, width: Math.max(wide - 1, 0.8), height: TALL - 1, opacity: PALEST + (1 - PALEST) * part });
+      const opacity = PALEST + ((1 - PALEST) * (ns - low)) / span;
+      const cell = svg("rect", { x: TITLE + column * wide, y, width: Math.max(wide - 1, 0.8), height: TALL - 1, opacity });
       cell.append(svg("title", {}, `rank ${rank}, step ${steps[column]}: ${duration(ns)}`));
       picture.append(cell);
     });
