@@ -112,18 +112,26 @@ def _is_unusual(character: int) -> bool:
 def _is_key(data: Data, at: int) -> int:
     """Whether a key and a colon follow the quote at `at`: 1 or 0; -1 if it is hard to tell."""
     is_ascii = True
-    for position in range(at + 1, at + 2 + _LONGEST_KEY):
-        character = byte_at(data, position)
+    first, here = at + 1, at + 1
+    while here - first <= _LONGEST_KEY:
+        length = strings_go_on(data, here)
+        here += length
+        if length == _WIDTH:
+            continue
+        character = byte_at(data, here)
         if character == 0:
             return _FAILED
+        if here - first > _LONGEST_KEY:
+            break
         if character == _NEWLINE:
             return 0
         if character == QUOTE:
-            following = byte_at(data, skip_space(data, position + 1))
+            following = byte_at(data, skip_space(data, here + 1))
             if _is_unusual(following):
                 return _FAILED
             return 1 if following == COLON else 0
         is_ascii = is_ascii and character < 0x80
+        here += 1
     return 0 if is_ascii else _FAILED
 
 
@@ -331,8 +339,8 @@ def _mend_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, in
 
 
 @translated
-def _copy_spaces(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
-    """Copies the whitespace at `at`; returns the position after it, and the address."""
+def _copy_long_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
+    """Like `_copy_space`, for more than a space."""
     while out <= last:
         copy_some(out, data + at)
         length = spaces_go_on(data, at)
@@ -341,6 +349,31 @@ def _copy_spaces(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
         if length < _WIDTH:
             return at, out
     return _FULL, out
+
+
+@inlined
+def _copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
+    """Copies the whitespace at `at`; returns the position after it, and the address."""
+    if byte_at(data, at) > SPACE:
+        return at, out
+    if byte_at(data, at) == SPACE and byte_at(data, at + 1) > SPACE:
+        put_byte(out, 0, SPACE)
+        return at + 1, out + 1
+    return _copy_long_space(data, at, out, last)
+
+
+@inlined
+def _copy_string(
+    data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
+) -> tuple[int, int, int]:
+    """Like `_mend_string`, faster for a short one that needs no mending."""
+    copy_some(out, data + at)
+    length = strings_go_on(data, at + 1)
+    end = at + length + 2
+    is_short = length + 2 <= _WIDTH and byte_at(data, end - 1) == QUOTE and out <= last
+    if is_short and (not is_lenient or _closes(data, end - 1, place) == 1):
+        return end, out + length + 2, 0
+    return _mend_string(data, at, out, last, place, is_lenient)
 
 
 @translated
@@ -392,7 +425,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
     # what had been mended before it.
     holds, member, value, before = _USUAL, out, out, 0
     while True:
-        at, out = _copy_spaces(data, at, out, last)
+        at, out = _copy_space(data, at, out, last)
         if at < 0:
             return at, out, 0
         character = byte_at(data, at)
@@ -434,7 +467,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
             if is_inside_object:
                 if character != QUOTE:
                     return _FAILED, out, at
-                at, out, found = _mend_string(data, at, out, last, _KEY, is_lenient)
+                at, out, found = _copy_string(data, at, out, last, _KEY, is_lenient)
                 if at < 0:
                     return at, out, found
                 wrong |= found
@@ -443,11 +476,11 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
                     if holds < 0 or (holds == _ARGUMENTS and has_arguments):
                         return _UNTOLD, out, at
                     has_arguments = has_arguments or holds == _ARGUMENTS
-                at, out = _copy_spaces(data, at, out, last)
+                at, out = _copy_space(data, at, out, last)
                 if at < 0 or byte_at(data, at) != COLON:
                     return min(at, _FAILED), out, 0
                 put_byte(out, 0, COLON)
-                at, out = _copy_spaces(data, at + 1, out + 1, last)
+                at, out = _copy_space(data, at + 1, out + 1, last)
                 if at < 0:
                     return at, out, 0
                 character = byte_at(data, at)
@@ -470,7 +503,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
                 continue
             if character == QUOTE:
                 place = _MEMBER if is_inside_object else _ELEMENT
-                at, out, found = _mend_string(data, at, out, last, place, is_lenient)
+                at, out, found = _copy_string(data, at, out, last, place, is_lenient)
                 is_number = depth == 1 and holds == _NUMBER
                 if is_number and at > 0 and number_end(data, start + 1) == at - 1:
                     found = _FORM
