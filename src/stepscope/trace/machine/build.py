@@ -25,7 +25,7 @@ from stepscope.trace.machine.translate import translate
 
 _DIGEST_BYTES = 32
 _LONG_CHARACTERS = 20_000
-"""Functions over arrays that are longer than this in LLVM's language branch at each step.
+"""Functions that are longer than this in LLVM's language branch at each step.
 
 Most of what LLVM could do finds nothing to improve in them, and takes long."""
 _FEW_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
@@ -121,7 +121,7 @@ def _compiled(function: Marked, machine: Any) -> bytes:
         tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, tuning)
     passes = builder.getModulePassManager()
-    if takes_arrays(function) and len(text) > _LONG_CHARACTERS:
+    if len(text) > _LONG_CHARACTERS:
         passes = _few_passes() or passes
     passes.run(module, builder)
     content: bytes = machine.emit_object(module)

@@ -35,7 +35,7 @@ class Code:
         """
         self.function = function
         self.form = form
-        self.definition, self._lines_before = definition_of(function.function)
+        self.definition = definition_of(function.function)
         self._fixed = assigned_once(self.definition)
         self._values: dict[str, Value] = {}  # of what is assigned once; of others, where it is kept
         self._first = ir.IRBuilder(form.append_basic_block("variables"))
@@ -101,7 +101,7 @@ class Code:
 
     def line_of(self, place: ast.AST | None) -> int:
         """Returns the line of its file where something stands."""
-        return self._lines_before + int(getattr(place, "lineno", 1))
+        return int(getattr(place, "lineno", self.definition.lineno))
 
     def refusal(self, place: ast.AST | None, what: str) -> UntranslatableError:
         """Returns the error that something cannot be translated."""

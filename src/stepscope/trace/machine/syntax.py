@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-import textwrap
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 
-def definition_of(function: Callable[..., Any]) -> tuple[ast.FunctionDef, int]:
-    """Returns the syntax of a function, and the number of lines before it in its file."""
-    lines, first = inspect.getsourcelines(function)
-    definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
-    assert isinstance(definition, ast.FunctionDef)
-    return definition, first - 1
+def definition_of(function: Callable[..., Any]) -> ast.FunctionDef:
+    """Returns the syntax of a function. Its lines are those of its file.
+
+    Raises:
+        OSError: The source code is not available.
+    """
+    lines, first = inspect.findsource(function)
+    found = _functions_in("".join(lines)).get(first + 1)
+    if found is None:
+        raise OSError(f"{function.__qualname__} is not in its file any more")
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _functions_in(source: str) -> dict[int, ast.FunctionDef]:
+    """Returns the functions in a file, by the line of their first decorator, or else of `def`.
+
+    A file is parsed once: to find where a single function ends takes longer than to parse it.
+    """
+    found = {}
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, ast.FunctionDef):
+            found[min([part.lineno, *(each.lineno for each in part.decorator_list)])] = part
+        waiting += [each for each in ast.iter_child_nodes(part) if not isinstance(each, ast.expr)]
+    return found
 
 
 def assigned_once(definition: ast.FunctionDef) -> set[str]:

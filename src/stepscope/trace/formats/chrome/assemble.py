@@ -172,6 +172,7 @@ class Assembler:
         survey = scanned.survey
         if survey is None:
             return False
+        self.problems.merge(scanned.problems)
         self._waiting.append(PlainBlock(scanned, self._known.meaning_of(scanned, survey), survey))
         if len(self._waiting) == _BLOCKS_AT_ONCE:
             self._fill_waiting()

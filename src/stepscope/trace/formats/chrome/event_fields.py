@@ -6,9 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-import orjson
-
-from stepscope.trace.formats.chrome.json_text import SURROGATE, clean, standard_text
+from stepscope.trace.formats.chrome.json_text import clean, standard_text, without_surrogates
 from stepscope.trace.formats.chrome.numbers import integer, nanoseconds
 from stepscope.trace.formats.chrome.rows import INT64_MAX, UINT64_MAX, Event
 from stepscope.trace.problems import Problems
@@ -17,11 +15,12 @@ KEPT_KEYS = frozenset(
     ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", "sf", "cname")
 )
 """Keys of an event that the tables hold, or that only matter for drawing."""
+DRAWN_KEYS = frozenset(("sf", "cname"))
+"""Those of them whose values no table has."""
 
 _MOST_UNPARSED = 1_000_000
 """Characters kept of an event beyond repair."""
 _NO_NUMBERS = (None, None, None, None, None)
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # Fields that are recognised in an event beyond repair.
 _SALVAGED = {
@@ -107,19 +106,6 @@ def _numbers_of(
     )
 
 
-def event_of_object(value: dict[str, Any], problems: Problems, position: int) -> Event:
-    """Returns the event for an object from the lenient parser."""
-    fields: dict[str, tuple[Any, str]] = {}
-    for key, item in value.items():
-        if key in KEPT_KEYS and key != "args":
-            fields[key] = (item, item if isinstance(item, str) else standard_text(item))
-    args = value.get("args")
-    text = None if args is None else standard_text(args)
-    if any(key not in KEPT_KEYS for key in value):
-        problems.add("extra_keys", position)
-    return event_of(fields, args, text, problems, position)
-
-
 def salvaged_event(text: str, problems: Problems, position: int) -> Event | None:
     """Returns an event with the fields recognised in broken text, if there are enough."""
     fields: dict[str, tuple[Any, str]] = {}
@@ -136,19 +122,17 @@ def salvaged_event(text: str, problems: Problems, position: int) -> Event | None
     return event_of(fields, None, standard_text(kept), problems, position)
 
 
-def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | None:
-    """Returns the text of the arguments as in the file, or an equivalent valid text."""
+def kept_args(value: Any, raw: str) -> tuple[str | None, bool]:
+    """Returns the text of the arguments to keep, and whether something in it had to be replaced.
+
+    It is as in the file, except for bytes that are not UTF-8 and unpaired surrogates.
+    """
     if value is None:
-        return None
+        return None, False
     if raw.isascii() and "\\u" not in raw:
-        return raw
-    if SURROGATE.search(raw) or _ESCAPED_SURROGATE.search(raw):
-        try:
-            orjson.loads(raw)
-        except (orjson.JSONDecodeError, UnicodeEncodeError):
-            problems.add("invalid_utf8", position)
-            return standard_text(value)
-    return raw
+        return raw, False
+    text = without_surrogates(raw)
+    return text, text != raw
 
 
 def _flow_id(value: Any, raw: str) -> int | None:

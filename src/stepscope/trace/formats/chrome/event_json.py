@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from stepscope.trace.formats.chrome.event_fields import (
+    DRAWN_KEYS,
     KEPT_KEYS,
     event_of,
-    event_of_object,
     kept_args,
 )
 from stepscope.trace.formats.chrome.json_text import (
@@ -18,7 +18,7 @@ from stepscope.trace.formats.chrome.json_text import (
     is_cut_short,
     strict_value,
 )
-from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
+from stepscope.trace.formats.chrome.lenient_json import LenientError, mended
 from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
 
@@ -56,7 +56,7 @@ def read_leniently(text: str, at: int, final: bool, problems: Problems) -> tuple
     """Like `read_strictly`, but for almost-valid JSON."""
     can_wait = not final and len(text) - at < LONGEST_EVENT
     try:
-        value, end = read_lenient(text, at, not can_wait)
+        standard, end = mended(text, at, not can_wait)
     except LenientError as error:
         if error.at_end and can_wait:
             raise NeedMoreTextError from None
@@ -67,10 +67,13 @@ def read_leniently(text: str, at: int, final: bool, problems: Problems) -> tuple
             raise NeedMoreTextError
     elif text[following] not in ",]":
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
+    if not isinstance(json.loads(standard).get("ph"), str):
         return None
+    found = Problems()
+    event, _ = _read_members(standard, 0, found)
+    problems.merge(found.moved(lambda _: 0, at))
     problems.add("invalid_utf8" if SURROGATE.search(text, at, end) else "invalid_json", at)
-    return event_of_object(value, problems, at), end
+    return event, end
 
 
 def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
@@ -85,7 +88,7 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
     fields: dict[str, tuple[Any, str]] = {}
     args: Any = None
     args_text: str | None = None
-    extra = False
+    is_replaced = extra = False
     while True:
         plain = _PLAIN_MEMBER.match(text, here)
         if plain is not None:
@@ -114,11 +117,12 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
                 raise json.JSONDecodeError("Expecting ',' or '}'", text, here)
             if key == "args":
                 args = value
-                args_text = kept_args(value, text[start:here], problems, position)
+                args_text, is_other = kept_args(value, text[start:here])
+                is_replaced = is_replaced or is_other
             elif key in KEPT_KEYS:
                 fields[key] = (value, text[start:here])
-                if isinstance(value, str) and SURROGATE.search(value):
-                    problems.add("invalid_utf8", position)
+                is_kept = isinstance(value, str) and key not in DRAWN_KEYS
+                is_replaced = is_replaced or (is_kept and SURROGATE.search(value) is not None)
             else:
                 extra = True
             closing = delimiter.group(1)
@@ -126,4 +130,6 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
         if closing == "}":
             if extra:
                 problems.add("extra_keys", position)
+            if is_replaced:
+                problems.add("invalid_utf8", position)
             return event_of(fields, args, args_text, problems, position), here

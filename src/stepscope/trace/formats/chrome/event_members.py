@@ -74,5 +74,7 @@ def usual_event(text: str, at: int, problems: Problems) -> tuple[Event, int] | N
             word if other is None else other for word, other in zip(words, others, strict=True)
         ]
         here = second.end()
-    args_text = kept_args(args, text[start:end], problems, at)
+    args_text, is_replaced = kept_args(args, text[start:end])
+    if is_replaced:
+        problems.add("invalid_utf8", at)
     return event_of_words(words, args, args_text, problems, at), here

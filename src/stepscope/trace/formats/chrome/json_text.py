@@ -11,6 +11,13 @@ import numpy as np
 
 SPACE = re.compile(r"[ \t\r\n]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+# Escaped backslashes and pairs are passed over; a surrogate without its other half is captured.
+_LONE_ESCAPE = re.compile(
+    r"\\\\"
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _AT_ONCE = 1024 * 1024  # characters; bounds the memory
 _NEVER_CUT = 12  # errors this close to the end of the text may be caused by the end
 _PIECE = 16 * 1024  # characters; most events are shorter
@@ -69,6 +76,14 @@ def clean(text: str) -> str:
         return text
     parts = (text[start : start + _AT_ONCE] for start in range(0, len(text), _AT_ONCE))
     return "".join(map(_cleaned, parts))
+
+
+def without_surrogates(text: str) -> str:
+    """Like `clean`, also for escaped surrogates that are no pair. The text is JSON."""
+    text = clean(text)
+    if not _ESCAPED_SURROGATE.search(text):
+        return text
+    return _LONE_ESCAPE.sub(lambda found: "\ufffd" if found[1] else found[0], text)
 
 
 def _cleaned(text: str) -> str:

@@ -1,29 +1,34 @@
-"""Parses almost-valid JSON, with the mistakes that trace recorders are known to make.
+"""Mends almost-valid JSON: the mistakes that trace recorders are known to make.
 
 Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
 commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
-strings. Anything else raises `LenientError`.
+strings. Anything else raises `LenientError`. What needs no mending stays as it is, digit for digit.
+`mending.py` does the same for most events in machine code.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from typing import Any
 
-from stepscope.trace.formats.chrome.json_text import after_space
+from stepscope.trace.formats.chrome.json_text import after_space, without_surrogates
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?=[ \t\r\n,\]}]|$)")
 _WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES = frozenset('"\\/bfnrt')
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{4}")
 _PLAIN = re.compile(r'[^"\\]+')
+_CONTROL = re.compile("[\x00-\x1f]")
 
 # What may follow the closing quote of a string, depending on its context.
 _AFTER_KEY = re.compile(r'"\s*:')
 _AFTER_MEMBER = re.compile(r'"\s*(?:\}|,\s*(?:\}|"[^"\n]{0,200}"\s*:))')
 _AFTER_ELEMENT = re.compile(r'"\s*(?:\]|,\s*["\d\-{\[\]tfnN])')
 
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+_WORDS = frozenset(("true", "false", "null"))
+_MOST_DIGITS = 4000  # longer numbers become strings, as Python refuses them
 _DEEPEST = 200
 _MOST_STEPS = 200_000  # escapes, values, commas; a larger event is broken, and this bounds the time
 _MOST_INNER_QUOTES = 100  # more unescaped quotes mean that it is not a string; also bounds the time
@@ -41,11 +46,14 @@ class LenientError(ValueError):
         self.at_end = at_end
 
 
-class _Reader:
+class _Mender:
+    """Reads a text, and writes what it means to `parts`."""
+
     def __init__(self, text: str, quote_after_backslash_closes: bool) -> None:
         self.text = text
         self.closing_escape = quote_after_backslash_closes
         self.steps = 0
+        self.parts: list[str] = []
 
     def step(self) -> None:
         """Counts an escape, a value or a comma.
@@ -58,31 +66,35 @@ class _Reader:
             raise LenientError(at_end=False)
 
     def space(self, at: int) -> int:
-        return after_space(self.text, at)
+        end = after_space(self.text, at)
+        if end > at:
+            self.parts.append(self.text[at:end])
+        return end
 
     def at(self, at: int) -> str:
         if at >= len(self.text):
             raise LenientError(at_end=True)
         return self.text[at]
 
-    def string(self, at: int, closing: re.Pattern[str]) -> tuple[str, int]:
-        """Parses the string at `at`. A quote closes it only before a delimiter."""
-        text = self.text
-        parts: list[str] = []
+    def string(self, at: int, closing: re.Pattern[str]) -> int:
+        """Mends the string at `at`. A quote closes it only before a delimiter."""
+        text, parts = self.text, self.parts
+        parts.append('"')
         here = at + 1
         inner_quotes = 0
         while True:
             plain = _PLAIN.match(text, here)
             if plain is not None:
-                parts.append(plain.group())
+                parts.append(_CONTROL.sub(_escape_of, plain.group()))
                 here = plain.end()
             character = self.at(here)
             if character == '"':
                 if closing.match(text, here):
-                    return "".join(parts), here + 1
+                    parts.append('"')
+                    return here + 1
                 if here + 1 >= len(text):
                     raise LenientError(at_end=True)
-                parts.append('"')
+                parts.append('\\"')
                 here += 1
                 inner_quotes += 1
                 if inner_quotes > _MOST_INNER_QUOTES:
@@ -91,19 +103,17 @@ class _Reader:
             self.step()
             following = self.at(here + 1)
             if following == '"' and self.closing_escape and closing.match(text, here + 1):
-                parts.append("\\")
-                return "".join(parts), here + 2
+                parts.append('\\\\"')
+                return here + 2
+            length = 0
             if following == "u" and _HEXADECIMAL.match(text, here + 2):
-                parts.append(chr(int(text[here + 2 : here + 6], 16)))
-                here += 6
+                length = 6
             elif following in _ESCAPES:
-                parts.append(_ESCAPES[following])
-                here += 2
-            else:
-                parts.append("\\")
-                here += 1
+                length = 2
+            parts.append(text[here : here + length] or "\\\\")
+            here += length or 1
 
-    def value(self, at: int, closing: re.Pattern[str], depth: int) -> tuple[Any, int]:
+    def value(self, at: int, closing: re.Pattern[str], depth: int) -> int:
         self.step()
         if depth > _DEEPEST:
             raise LenientError(at_end=False)
@@ -117,58 +127,68 @@ class _Reader:
         number = _NUMBER.match(self.text, at)
         if number is not None:
             digits = number.group()
-            if len(digits) > 4000:
-                return digits, number.end()
-            return (int(digits) if digits.lstrip("-").isdigit() else float(digits)), number.end()
-        word = _WORD.match(self.text, at)
-        if word is None:
+            self.parts.append(digits if len(digits) <= _MOST_DIGITS else f'"{digits}"')
+            return number.end()
+        found = _WORD.match(self.text, at)
+        if found is None:
             if character in ",}]":
-                return None, at
+                self.parts.append("null")
+                return at
             raise LenientError(at_end=False)
-        if word.end() >= len(self.text):
+        if found.end() >= len(self.text):
             raise LenientError(at_end=True)
-        return _WORDS.get(word.group(), word.group()), word.end()
+        word = found.group()
+        self.parts.append(word if word in _WORDS else json.dumps(word, ensure_ascii=False))
+        return found.end()
 
-    def members(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+    def members(self, at: int, depth: int) -> int:
+        def member(at: int) -> int:
+            if self.at(at) != '"':
+                raise LenientError(at_end=False)
+            here = self.space(self.string(at, _AFTER_KEY))
+            if self.at(here) != ":":
+                raise LenientError(at_end=False)
+            self.parts.append(":")
+            return self.value(self.space(here + 1), _AFTER_MEMBER, depth + 1)
+
+        return self.listed(at, "}", member)
+
+    def elements(self, at: int, depth: int) -> int:
+        return self.listed(at, "]", lambda at: self.value(at, _AFTER_ELEMENT, depth + 1))
+
+    def listed(self, at: int, closing: str, item: Callable[[int], int]) -> int:
+        """Mends items with commas between them. Of more commas in a row, one is kept."""
+        parts = self.parts
+        parts.append(self.text[at])
         here = self.space(at + 1)
+        comma = -1  # where one is that no item has followed so far
+        is_after_item = False
         while True:
             character = self.at(here)
-            if character == "}":
-                return found, here + 1
+            if character == closing:
+                if comma >= 0:
+                    parts[comma] = " "
+                parts.append(closing)
+                return here + 1
             if character == ",":
                 self.step()
+                if is_after_item:
+                    comma, is_after_item = len(parts), False
+                    parts.append(",")
                 here = self.space(here + 1)
                 continue
-            if character != '"':
+            if is_after_item:
                 raise LenientError(at_end=False)
-            key, here = self.string(here, _AFTER_KEY)
-            here = self.space(self.space(here) + 1)
-            found[key], here = self.value(here, _AFTER_MEMBER, depth + 1)
-            here = self.space(here)
-            if self.at(here) not in ",}":
-                raise LenientError(at_end=False)
-
-    def elements(self, at: int, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
-        here = self.space(at + 1)
-        while True:
-            character = self.at(here)
-            if character == "]":
-                return found, here + 1
-            if character == ",":
-                self.step()
-                here = self.space(here + 1)
-                continue
-            value, here = self.value(here, _AFTER_ELEMENT, depth + 1)
-            found.append(value)
-            here = self.space(here)
-            if self.at(here) not in ",]":
-                raise LenientError(at_end=False)
+            here = self.space(item(here))
+            comma, is_after_item = -1, True
 
 
-def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
-    """Parses the value at `at`.
+def _escape_of(control: re.Match[str]) -> str:
+    return json.dumps(control.group())[1:-1]
+
+
+def mended(text: str, at: int, final: bool) -> tuple[str, int]:
+    """Mends the value at `at`.
 
     Args:
         text: Part of the file.
@@ -176,15 +196,24 @@ def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
         final: Whether no more text follows.
 
     Returns:
-        The value, and the position after it.
+        The value as standard JSON, and the position after it in the text.
 
     Raises:
-        LenientError: The value cannot be parsed. `at_end` tells whether the text ends too early.
+        LenientError: It cannot be mended. `at_end` tells whether the text ends too early.
     """
+    # A string that ends in an unescaped backslash seems to continue.
+    mender = _Mender(text, quote_after_backslash_closes=True)
     try:
-        # A string that ends in an unescaped backslash seems to continue.
-        return _Reader(text, quote_after_backslash_closes=True).value(at, _AFTER_MEMBER, 0)
+        end = mender.value(at, _AFTER_MEMBER, 0)
     except LenientError as error:
         if error.at_end and not final:
             raise
-    return _Reader(text, quote_after_backslash_closes=False).value(at, _AFTER_MEMBER, 0)
+        mender = _Mender(text, quote_after_backslash_closes=False)
+        end = mender.value(at, _AFTER_MEMBER, 0)
+    return without_surrogates("".join(mender.parts)), end
+
+
+def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
+    """Like `mended`, but returns the value itself."""
+    standard, end = mended(text, at, final)
+    return json.loads(standard), end

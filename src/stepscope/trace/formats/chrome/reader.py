@@ -2,7 +2,8 @@
 
 Two readers for the list of events produce the same rows. The tolerant one (`event_text.py`), in
 Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about
-fifteen times faster, and falls back to the tolerant one for anything it does not recognise.
+fifteen times faster. Where it does not recognise events, they are mended if that is easy to tell
+(`mending.py`), and read by the tolerant reader otherwise.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ import polars as pl
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
+from stepscope.trace.formats.chrome.mended import Mended, can_mend
 from stepscope.trace.formats.chrome.plain_survey import survey_of
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (
@@ -41,6 +42,8 @@ from stepscope.trace.formats.chrome.scan_events import (
 from stepscope.trace.formats.chrome.scan_words import COUNT, Words
 from stepscope.trace.formats.chrome.scanned import (
     BETWEEN,
+    DATA,
+    END,
     INT64_COLUMNS,
     POSITION,
     ROWS,
@@ -111,20 +114,62 @@ class Scan:
             np.int64,
         )  # fmt: skip
         self.status = HANDED_OVER
+        self._mended: Mended | None = None
         self._survey: Survey | None = None
         self._surveyed_rows = -1
 
     def run(self) -> Scan:
         """Scans from the current state."""
+        self._scan()
+        while self._mends():
+            self._scan()
+        if self.status in (USED_UP, ENDED):
+            self._take_survey()
+        return self
+
+    def _scan(self) -> None:
         self.status = scan_events(
             self.state.ctypes.data,
             self.words.names.table.ctypes.data,
             self.words.lanes.table.ctypes.data,
             self.words.patterns.table.ctypes.data,
         )
-        if self.status in (USED_UP, ENDED):
-            self._take_survey()
-        return self
+
+    def _mends(self) -> bool:
+        """Whether there is more to scan now, as events were mended."""
+        mended = self._mended
+        if mended is None:
+            at = int(self.state[POSITION])
+            if self.status != HANDED_OVER or not can_mend(self.data, at, self.end):
+                return False
+            self._mended = mended = Mended(self.data, at, self.end, self.words.copies)
+        elif self.status != USED_UP:
+            return False
+        if not mended.goes_on():
+            self.status = USED_UP if self.position >= self.end else HANDED_OVER
+            return False
+        self._scans(mended)
+        return True
+
+    def _scans(self, mended: Mended) -> None:
+        """Has the copy scanned."""
+        self.data = mended.data
+        self.state[DATA], self.state[END] = mended.data.ctypes.data, mended.end
+
+    @property
+    def position(self) -> int:
+        """The position in the block up to which it was scanned."""
+        position = int(self.state[POSITION])
+        return position if self._mended is None else self._mended.original(position)
+
+    def go_on_from(self, position: int, between: Between) -> None:
+        """Goes on elsewhere in the block: at a position between events."""
+        self.state[BETWEEN] = between.value
+        if self._mended is None:
+            self.state[POSITION] = position
+        else:
+            self._mended.go_on_from(int(self.state[POSITION]), position)
+            self._scans(self._mended)
 
     def _take_survey(self) -> None:
         self._surveyed_rows = int(self.state[ROWS])
@@ -146,9 +191,12 @@ class Scan:
             self._take_survey()
         phases, flags = self.bytes
         name, lane = self.numbers
+        mended, problems = self._mended, Problems()
+        if mended is not None:
+            problems = mended.problems(int(self.state[POSITION]), self.offset)
         return Scanned(
             self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
-            self.words.names, self.words.lanes, self._survey,
+            self.words.names, self.words.lanes, self._survey, mended, problems,
         )  # fmt: skip
 
 
@@ -218,7 +266,7 @@ def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
     rows: Rows | Scanned = scanned_rows
     if by_hand.events or by_hand.problems:
         rows = _merged(scanned_rows.rows(), by_hand)
-    stop = min(int(scan.state[POSITION]), scan.end)
+    stop = min(scan.position, scan.end)
     between = Between(int(scan.state[BETWEEN]))
     return _Finished(
         rows, scan.words, stop, between, scan.status == ENDED, by_hand.fruitless, by_hand.given_up
@@ -227,7 +275,7 @@ def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
 
 def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     """Reads a few events with the tolerant reader; False if it needs the next block."""
-    at = int(scan.state[POSITION])
+    at = scan.position
     between = Between(int(scan.state[BETWEEN]))
     # Of many small elements, only about as much text as they need is decoded.
     window = min(_FIRST_WINDOW * most, max(_FIRST_WINDOW, 4 * by_hand.used))
@@ -238,8 +286,8 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
         ended = stretch.outcome is Outcome.END
         by_hand.given_up = stretch.outcome is Outcome.GIVEN_UP
         if stretch.stop > 0 or ended:
-            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.offset + at)
-            scan.state[BETWEEN] = stretch.between.value
+            after = at + by_hand.add(stretch, text, scan.offset + at)
+            scan.go_on_from(after, stretch.between)
             by_hand.fruitless = stretch.fruitless
             if by_hand.given_up:
                 return True
@@ -255,8 +303,8 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
 
 def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
     """Merges the rows of the scanner and the tolerant reader, in file order."""
+    rows.problems.merge(by_hand.problems)
     if not by_hand.events:
-        rows.problems.merge(by_hand.problems)
         return rows
     other = rows_from_events(by_hand.events, by_hand.offsets, by_hand.problems)
     order = np.argsort(np.concatenate([rows.offset, other.offset]), kind="stable")
@@ -277,7 +325,7 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
         args=pl.concat([rows.args, other.args]).gather(order),
         names=Vocabulary(rows.names.pairs + other.names.pairs),
         lanes=Vocabulary(rows.lanes.pairs + other.lanes.pairs),
-        problems=by_hand.problems,
+        problems=rows.problems,
     )
 
 

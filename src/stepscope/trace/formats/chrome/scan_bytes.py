@@ -173,19 +173,34 @@ def is_hexadecimal(character: int) -> bool:
 
 
 @translated
+def is_four_digits_escape(data: Data, at: int) -> bool:
+    """Whether there is a backslash, a u and four hexadecimal digits at `at`."""
+    if byte_at(data, at) != BACKSLASH or byte_at(data, at + 1) != 117:  # u
+        return False
+    for offset in range(2, 6):  # noqa: SIM110 - generators are not translated
+        if not is_hexadecimal(byte_at(data, at + offset)):
+            return False
+    return True
+
+
+@translated
 def escape_length(data: Data, at: int) -> int:
-    """Returns the length of the escape at `at`; 0 if it is invalid or a surrogate."""
+    """Returns the length of the escape at `at`, or of a pair of surrogates; 0 if it is invalid.
+
+    That of a surrogate without its other half is negative.
+    """
     kind = byte_at(data, at + 1)
     if kind in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # "\/bfnrt
         return 2
-    if kind != 117:  # u
+    if not is_four_digits_escape(data, at):
         return 0
-    for offset in range(2, 6):
-        if not is_hexadecimal(byte_at(data, at + offset)):
-            return 0
-    if (byte_at(data, at + 2) | 32) == 100 and byte_at(data, at + 3) > 55:  # \ud8.. to \udf..
-        return 0
-    return 6
+    if (byte_at(data, at + 2) | 32) != 100 or byte_at(data, at + 3) < 56:  # \ud8.. to \udf..
+        return 6
+    is_first = (byte_at(data, at + 3) | 32) < 99  # up to \udb..
+    if not is_first or not is_four_digits_escape(data, at + 6):
+        return -6
+    is_second = (byte_at(data, at + 8) | 32) == 100 and (byte_at(data, at + 9) | 32) >= 99
+    return 12 if is_second else -6
 
 
 @translated
@@ -205,7 +220,7 @@ def unusual_string_end(data: Data, at: int) -> int:
             length = character_length(data, at)
         else:
             return -1
-        if length == 0:
+        if length <= 0:
             return -1
         at += length
 

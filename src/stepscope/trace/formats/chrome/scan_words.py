@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Pair, Vocabulary
 from stepscope.trace.formats.chrome.scan_bytes import (
     PADDING,
@@ -116,6 +117,7 @@ class Words:
         names: The pairs for `Rows.name`.
         lanes: The pairs for `Rows.lane`.
         scale: Size of the tables.
+        copies: Memory for mended text.
     """
 
     def __init__(self, scale: int = 1) -> None:
@@ -123,6 +125,7 @@ class Words:
         self.names: ScannedWords[NamePair] = ScannedWords(2**13 * scale, 2**20 * scale, _read_name)
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
         self.patterns = Patterns()
+        self.copies = Buffers()
 
     def catch_up(self) -> None:
         """Reads the words that the scanner has added."""

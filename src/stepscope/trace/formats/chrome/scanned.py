@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.arrow_columns import strings_of
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabulary
+from stepscope.trace.problems import Problems
+
+if TYPE_CHECKING:
+    from stepscope.trace.formats.chrome.mended import Mended
 
 # Description of a block for compiled code: addresses and numbers, as an int64 array.
 (
@@ -69,6 +74,8 @@ class Scanned:
         names: Pairs of name and category.
         lanes: Pairs of pid and tid.
         survey: What is in the block; None if it is not plain.
+        mended: Where events had to be mended; `data` is the mended text then.
+        problems: What had to be mended.
     """
 
     block: npt.NDArray[np.int64]
@@ -83,6 +90,8 @@ class Scanned:
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
     survey: Survey | None
+    mended: Mended | None = None
+    problems: Problems = field(default_factory=Problems)
 
     def __len__(self) -> int:
         return int(self.block[ROWS])
@@ -107,6 +116,7 @@ class Scanned:
         """Returns the same events as columns that do not depend on the scanner."""
         count = len(self)
         columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
+        starts = columns[OFFSET] if self.mended is None else self.mended.originals(columns[OFFSET])
         return Rows(
             phase=self.phases[:count],
             flags=self.flags[:count].astype(np.uint32),
@@ -120,10 +130,11 @@ class Scanned:
             device=columns[DEVICE],
             stream=columns[STREAM],
             bytes=columns[BYTES],
-            offset=columns[OFFSET] + self.offset,
+            offset=starts + self.offset,
             args=strings_of(
                 "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
             ),
             names=self.names,
             lanes=self.lanes,
+            problems=self.problems,
         )
