@@ -318,6 +318,60 @@ if __name__ == "__main__":
 """
 
 
+IN_BACKWARD = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+class Deeper(torch.autograd.Function):
+    # A backward pass in another, so deep that autograd takes a thread of its own, as for a GPU.
+    @staticmethod
+    def forward(context, value, depth):
+        context.save_for_backward(value)
+        context.depth = depth
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        (value,) = context.saved_tensors
+        with torch.enable_grad():
+            inner = value.detach().requires_grad_()
+            inner_loss = (deepest if context.depth == 1 else deeper)(inner, context.depth - 1)
+        inner_loss.backward()
+        return gradient, None
+
+
+def deeper(value, depth):
+    return Deeper.apply(value, depth).sum()
+
+
+def deepest(value, _):
+    return model(batch).square().mean() + value.sum() * 0
+
+
+layers = [layer for _ in range(30) for layer in (torch.nn.Linear(8, 8), torch.nn.Tanh())]
+model = torch.nn.Sequential(*layers)
+optimizers = {one: torch.optim.SGD([one], lr=0.1) for one in model.parameters()}
+
+
+def learn(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+
+
+for one in optimizers:
+    one.register_post_accumulate_grad_hook(learn)
+for batch in DataLoader(torch.randn(60, 8), batch_size=5):
+    depth = int(sys.argv[1])
+    start = torch.ones(1, requires_grad=True)
+    (deeper if depth else deepest)(start, depth).backward()
+"""
+
+
 def run_ours(folder, text, *words, options=()):
     (folder / "script.py").write_text(text)
     ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *options, "--"]
@@ -349,6 +403,16 @@ def test_an_inference_loop_says_how_it_would_be_recorded(tmp_path):
     said = run_ours(tmp_path, INFERENCE)
     assert "(for inference, use --step-on batch or forward)" in said
     assert not list(tmp_path.glob("profiles/*"))
+
+
+@pytest.mark.parametrize("depth", [0, 70], ids=["this thread", "another thread"])
+def test_optimizers_that_step_within_the_backward_pass(tmp_path, depth):
+    said = run_ours(tmp_path, IN_BACKWARD, str(depth))
+    assert "recorded the times of 12 steps and 1 window: steps 7 to 9\n" in said
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert [step.step for step in rank.steps] == list(range(12))
+    assert all("backward" in step.phases for step in rank.steps)
+    assert steps_in_trace(rank.windows[0].trace_path) == [7, 8, 9]
 
 
 def test_spawned_ranks_are_one_run_that_names_them(tmp_path):

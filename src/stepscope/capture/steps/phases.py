@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
@@ -89,7 +90,10 @@ class Listener(Protocol):
         """An optimizer step is about to begin."""
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer step has ended, and no other one surrounds it."""
+        """An optimizer step has ended, and no other one surrounds it.
+
+        Of optimizers that step within a backward pass, one is named when the pass has ended.
+        """
 
 
 class PhaseWatch:
@@ -118,6 +122,8 @@ class PhaseWatch:
         self._communication_depth = 0
         self._is_in_closure = False
         self._has_gone_on = False
+        self._stepped_in_backward: Any = None
+        self._named_for_backward: weakref.ref[Any] | None = None
         self._undo: list[Callable[[], None]] = []
 
     # -- into torch and out of it ---------------------------------------------------------------
@@ -194,7 +200,7 @@ class PhaseWatch:
 
     def forget(self) -> None:
         """Forget the open phase: after a fork, it belongs to the parent."""
-        self._phase = self._wanted = None
+        self._phase = self._wanted = self._stepped_in_backward = None
 
     def stand_back(self) -> None:
         """Interrupt our phases: the loop begins a phase of its own."""
@@ -257,13 +263,15 @@ class PhaseWatch:
             if self._backward_depth or not (profiler := _attempt(self._begin_backward)):
                 return backward(*arguments, **keywords)
             self._backward_depth += 1
+            self._stepped_in_backward = None
             try:
-                if self._own_depth:
-                    return backward(*arguments, **keywords)
-                with profiler.phase(BACKWARD):
-                    return backward(*arguments, **keywords)
+                with nullcontext() if self._own_depth else profiler.phase(BACKWARD):
+                    result = backward(*arguments, **keywords)
             finally:
                 self._backward_depth -= 1
+            if self._stepped_in_backward is not None:
+                _attempt(self._name_stepped)
+            return result
 
         return timed
 
@@ -354,11 +362,41 @@ class PhaseWatch:
         _attempt(self._end_optimizer, optimizer)
 
     def _end_optimizer(self, optimizer: Any) -> None:
-        if not self._optimizer_depth or not self._listener.listens():
+        if not self._listener.listens():
+            if self._backward_depth and _is_in_autograd():
+                self._keep_stepped(optimizer)  # in autograd's own thread, as for a GPU
+            return
+        if not self._optimizer_depth:
             return
         self._optimizer_depth -= 1
         if self._optimizer_depth:
             return
         self._has_gone_on = False
         self.leave()
+        if self._backward_depth:
+            self._keep_stepped(optimizer)
+        else:
+            self._listener.after_optimizer(optimizer)
+
+    def _keep_stepped(self, optimizer: Any) -> None:
+        """Remember which optimizer to name at the end of the pass: the one named before, if any.
+
+        A hook of each parameter may step an optimizer of its own as soon as the gradient is there.
+        Only the end of the pass is the end of them all, and torch's profiler can neither be started
+        nor stopped before that.
+        """
+        named = self._named_for_backward() if self._named_for_backward is not None else None
+        if self._stepped_in_backward is None or optimizer is named:
+            self._stepped_in_backward = optimizer
+
+    def _name_stepped(self) -> None:
+        optimizer, self._stepped_in_backward = self._stepped_in_backward, None
+        self._named_for_backward = weakref.ref(optimizer)
         self._listener.after_optimizer(optimizer)
+
+
+def _is_in_autograd() -> bool:
+    """Whether this thread is computing a gradient."""
+    import torch
+
+    return torch._C._current_autograd_node() is not None

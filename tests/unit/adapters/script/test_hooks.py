@@ -221,6 +221,35 @@ def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
     ]
 
 
+def test_optimizers_that_step_within_a_backward_pass_end_one_step_with_it(script):
+    """Each parameter has its own, in an order that may differ from pass to pass."""
+    optimizers = [Optimizer() for _ in range(120)]
+
+    def learn(*_):
+        for optimizer in optimizers:
+            script.learn(optimizer)
+
+    backward = script.recorder.watch.around_backward(learn)
+    for number in range(4):
+        script.batch()
+        backward()
+        assert script.listener.told[-2:] == ["-backward", "step"]
+        assert script.count("step") == number + 1
+        optimizers.reverse()
+
+
+def test_a_backward_pass_that_raises_ends_no_step(script):
+    def learn(*_):
+        script.learn()
+        raise ValueError("theirs")
+
+    with pytest.raises(ValueError, match="theirs"):
+        script.recorder.watch.around_backward(learn)()
+    assert script.count("step") == 0
+    script.step()
+    assert script.count("step") == 1
+
+
 def test_a_second_training_with_its_own_optimizer_goes_on(script):
     script.step()
     script.optimizer = Optimizer()
