@@ -187,8 +187,8 @@ def _with_losses(result: Any, trace: Trace) -> Any:
     """The result, with notes on what the file of its trace lacks."""
     from stepscope.trace.problems import losses_in_words
 
-    told = losses_in_words(trace.all_problems)
-    return replace(result, notes=(*told, *result.notes)) if told else result
+    losses = losses_in_words(trace.all_problems)
+    return replace(result, notes=(*losses, *result.notes)) if losses else result
 
 
 def _first_moment(trace: Trace) -> int:
