@@ -68,11 +68,6 @@ def slow(item: int) -> str:
     return text_of(item)
 
 
-def very_slow(item: int) -> str:
-    time.sleep(60)
-    return text_of(item)
-
-
 def union(left: set[int], right: set[int]) -> set[int]:
     return left | right
 

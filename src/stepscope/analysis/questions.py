@@ -187,10 +187,10 @@ def _with_losses(result: Any, trace: Trace) -> Any:
     """The result, with notes on what the file of its trace lacks."""
     from stepscope.trace.problems import LACKS_END, losses_in_words
 
-    told = losses_in_words(trace.all_problems)
+    losses = losses_in_words(trace.all_problems)
     if trace.lacks_end:
-        told = (*told, LACKS_END)
-    return replace(result, notes=(*told, *result.notes)) if told else result
+        losses = (*losses, LACKS_END)
+    return replace(result, notes=(*losses, *result.notes)) if losses else result
 
 
 def _first_moment(trace: Trace) -> int:

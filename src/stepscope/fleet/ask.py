@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.fleet.collectives import References
-from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.inspector.bandwidths import ask_inspector
 from stepscope.fleet.inspector.records import inspector_files, read_inspector
 from stepscope.fleet.job import Job, read_job
@@ -25,7 +25,6 @@ def ask_of_job(
     engine: Engine | None = None,
     *,
     references: References | None = None,
-    progress: ProgressReport | None = None,
 ) -> Answers:
     """Asks a question about the ranks of a job.
 
@@ -35,13 +34,12 @@ def ask_of_job(
         scope: What the answer covers.
         engine: What reads the traces; by default this machine.
         references: What to compare bandwidths with, for questions with `takes_references`.
-        progress: Called after each trace.
 
     Raises:
         UnreadableInputError: No trace could be read.
         UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
     """
-    job = read_job(traces, scope, engine, progress=progress)
+    job = read_job(traces, scope, engine)
     result = question.ask_job(job, references)
     names = [part.name for part in job.parts]
     shown = ", ".join(names[:_MOST_NAMED])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -185,7 +185,6 @@ def read_job(
     engine: Engine | None = None,
     *,
     progress: ProgressReport | None = None,
-    is_cancelled: Callable[[], bool] | None = None,
 ) -> Job:
     """Reads the ranks of a job.
 
@@ -195,7 +194,6 @@ def read_job(
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
         progress: Called after each trace; by default a terminal shows it.
-        is_cancelled: Called now and then; once it returns true, no further trace is begun.
 
     Raises:
         UnreadableInputError: No trace could be read.
@@ -205,17 +203,13 @@ def read_job(
     if engine is None:
         engine = LocalEngine(1 if len(traces) < _WORTH_PROCESSES else None)
     with ranks_done() as shown:
-        outcome = engine.run(
-            _read, requests, operator.add, progress=progress or shown, is_cancelled=is_cancelled
-        )
+        outcome = engine.run(_read, requests, operator.add, progress=progress or shown)
     reasons = tuple(failure.reason for failure in outcome.failures)
     if not outcome.value:
         raise UnreadableInputError("; ".join(reasons[:3]) or "no trace was read")
     notes = [f"left out: {reason}" for reason in reasons[:_MOST_NAMED]]
     if len(reasons) > _MOST_NAMED:
         notes.append(f"{len(reasons) - _MOST_NAMED} more traces were left out")
-    if outcome.is_cancelled:
-        notes.append(f"cancelled: {outcome.done} of {outcome.items} traces were read")
     lossy = [f"{part.name}: {loss}" for part in outcome.value for loss in part.losses]
     notes += _shortened(lossy)
     by_name = {request.place: request.rank for request in requests}

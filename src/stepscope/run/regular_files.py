@@ -49,7 +49,7 @@ def exists(path: Path) -> bool:
     """Whether there is something at a path that the user gave.
 
     Raises:
-        UnreadableInputError: That cannot be told: a folder on the way to it is closed to this
+        UnreadableInputError: That cannot be known: a folder on the way to it is closed to this
             user, or the name is too long.
     """
     try:

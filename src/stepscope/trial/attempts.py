@@ -125,21 +125,21 @@ class Bench:
         Raises:
             UsageError: The command cannot be started.
         """
-        notes = self.folder / "notes" / name
+        notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name
         log = self.folder / "logs" / f"{name}.log"
-        for path in (notes, files):
+        for path in (notes_folder, files):
             path.mkdir(parents=True)
         wishes = {
             "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
             "steps": self.steps,
-            "notes": str(notes),
+            "notes": str(notes_folder),
         }
         more = _environment(variant, files)
         ended: list[Ended] = []
 
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
-            limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes)))
+            limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes_folder)))
             mark = uuid.uuid4().hex
             with working(f"Running the script: {name}"):
                 ended.append(run_apart(command, {**environment, **more}, mark, log, limits))
@@ -148,20 +148,20 @@ class Bench:
         command = startable([word.replace(SCRATCH_WORD, str(files)) for word in self.command])
         settings = _settings(self.folder, name, window_at, with_memory)
         launched = launch(command, settings, companion=Companion(_COMPANION, wishes), runner=run)
-        told = _notes(notes)
-        shutil.rmtree(notes, ignore_errors=True)
-        for empty in (files, files.parent, notes.parent):
+        notes = _notes(notes_folder)
+        shutil.rmtree(notes_folder, ignore_errors=True)
+        for empty in (files, files.parent, notes_folder.parent):
             with suppress(OSError):
                 empty.rmdir()
         run_path = next(iter(launched.runs), None)
-        problem, reason = self._problem(variant, ended[0], told, log, launched.problems)
+        problem, reason = self._problem(variant, ended[0], notes, log, launched.problems)
         steps = None if problem or run_path is None else self._steps(run_path)
         if steps is None and not problem:
-            problem, reason = NOT_MEASURED, self._too_few(told)
-        first = told[0] if told else {}
+            problem, reason = NOT_MEASURED, self._too_few(notes)
+        first = notes[0] if notes else {}
 
         def most(fact: str) -> int:
-            return max((note["facts"][fact] for note in told), default=0)
+            return max((note["facts"][fact] for note in notes), default=0)
 
         return Attempt(
             problem=problem,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import operator
 import os
 import subprocess
@@ -117,38 +116,14 @@ def test_an_item_that_kills_every_worker_is_given_up_and_the_others_are_not() ->
     assert outcome.restarts == 3
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        LocalEngine(1),
-        LocalEngine(2),
-        pytest.param(DaskEngine(workers=2), marks=[needs_dask, pytest.mark.slow], id="dask"),
-    ],
-)
-def test_a_cancelled_run_gives_what_it_has(engine) -> None:  # type: ignore[no-untyped-def]
-    done = 0
-
-    def progress(count: int, total: int) -> None:
-        nonlocal done
-        done = count
-
-    outcome = engine.run(
-        tasks.slow, range(200), tasks.joined, progress=progress, is_cancelled=lambda: done >= 4
-    )
-    assert outcome.is_cancelled
-    assert outcome.value is not None
-    assert 4 <= outcome.done < 100
-    assert outcome.value.count("<") == outcome.done
-
-
-def test_nothing_is_left_running_after_a_cancellation() -> None:
+def test_nothing_is_left_running_after_an_interruption() -> None:
     before = set(psutil.Process().children(recursive=True))
-    asked = itertools.count()
-    outcome = LocalEngine(2).run(
-        tasks.very_slow, range(4), tasks.joined, is_cancelled=lambda: next(asked) > 2
-    )
-    assert outcome.is_cancelled
-    assert outcome.value is None
+
+    def interrupt(_done: int, _of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        LocalEngine(2).run(tasks.slow, range(20), tasks.joined, progress=interrupt)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 

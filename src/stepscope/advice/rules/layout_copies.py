@@ -15,7 +15,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
 from stepscope.analysis.calls.layout_copies import OF_CONVOLUTIONS, are_layout_copies
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.selection.names import told_by_name
+from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
 
@@ -44,7 +44,7 @@ def find(subject: Subject) -> list[Finding]:
     share = window.device_share(total_ns)
     if share < subject.thresholds.saving_low:
         return []
-    of_convolutions = told_by_name(copies, pl.col("name").str.contains(OF_CONVOLUTIONS))
+    of_convolutions = by_distinct_name(copies, pl.col("name").str.contains(OF_CONVOLUTIONS))
     is_about_convolutions = 2 * int(copies["dur_ns"].filter(of_convolutions).sum()) > total_ns
     evidence = [
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),

@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.analysis.selection.names import launching_calls, told_by_name
+from stepscope.analysis.selection.names import by_distinct_name, launching_calls
 from stepscope.run.figures import percent
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.problems import READ_NO_FURTHER
@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
     severity = Severity.MEDIUM
     advice = _LOST
     if window is not None and window.has_gpu:
-        by_device = told_by_name(window.work, is_started_by_device(pl.col("name")))
+        by_device = by_distinct_name(window.work, is_started_by_device(pl.col("name")))
         launched = window.work.filter(~by_device)
         unlinked = int(launched["launch"].is_null().sum())
         share = unlinked / max(1, len(launched))

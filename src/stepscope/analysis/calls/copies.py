@@ -40,11 +40,11 @@ def blocking_copies(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     outlasts = pl.col("returned_ns") >= pl.col("end_ns")
     is_known = pl.col("launch").is_not_null()
     blocks = record.str.contains("(?i)pageable") | (is_known & (waits | (is_silent & outlasts)))
-    told = copies["launch", "end_ns"].hstack(
+    known = copies["launch", "end_ns"].hstack(
         [
             names["name"][copies["name_id"]].alias("record"),
             (calls["start_ns"] + calls["dur_ns"]).alias("returned_ns"),
             *call,
         ]
     )
-    return copies.filter(told.select(blocks=blocks)["blocks"])
+    return copies.filter(known.select(blocks=blocks)["blocks"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import runs_under
-from stepscope.analysis.selection.names import told_by_name
+from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.model import Trace
 
@@ -35,7 +35,7 @@ def are_layout_copies(trace: Trace, work: pl.DataFrame) -> BoolArray:
 
     def has(pattern: str) -> BoolArray:
         matches = pl.col("name").str.contains(pattern).fill_null(value=False)
-        found: BoolArray = told_by_name(work, matches).to_numpy()
+        found: BoolArray = by_distinct_name(work, matches).to_numpy()
         return found
 
     by_name, copies = has(OF_CONVOLUTIONS), has(_COPIES)

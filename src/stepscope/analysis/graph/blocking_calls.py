@@ -64,9 +64,9 @@ class HostCalls:
             work: The GPU work.
             records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
         """
-        told = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
+        with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
         table = self.table.join(
-            told.select("awaited_lane", "until_ns", device="device", event="call"),
+            with_call.select("awaited_lane", "until_ns", device="device", event="call"),
             on="event",
             how="left",
             maintain_order="left",
@@ -155,10 +155,10 @@ def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Arra
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     is_device = (calls["role"] == DEVICE_SYNC).to_numpy()
     device = filled(calls["device"], -1)
-    told_lane = filled(calls["awaited_lane"], -1)
+    recorded_lane = filled(calls["awaited_lane"], -1)
     until = filled(calls["until_ns"], 0)
-    is_told = calls["awaited_lane"].is_not_null().to_numpy()
-    told = np.full(len(calls), -1, np.int64)
+    is_recorded = calls["awaited_lane"].is_not_null().to_numpy()
+    recorded = np.full(len(calls), -1, np.int64)
     rows, targets = [], []
     best = np.full(len(calls), -1, np.int64)
     best_end = start.copy()
@@ -176,11 +176,11 @@ def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Arra
         mine = np.nonzero(all_over & is_device & ((device < 0) | (device == work.device[first])))[0]
         rows.append(mine)
         targets.append(before[mine])
-        mine = np.nonzero(told_lane == work.lane[first])[0]
+        mine = np.nonzero(recorded_lane == work.lane[first])[0]
         last_given = first + np.searchsorted(launched, until[mine]) - 1
         # Of work without a launch nobody knows when it was given: what ended later was no part.
         awaited = np.minimum(last_given, over[mine])
-        told[mine] = np.where(awaited >= first, awaited, -1)
+        recorded[mine] = np.where(awaited >= first, awaited, -1)
         given = work.call_start_ns[np.maximum(before, 0)]
         later = has_any & (given > newest_launch)
         newest[later], newest_launch[later] = np.where(all_over, before, -1)[later], given[later]
@@ -193,7 +193,7 @@ def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Arra
     may_be_partial = (calls["role"] == EVENT_SYNC).to_numpy() & (end - start > _SURE_WAIT_NS)
     single = np.where(best >= 0, best, np.where(may_be_partial, partial, -1))
     single = np.where(single >= 0, single, newest)
-    single = np.where(is_told, told, single)
+    single = np.where(is_recorded, recorded, single)
     mine = np.nonzero(~is_device & (single >= 0))[0]
     return (
         np.concatenate([*rows, mine]).astype(np.int64),

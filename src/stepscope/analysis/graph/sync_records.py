@@ -85,7 +85,7 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
         .join(known, on="name_id", maintain_order="left")
     )
 
-    told = (
+    recorded = (
         trace.args.filter(pl.col("event").is_in(records["event"].implode()))
         .select(
             "event",
@@ -99,9 +99,9 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     )
     processes = trace.lanes.select(call_lane="lane_id", process="pid")
     records = (
-        records.join(told, on="event", how="left", maintain_order="left")
+        records.join(recorded, on="event", how="left", maintain_order="left")
         .join(
-            _recording_calls(trace, told["recorded_by"]),
+            _recording_calls(trace, recorded["recorded_by"]),
             on="recorded_by",
             how="left",
             maintain_order="left",

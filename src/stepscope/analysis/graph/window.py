@@ -60,8 +60,8 @@ def choose_steps(
 def _passed_over(trace: Trace) -> str:
     """What was done to events for want of a time, to follow what the trace lacks."""
     wrong = trace.all_problems.filter(pl.col("problem").is_in(_WITHOUT_TIME))
-    told = [f"{message} ({count}×)" for count, message in wrong["count", "message"].iter_rows()]
-    return f" ({'; '.join(told)})" if told else ""
+    problems = [f"{message} ({count}×)" for count, message in wrong["count", "message"].iter_rows()]
+    return f" ({'; '.join(problems)})" if problems else ""
 
 
 def main_lane_of(trace: Trace, work: StepWork) -> int:

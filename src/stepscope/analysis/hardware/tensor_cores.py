@@ -26,7 +26,7 @@ import polars as pl
 from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
-from stepscope.analysis.selection.names import told_by_name
+from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -138,7 +138,7 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         that only prepare operands are left out.
     """
     rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
-    rows = rows.filter(~told_by_name(rows, _prepares_operands()))
+    rows = rows.filter(~by_distinct_name(rows, _prepares_operands()))
     operators = pl.Series(distinct(rows["op"]))
     types = operands_of_work(trace, operators)["event", "types"].rename({"event": "op"})
     recorded = pl.col("types").str.to_lowercase()
@@ -153,7 +153,7 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("other"))
     )
     return rows.join(types, on="op", how="left", maintain_order="left").select(
-        *rows.columns, type=kind, uses=told_by_name(rows, evidence())
+        *rows.columns, type=kind, uses=by_distinct_name(rows, evidence())
     )
 
 

@@ -111,10 +111,10 @@ class SteadySteps:
     @property
     def notes(self) -> tuple[str, ...]:
         """Why steps that are not empty do not count, in words."""
-        told = []
+        words = []
         for one in self.of_state(StepState.START_UP, StepState.STALL):
             times = significant(one.dur_ns / max(1, self.median_ns))
-            told.append(
+            words.append(
                 f"step {one.step} took {duration(one.dur_ns)}, {times} times the others "
                 f"({one.state.value}): not part of the steady step"
             )
@@ -122,14 +122,14 @@ class SteadySteps:
             steps = [one.step for one in self.of_state(state)]
             if steps:
                 which = f"{'steps' if len(steps) > 1 else 'step'} {_listed(steps)}"
-                told.append(f"{why}, so not part of the steady step: {which}")
+                words.append(f"{why}, so not part of the steady step: {which}")
         if self.tail_ns:
-            told.append(
+            words.append(
                 "after its last operator and call, the last step goes on for "
                 f"{duration(self.tail_ns)} longer than any other: that is taken for the end of the "
                 "loop, and left out"
             )
-        return tuple(told)
+        return tuple(words)
 
 
 _WHY = {

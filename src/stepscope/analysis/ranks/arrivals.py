@@ -68,13 +68,13 @@ def read_arrivals(
     is_known = pl.col("group") != "" if has_groups else pl.lit(value=True)
     is_known &= pl.col("group").ne_missing(NO_PAIR)
     place = pl.int_range(pl.len()).over("group", "step")
-    told = found.filter(is_known)
-    kept = told.filter(place < most_per_step)
+    grouped = found.filter(is_known)
+    kept = grouped.filter(place < most_per_step)
     events = collectives["step"] if of_host and work.table.is_empty() else work.table["step"]
     counts = events.value_counts(name="events").sort("step", nulls_last=True).iter_rows()
     excluded = {reason: n for reason, n in work.answered.excluded.items() if reason != OTHER_STEPS}
-    excluded[_TOO_MANY] = len(told) - len(kept)
-    excluded[UNKNOWN_GROUP] = len(found) - len(told)
+    excluded[_TOO_MANY] = len(grouped) - len(kept)
+    excluded[UNKNOWN_GROUP] = len(found) - len(grouped)
     steps = dict.fromkeys(work.answered.steps, 0) | dict(counts)
     return RankArrivals(
         rank=rank,

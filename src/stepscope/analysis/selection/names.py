@@ -217,25 +217,25 @@ def names_that(trace: Trace, condition: pl.Expr) -> BoolArray:
     return found
 
 
-def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
-    """The value of an expression of `name` for each row, worked out once for each distinct name.
+def by_distinct_name(rows: pl.DataFrame, expression: pl.Expr) -> pl.Series:
+    """The value of an expression of `name` for each row, computed once for each distinct name.
 
     Args:
         rows: Rows with `name_id` and `name`. Few names repeat in very many rows, and a pattern
             takes longer to look for in a text than a number to look up.
-        told: The expression.
+        expression: The expression.
     """
     ids = rows["name_id"]
     if ids.is_empty():
-        return rows.select(told=told)["told"]
+        return rows.select(value=expression)["value"]
     row = ids.to_numpy()
     one = np.full(int(row.max()) + 1, -1, np.int64)
     one[row] = np.arange(len(row))  # any row of each name
     known = np.flatnonzero(one >= 0)
-    names = rows[["name"]][one[known]].select(told=told)
+    names = rows[["name"]][one[known]].select(value=expression)
     place = np.zeros(len(one), np.uint32)
     place[known] = np.arange(len(known))
-    found: pl.Series = names["told"][place[row]]
+    found: pl.Series = names["value"][place[row]]
     return found
 
 

@@ -80,18 +80,17 @@ class Partition:
         """The part's mean per step, rounded to the nanosecond."""
         return round(part.total_ns / self.steps) if self.steps else 0
 
-    def scaled_to(self, total_ns: int, basis: str | None = None) -> Partition:
+    def scaled_to(self, total_ns: int) -> Partition:
         """The same shares of another time; what rounding leaves over goes to the largest part.
 
         Args:
             total_ns: Time of all the steps together.
-            basis: What is divided now; default: the same.
         """
         shares = [part.total_ns * total_ns // max(1, self.total_ns) for part in self.parts]
         largest = max(range(len(shares)), key=lambda i: self.parts[i].total_ns)
         shares[largest] += total_ns - sum(shares)
         parts = tuple(Part(p.name, ns) for p, ns in zip(self.parts, shares, strict=True))
-        return Partition(parts, total_ns, self.steps, self.basis if basis is None else basis)
+        return Partition(parts, total_ns, self.steps, self.basis)
 
     def of(self, name: str) -> int:
         """Total of the part of that name; 0 where there is none."""

@@ -53,7 +53,6 @@ class DaskEngine:
         combine: Callable[[Value, Value], Value],
         *,
         progress: ProgressReport | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`.
 
@@ -64,7 +63,7 @@ class DaskEngine:
             return Outcome(None, 0, 0)
         with self._client() as client:
             run = _Run(client, function, items, combine, self.attempts)
-            return run.finished(progress, is_cancelled or (lambda: False))
+            return run.finished(progress)
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
@@ -133,7 +132,6 @@ class _Run:
         combine: Callable[[Any, Any], Any],
         attempts: int,
     ) -> None:
-        self._client = client
         self._items = len(items)
         # Impure: two equal items are two items.
         leaves = client.map(_tried, [function] * len(items), items, attempts=attempts, pure=False)
@@ -145,29 +143,23 @@ class _Run:
         self._failures: dict[int, Failure] = {}
         self._attempts = attempts
 
-    def finished(
-        self, progress: ProgressReport | None, is_cancelled: Callable[[], bool]
-    ) -> Outcome[Any]:
+    def finished(self, progress: ProgressReport | None) -> Outcome[Any]:
         """Waits for all items, and fetches what they are combined to."""
         import distributed
 
-        is_stopped = False
-        while self._waiting and not is_stopped:
+        while self._waiting:
             with contextlib.suppress(distributed.TimeoutError):
                 distributed.wait(list(self._waiting), timeout=_ASK_S, return_when="FIRST_COMPLETED")
             for leaf in [leaf for leaf in self._waiting if leaf.done()]:
                 self._settle(self._waiting.pop(leaf), leaf)
                 if progress is not None:
                     progress(self._items - len(self._waiting), self._items)
-            is_stopped = bool(self._waiting) and is_cancelled()
-        self._client.cancel(list(self._waiting))
         root = self._tree.result()
         return Outcome(
             None if root is None else root.result(),
             self._items,
-            self._items - len(self._waiting) - len(self._failures),
+            self._items - len(self._failures),
             tuple(self._failures[index] for index in sorted(self._failures)),
-            is_stopped,
         )
 
     def _settle(self, index: int, leaf: Any) -> None:

@@ -46,11 +46,10 @@ class LocalEngine:
         combine: Callable[[Value, Value], Value],
         *,
         progress: ProgressReport | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
         workers = min(self.workers or min(allowed_cpus(), 16), len(items))
-        run = _Run(function, items, combine, self.attempts, progress, is_cancelled)
+        run = _Run(function, items, combine, self.attempts, progress)
         return run.here() if workers <= 1 else run.in_processes(workers)
 
 
@@ -64,13 +63,11 @@ class _Run:
         combine: Callable[[Any, Any], Any],
         attempts: int,
         progress: ProgressReport | None,
-        is_cancelled: Callable[[], bool] | None,
     ) -> None:
         self._function = function
         self._items = items
         self._attempts = attempts
         self._progress = progress
-        self._is_cancelled = is_cancelled or (lambda: False)
         self._tree: Tree[Any] = Tree(len(items), combine)
         self._failures: dict[int, Failure] = {}
         self._done = 0
@@ -81,8 +78,6 @@ class _Run:
     def here(self) -> Outcome[Any]:
         """In this process, one after the other."""
         while self._to_do:
-            if self._is_cancelled():
-                return self._outcome(is_cancelled=True)
             index = self._to_do.popleft()
             self._tried[index] += 1
             answer = worker.answer(self._function, self._items[index])
@@ -98,8 +93,6 @@ class _Run:
             for each in workers:
                 self._give(each)
             while self._done + len(self._failures) < len(self._items):
-                if self._is_cancelled():
-                    return self._outcome(is_cancelled=True)
                 with contextlib.suppress(queue.Empty):
                     self._follow(*answers.get(timeout=_ASK_S), workers, answers)
             return self._outcome()
@@ -148,13 +141,12 @@ class _Run:
         if self._progress is not None:
             self._progress(self._done + len(self._failures), len(self._items))
 
-    def _outcome(self, *, is_cancelled: bool = False) -> Outcome[Any]:
+    def _outcome(self) -> Outcome[Any]:
         return Outcome(
             self._tree.result(),
             len(self._items),
             self._done,
             tuple(self._failures[index] for index in sorted(self._failures)),
-            is_cancelled,
             self._restarts,
         )
 

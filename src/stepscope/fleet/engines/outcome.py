@@ -38,7 +38,6 @@ class Outcome(Generic[Value]):
         items: How many there were.
         done: How many gave a value.
         failures: Those that gave none, by index.
-        is_cancelled: Whether it was stopped before all items were tried.
         restarts: Worker processes that ended early and were replaced.
     """
 
@@ -46,7 +45,6 @@ class Outcome(Generic[Value]):
     items: int
     done: int
     failures: tuple[Failure, ...] = ()
-    is_cancelled: bool = False
     restarts: int = 0
 
     @property
@@ -65,7 +63,6 @@ class Engine(Protocol):
         combine: Callable[[Value, Value], Value],
         *,
         progress: ProgressReport | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
     ) -> Outcome[Value]:
         """Runs the function on each item and combines the values.
 
@@ -75,7 +72,6 @@ class Engine(Protocol):
             items: In an order that `combine` may rely on.
             combine: Associative. Takes the values of earlier and of later items.
             progress: Called after each item.
-            is_cancelled: Called now and then; once it returns true, no further item is begun.
         """
         ...
 

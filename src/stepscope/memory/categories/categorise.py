@@ -209,9 +209,12 @@ def _decided(table: pl.DataFrame) -> pl.DataFrame:
     )
 
     def first(values: Sequence[pl.Expr]) -> pl.Expr:
-        told = [pl.col(f"choice_{place}").is_not_null() for place in range(len(choices))]
+        chosen = [pl.col(f"choice_{place}").is_not_null() for place in range(len(choices))]
         return pl.coalesce(
-            *(pl.when(is_told).then(value) for is_told, value in zip(told, values, strict=True))
+            *(
+                pl.when(is_chosen).then(value)
+                for is_chosen, value in zip(chosen, values, strict=True)
+            )
         )
 
     names = [pl.lit(None, dtype=pl.String) if name is None else name for *_, name in choices]
