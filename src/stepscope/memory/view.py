@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
@@ -153,9 +154,15 @@ class MemoryView:
         return int(self.curve(device)["allocated_bytes"].to_numpy().max())
 
     def peak(self, device: int, of: str = "allocated_bytes") -> Moment:
-        """The moment at which a column of the curve is first at its largest."""
+        """The moment at which a column of the curve is at its largest; of several, the fullest.
+
+        Memory is reserved before the request that it is for is served, so that the first moment at
+        which most is reserved has too little in use.
+        """
         curve = self.curve(device)
-        row = int(curve[of].to_numpy().argmax())
+        values, held = curve[of].to_numpy(), curve["allocated_bytes"].to_numpy()
+        rows = np.flatnonzero(values == values.max())
+        row = int(rows[held[rows].argmax()])
         what = "the peak" if of == "allocated_bytes" else f"the peak of {of.removesuffix('_bytes')}"
         return Moment(device, int(curve["event"][row]), curve["time_ns"][row], what)
 

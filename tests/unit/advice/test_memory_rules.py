@@ -157,6 +157,33 @@ def test_fragmentation_is_found_with_the_setting_that_helps():
     assert memory_fragmented.find(subject(allocator.snapshot(), memory_unused=0.99)) == []
 
 
+def test_memory_that_a_request_is_about_to_fill_is_not_unused():
+    """Each input is larger than the last, so that nothing cached serves it; the last is held."""
+    allocator = Allocator()
+    for number in range(10):
+        last = allocator.malloc((100 + 20 * number) * MIB)
+        if number < 9:
+            allocator.free(last)
+    (found,) = memory_fragmented.find(subject(allocator.snapshot()))
+    told = evidence(found)
+    assert told["reserved at its peak"] == 1900 * MIB
+    assert told["in use then"] == 280 * MIB
+    assert found.title.startswith("85% of the reserved memory is not in use")
+
+
+def test_no_setting_is_named_where_none_helps():
+    """What one stream has cached serves no other, however segments grow."""
+    allocator = Allocator()
+    for block in [allocator.malloc(20 * MIB) for _ in range(40)]:
+        allocator.free(block)
+    for _ in range(8):
+        allocator.malloc(100 * MIB, stream=7)
+    (found,) = memory_fragmented.find(subject(allocator.snapshot()))
+    told = evidence(found)
+    assert (told["reserved at its peak"], told["in use then"]) == (1600 * MIB, 800 * MIB)
+    assert found.advice.startswith("No setting of the allocator that was simulated helps")
+
+
 def annotated(**parts):
     """A snapshot in which each category holds so many MiB, each in blocks of 2 MiB."""
     allocator, stack = Allocator(), Frames()

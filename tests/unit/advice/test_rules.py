@@ -193,6 +193,38 @@ def test_python_is_not_blamed_where_the_thread_had_no_cpu():
     assert cpu_bound_python.find(Subject(0, free, window=window))
 
 
+def _planted_under_busy_cpus(planted_ms, function="train.py(12): tokenise"):
+    """Operators and Python in a function that take twice as long, because others have the CPU."""
+    t = GpuTrace(device_name=None)
+    for _ in range(6):
+        with t.step():
+            for _ in range(4):
+                t.op("aten::linear").python(ms(5))
+                t.python(us(300))
+            with t.frame(function):
+                t.python(ms(planted_ms))
+            t.op("aten::linear").python(ms(5))
+    return WindowView(t.load())
+
+
+def test_python_in_one_function_is_named_under_busy_cpus():
+    window = _planted_under_busy_cpus(40)
+    held = {"cpu_ms": 20, "queued_ms": 46, "recorded": range(6, 12)}
+    starved = Subject(0, summarise_steps(step_records([66] * 20, **held)), window=window)
+    (finding,) = cpu_bound_python.find(starved)
+    assert finding.title == "Python in train.py(12): tokenise holds the step up"
+    # What is saved is the function's time, not that of the stretches between operators.
+    assert finding.saving_ns == pytest.approx(66 * MS * 40 / 66.2, rel=0.02)
+
+
+def test_a_function_that_hardly_runs_is_not_named_under_busy_cpus():
+    """A thread loses its CPU anywhere: 4 ms of a step, of which it runs a fiftieth, is nothing."""
+    window = _planted_under_busy_cpus(4)
+    held = {"cpu_ms": 1, "queued_ms": 29, "recorded": range(6, 12)}
+    starved = Subject(0, summarise_steps(step_records([30] * 20, **held)), window=window)
+    assert cpu_bound_python.find(starved) == []
+
+
 def test_a_small_model_is_called_small():
     (finding,) = cpu_bound_python.find(Subject(0, window=python_window(us(200), us(300))))
     assert finding.title.startswith("the model is too small for its machine")

@@ -9,7 +9,10 @@ The saving assumes that the long ones are gone.
 
 A thread that has no CPU looks the same, and so does one that the garbage collector stops, where
 torch does not write its pauses. If the step record shows that these are at least half of the time
-in such stretches, there is no finding: `busy-cpus` or `garbage-collector` has it. `slow-phase` has
+in such stretches, there is no finding: `busy-cpus` or `garbage-collector` has it. But a thread
+loses its CPU in all work alike. Where the longest stretches, half of all, lie in one function and
+in half of the steps, and what the thread itself runs of that function is notable, the function is
+named, and the saving is of the stretches in it. `slow-phase` has
 it if a phase that it reports holds at least half, unless the function is known. And in a step of a
 few milliseconds whose stretches are short in most steps, no Python is slow: the model is too small
 for its machine, and the finding says that.
@@ -51,6 +54,7 @@ _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
+_MOST_IN_A_FUNCTION = 64
 _ENGINE = "<built-in method run_backward"
 _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
@@ -64,8 +68,12 @@ def find(subject: Subject) -> list[Finding]:
     long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
     if not len(long):
         return []
-    if 2 * _not_python_ns(subject, window) >= window.per_step(long.total_ns):
-        return []
+    queued_ns, paused_ns = _not_python_ns(subject, window)
+    if 2 * (queued_ns + paused_ns) >= window.per_step(long.total_ns):
+        long = _of_one_function(window, long)
+        own_ns = (window.per_step(long.total_ns) - paused_ns) * _running_share(subject, queued_ns)
+        if not len(long) or own_ns < subject.thresholds.saving_low * window.step_ns:
+            return []
     lengths = long.lengths
     longest = int(np.argmax(lengths))
     evidence = [
@@ -115,20 +123,51 @@ def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
     return usual_ns <= limits.small_step_ns and 2 * int((has_slow > 0).sum()) < len(has_slow)
 
 
-def _not_python_ns(subject: Subject, window: WindowView) -> int:
+def _of_one_function(window: WindowView, long: Intervals) -> Intervals:
+    """The stretches in the function that the longest, half of all, lie in, if these lie in one.
+
+    It must have some in half of the steps. Only the longest of all are looked at.
+    """
+    longest = _longest_half(long)
+    if longest is None:
+        return intervals.empty()
+    some = np.argsort(-long.lengths, kind="stable")[:_MOST_IN_A_FUNCTION]
+    frames = [window.frame_over(int(long.starts[at]), int(long.ends[at])) for at in some]
+    if frames[0] is None or set(frames[: len(longest)]) != {frames[0]}:
+        return intervals.empty()
+    kept = some[[frame == frames[0] for frame in frames]]
+    found = intervals.merge(long.starts[kept], long.ends[kept])
+    graph = window.graph
+    in_steps = intervals.covered(found, graph.step_starts_ns, graph.step_ends_ns) > 0
+    return found if 2 * int(in_steps.sum()) >= len(in_steps) else intervals.empty()
+
+
+def _running_share(subject: Subject, queued_ns: int) -> float:
+    """Of the time in which the training thread can run, how much it does; 0 where unknown.
+
+    It loses its CPU as often in one piece of work as in another, so this holds for each of them.
+    """
+    if subject.steps is None:
+        return 0.0
+    recorded, usual = subject.steps.recorded_host, subject.steps.host
+    cpu_ns = recorded.cpu_ns or usual.cpu_ns or 0
+    return cpu_ns / max(1, cpu_ns + queued_ns)
+
+
+def _not_python_ns(subject: Subject, window: WindowView) -> tuple[int, int]:
     """What kept the training thread from running Python in a recorded step, as far as known.
 
-    Its wait for a CPU and the garbage collector's pauses, by the step record. Pauses that the trace
-    has as well are no part of the stretches, and those that a GPU may have waited for promise
+    Its wait for a CPU, and the garbage collector's pauses, by the step record. Pauses that the
+    trace has as well are no part of the stretches, and those that a GPU may have waited for promise
     nothing elsewhere.
     """
     if subject.steps is None:
-        return 0
+        return 0, 0
     recorded, usual = subject.steps.recorded_host, subject.steps.host
     queued_ns = recorded.queued_ns or usual.queued_ns or 0
     if usual.is_on_device or len(window.graph.host.of(HostCause.GARBAGE_COLLECTION)):
-        return queued_ns
-    return queued_ns + (recorded.gc_ns or usual.gc_ns)
+        return queued_ns, 0
+    return queued_ns, recorded.gc_ns or usual.gc_ns
 
 
 def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
@@ -195,20 +234,32 @@ def _is_one_phase(subject: Subject, stretches_ns: int) -> bool:
 
 
 def _mostly_in(window: WindowView, long: Intervals) -> str | None:
-    """The function or range that has the longest stretches, half of all, if one has.
+    """The function or range that has the longest stretches, half of all, if one has."""
+    longest = _longest_half(long)
+    name = None if longest is None else _name_of(window, longest)
+    return None if name is None else f"in {name}"
 
-    Many short ones have none in common, so only a few are looked at.
+
+def _longest_half(long: Intervals) -> Intervals | None:
+    """The longest stretches that are half of all; None where these are many.
+
+    Many short ones have no function in common, so only a few are looked at.
     """
     order = np.argsort(-long.lengths, kind="stable")
     half = int(np.searchsorted(2 * np.cumsum(long.lengths[order]), long.total_ns)) + 1
-    if half <= _MOST_LOOKED_AT:
-        starts, ends = long.starts[order[:half]], long.ends[order[:half]]
-        host = _operators_and_ranges(window)
-        names = {_within(window, host, *span) for span in zip(starts, ends, strict=True)}
-        name = names.pop()
-        if name is not None and not names:
-            return f"in {name}"
-    return None
+    if half > _MOST_LOOKED_AT:
+        return None
+    return intervals.merge(long.starts[order[:half]], long.ends[order[:half]])
+
+
+def _name_of(window: WindowView, stretches: Intervals) -> str | None:
+    """The function or range in which all of some stretches lie."""
+    host = _operators_and_ranges(window)
+    names = {
+        _within(window, host, int(start), int(end))
+        for start, end in zip(stretches.starts, stretches.ends, strict=True)
+    }
+    return names.pop() if len(names) == 1 else None
 
 
 def _operators_and_ranges(window: WindowView) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Fragmented memory: much of what the allocator has reserved is not in use.
 
-Measured from the rank's memory snapshot at the peak of the reserved bytes. Other settings of the
-allocator are simulated, and the best is named with the bytes that it saves.
+Measured from the rank's memory snapshot at the fullest moment at which most is reserved. Other
+settings of the allocator are simulated, and the best is named with the bytes that it saves.
 """
 
 from __future__ import annotations
