@@ -59,7 +59,7 @@ def command(
     """Show what changed from A to B: the step, its parts, kernels and operators.
 
     A and B are paths as for `stepscope report`: run directories, trace files, directories of
-    traces, quoted patterns, URLs, or - for a trace on standard input. Several B are compared with A
+    traces, quoted globs, URLs, or - for a trace on standard input. Several B are compared with A
     one after the other. If A and B have different numbers of ranks, efficiency is shown too, with
     the parts of the step that grew and the ranks on which they did.
     """

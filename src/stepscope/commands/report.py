@@ -68,8 +68,8 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a pattern, a URL, or - for a trace on standard input. Of several paths, traces that are
-    ranks of one run are one report, and every other path gets its own. Of a directory of traces
+    traces, a quoted glob, a URL, or - for a trace on standard input. Of several paths, traces that
+    are ranks of one run are one report, and every other path gets its own. Of a directory of traces
     that are not ranks of one run, the newest is judged. For a py-spy recording, shows the functions
     that took the time; for a memory snapshot, what the peak consists of; for a file of metrics, how
     busy and full the GPUs were.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import polars as pl
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,18 @@ from stepscope.run.plain_text import printable
 
 _GAP = 3
 _SHORTEST_HEADING = 6
+
+
+def print_trailed(table: Table, label: str, texts: Sequence[str], console: Console) -> None:
+    """Print a table with a column of whole texts behind it, to which nothing is aligned."""
+    with console.capture() as captured:
+        console.print(table)
+    heading, rule, *rows = captured.get().removesuffix("\n").split("\n")
+    gap = " " * _GAP
+    lines = [f"{heading}{gap}{label}", rule.rstrip() + rule.rstrip()[-1] * (_GAP + len(label))]
+    lines += [f"{row}{gap}{text}" for row, text in zip(rows, texts, strict=True)]
+    for line in lines:
+        console.print(Text.from_ansi(line), soft_wrap=True)
 
 
 def print_frame(

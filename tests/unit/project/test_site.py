@@ -46,6 +46,12 @@ def test_the_navigation_has_every_page_once():
     assert set(pages) - made == {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
 
 
+def test_prompts_are_not_copied_with_their_commands():
+    (file,) = CONFIG["extra_css"]
+    rules = (ROOT / CONFIG["docs_dir"] / file).read_text(encoding="utf-8")
+    assert re.search(r"\[data-md-copying\] \.gp \{ display: none; \}", rules)
+
+
 def test_the_examples_are_listed_with_links_to_their_pages(hooks):
     linked = set(re.findall(r"\]\((\w+)\.md\)", hooks.examples_page()))
     assert linked == {

@@ -43,6 +43,17 @@ def written(form, record=None):
     return sink.text
 
 
+def test_a_verdict_of_many_words_makes_the_table_no_wider(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    record = trials_record()
+    lines = written("table", record).splitlines()
+    rule = next(line for line in lines if set(line) == {"─"})
+    heading = lines[lines.index(rule) - 1]
+    assert len(rule) == len(heading)
+    crashed = next(line for line in lines if "crashed: exit code 1" in line)
+    assert crashed.index("crashed: ") == heading.index("Verdict")
+
+
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_what_people_read_has_promise_outcome_and_what_to_write(form):
     text = written(form).replace("\\", "")

@@ -15,7 +15,6 @@ from rich.text import Text
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, shown
 from stepscope.report.answer.columns import (
-    GAP,
     asked_columns,
     check_columns,
     first_columns,
@@ -31,6 +30,7 @@ from stepscope.report.answer.tables import (
     without_rows,
 )
 from stepscope.report.console import UNLIMITED, width_for
+from stepscope.report.frames import print_trailed
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import shortened
@@ -171,20 +171,8 @@ def _print_table(
         if trailing is None:
             console.print(table)
         else:
-            _print_trailed(table, labels[trailing], cells[trailing], console)
+            print_trailed(table, labels[trailing], cells[trailing], console)
     return len(frame.columns) - len(names) + fitted.left_out
-
-
-def _print_trailed(table: Table, label: str, texts: Sequence[str], console: Console) -> None:
-    """Print a table with a column of whole texts behind it, to which nothing is aligned."""
-    with console.capture() as captured:
-        console.print(table)
-    heading, rule, *rows = captured.get().removesuffix("\n").split("\n")
-    gap = " " * GAP
-    lines = [f"{heading}{gap}{label}", rule.rstrip() + rule.rstrip()[-1] * (GAP + len(label))]
-    lines += [f"{row}{gap}{text}" for row, text in zip(rows, texts, strict=True)]
-    for line in lines:
-        console.print(Text.from_ansi(line), soft_wrap=True)
 
 
 def _without_noise(text: str) -> str:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.report.console import print_heading, print_line, width_for
+from stepscope.report.console import UNLIMITED, print_heading, print_line, width_for
+from stepscope.report.frames import print_trailed
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.trial.words import (
     COLUMNS,
@@ -57,10 +58,17 @@ def print_trials(record: TrialsRecord, console: Console) -> None:
     if not found:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in COLUMNS:
+    cells = [[printable(cell) for cell in row] for row in found]
+    # Where no line is cut, a verdict of many words would make the whole table as wide as itself.
+    is_trailed = console.width >= UNLIMITED
+    *names, last = COLUMNS
+    for name in names if is_trailed else COLUMNS:
         is_number = name in COLUMNS[1:4]
         table.add_column(name, justify="right" if is_number else "left", no_wrap=name == "Fix")
-    for row in found:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*map(Text, row[:-1] if is_trailed else row))
     console.print()
-    console.print(table)
+    if is_trailed:
+        print_trailed(table, last, [row[-1] for row in cells], console)
+    else:
+        console.print(table)
