@@ -11,7 +11,13 @@ from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
 from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
 from stepscope.trace.formats.chrome.event_text import MOST_FRUITLESS
-from stepscope.trace.formats.chrome.json_text import SPACE, clean, standard_text, strict_value
+from stepscope.trace.formats.chrome.json_text import (
+    SPACE,
+    clean,
+    may_go_on,
+    standard_text,
+    strict_value,
+)
 from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
 from stepscope.trace.source.content import Content
 
@@ -196,7 +202,7 @@ class _Walk:
             start = found[1]
             try:
                 value, end = strict_value(self.text, start)
-                if self._is_whole(end):
+                if not may_go_on(self.text, end):
                     raw = self.text[start:end]
                     if clean(raw) != raw:
                         self.problem("invalid_utf8")
@@ -206,7 +212,7 @@ class _Walk:
             except (ValueError, StopIteration, RecursionError):
                 try:
                     value, end = read_lenient(self.text, start, self.final)
-                    if self._is_whole(end):
+                    if not may_go_on(self.text, end):
                         self.problem("invalid_header")
                         self.assembler.metadata.append((key, standard_text(value)))
                         self.here = end
@@ -217,10 +223,6 @@ class _Walk:
             if self.final:
                 return False
             self.grow()  # if nothing more comes, this parses the text once more as final
-
-    def _is_whole(self, end: int) -> bool:
-        """Whether a value that ends here is complete: numbers at the end of the text may not be."""
-        return end < len(self.text) or self.text[end - 1] in '}]"'
 
     def lost(self, inside_value: bool = False) -> bool:
         """Skips unreadable header text up to the list of events; False if there is none."""

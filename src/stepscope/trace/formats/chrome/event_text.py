@@ -18,7 +18,12 @@ from stepscope.trace.formats.chrome.event_json import (
     read_strictly,
 )
 from stepscope.trace.formats.chrome.event_members import usual_event
-from stepscope.trace.formats.chrome.json_text import after_space, is_cut_short, strict_value
+from stepscope.trace.formats.chrome.json_text import (
+    after_space,
+    is_cut_short,
+    may_go_on,
+    strict_value,
+)
 from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
 
@@ -171,8 +176,8 @@ def _skip_element(text: str, at: int, final: bool, stretch: Stretch) -> int | No
         if not final and len(text) - at < LONGEST_EVENT and is_cut_short(error, text):
             raise NeedMoreTextError from None
         return None
-    if end >= len(text) and not final:
-        raise NeedMoreTextError  # a number might continue
+    if may_go_on(text, end) and not final:
+        raise NeedMoreTextError
     stretch.problems.add("not_an_event", at)
     return int(end)
 

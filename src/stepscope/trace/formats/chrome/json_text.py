@@ -21,6 +21,7 @@ _LONE_ESCAPE = re.compile(
 _AT_ONCE = 1024 * 1024  # characters; bounds the memory
 _NEVER_CUT = 12  # errors this close to the end of the text may be caused by the end
 _PIECE = 16 * 1024  # characters; most events are shorter
+_REST_OF_NUMBER = re.compile(r"[0-9.eE+-]*\Z")
 _NOTHING_MORE = re.compile(r"\s*\Z")
 
 
@@ -63,6 +64,14 @@ def strict_value(text: str, at: int) -> tuple[Any, int]:
         if end < _PIECE:  # otherwise a number may go on
             return value, at + end
     return _scan(text, at)
+
+
+def may_go_on(text: str, end: int) -> bool:
+    """Whether more text could continue the value that ends here: a number, as `1` could be `1.5`.
+
+    Python takes the 1 of `1.` for all of it.
+    """
+    return text[end - 1] not in '}]"' and _REST_OF_NUMBER.match(text, end) is not None
 
 
 def after_space(text: str, at: int) -> int:

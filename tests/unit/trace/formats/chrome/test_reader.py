@@ -327,3 +327,14 @@ def test_whoever_watches_is_told_when_threads_compile_the_reader(
     finally:
         working._CURRENT.reset(token)
     assert all(lines and set(lines) == {line} for lines in watching.values())
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_numbers_cut_anywhere_stay_whole(block: int) -> None:
+    numbers = {"a": "10.5", "b": "1e5", "c": "-0.25", "d": "2.5E-3", "e": "7"}
+    header = ", ".join(f'"{key}": {digits}' for key, digits in numbers.items())
+    data = f'{{{header}, "traceEvents": [1.5, 2e3, {{"ph": "X", "name": "a", "ts": 1, "dur": 2}}]}}'
+    for read in (read_tolerantly, read_compiled):
+        tables = read(data.encode(), block)
+        assert dict(tables.metadata.rows()) == numbers
+        assert tables.problems.select("problem", "count").rows() == [("not_an_event", 2)]
