@@ -3,7 +3,7 @@
 Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
 commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
 strings. Anything else raises `LenientError`. What needs no mending stays as it is, digit for digit.
-`mending.py` does the same for most events in machine code.
+`mend_events.py` does the same for most events in machine code.
 """
 
 from __future__ import annotations

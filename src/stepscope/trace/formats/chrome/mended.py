@@ -1,6 +1,6 @@
 """A block of the list of events, with the events mended that the scanner cannot read.
 
-A copy of the block's text is made in steps, mended (`mending.py`), and scanned. Where the scanner
+A copy of the block's text is made in steps, mended (`mend_events.py`), and scanned. Where the scanner
 cannot read an event nevertheless, the tolerant reader reads the original, and the copy goes on
 after it. So positions in the copy differ from those in the block.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.mending import (
+from stepscope.trace.formats.chrome.mend_events import (
     AT,
     COPY_END,
     COPY_START,
