@@ -1,8 +1,8 @@
 """A block of the list of events, with the events mended that the scanner cannot read.
 
-A copy of the block's text is made in steps, mended (`mend_events.py`), and scanned. Where the scanner
-cannot read an event nevertheless, the tolerant reader reads the original, and the copy goes on
-after it. So positions in the copy differ from those in the block.
+A copy of the block's text is made in steps, mended (`mend_events.py`), and scanned. Where the
+scanner cannot read an event nevertheless, the tolerant reader reads the original, and the copy goes
+on after it. So positions in the copy differ from those in the block.
 """
 
 from __future__ import annotations
