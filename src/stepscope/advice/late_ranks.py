@@ -14,24 +14,11 @@ from dataclasses import dataclass, field, replace
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
-from stepscope.advice.rules import late_rank
+from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, late_rank
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import ranks_in_words, significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
-_OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
-_OF_COMPUTE = frozenset(
-    {
-        "tensor-cores-unused",
-        "full-precision-matmuls",
-        "unfused-attention",
-        "slow-matmuls",
-        "unfused-elementwise",
-        "layout-copies",
-        "heavy-recomputation",
-    }
-)
-"""Findings about what the GPU computes: they make a rank late only if it computes for longer."""
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
     "and these wait for it (`stepscope show collectives` on all ranks' traces compares the "
@@ -148,7 +135,7 @@ def causes_first(
             causes.append(one)
         elif is_slow_link(one, late, findings):
             causes.append(replace(one, advice=_LINK.format(late.who, one.advice)))
-        elif one.id in _OF_COMMUNICATION and _is_wait(one, waits):
+        elif one.id in OF_COMMUNICATION and _is_wait(one, waits):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
             symptoms.append(replace(one, severity=Severity.LOW, assumption=assumption))
@@ -175,9 +162,9 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     It does if its rank would save at least half of the others' wait by it, beyond what any other
     rank saves by the same.
     """
-    if one.id in _OF_COMMUNICATION or one.id == late_rank.ID:
+    if one.id in OF_COMMUNICATION or one.id == late_rank.ID:
         return False
-    if one.id in _OF_COMPUTE:
+    if one.id in OF_COMPUTE:
         # Others may save less by the same only because they wait for the late rank anyway.
         more_ns = late.more_compute_ns.get(one.rank, late.wait_ns)
         if more_ns < _MOSTLY * late.wait_ns:

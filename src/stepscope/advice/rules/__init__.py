@@ -83,6 +83,22 @@ RULES: Mapping[str, Callable[[Subject], list[Finding]]] = _Rules()
 OF_THE_RUN = ("late-rank", "throttled-gpu", "uneven-stages")
 """Rules that compare all ranks of the run, and need nothing of a window."""
 
+OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
+"""Rules whose findings may come from a rank that is late, and never make it late."""
+
+OF_COMPUTE = frozenset(
+    {
+        "tensor-cores-unused",
+        "full-precision-matmuls",
+        "unfused-attention",
+        "slow-matmuls",
+        "unfused-elementwise",
+        "layout-copies",
+        "heavy-recomputation",
+    }
+)
+"""Rules about what the GPU computes: they make a rank late only if it computes for longer."""
+
 _OF_MEMORY = (
     "out-of-memory",
     "memory-leak",
