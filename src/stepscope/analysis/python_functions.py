@@ -24,6 +24,7 @@ from stepscope.analysis.selection.gpu_work import check_steps, in_steps
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.reader import Run
+from stepscope.run.remote import as_shown
 from stepscope.trace.arrays.grouped_intervals import union_lengths
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import numbered
@@ -98,7 +99,7 @@ def sampled_recordings(run: Run) -> tuple[SampledRecording, ...]:
             trace = described.open()
             if not is_sampled(trace):
                 return ()
-            found.append(SampledRecording(described.name, python_functions(trace)))
+            found.append(SampledRecording(as_shown(described.name), python_functions(trace)))
     return tuple(found)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UsageError
+from stepscope.run.remote import as_shown
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
@@ -173,14 +174,15 @@ def _one(
 ) -> Answer:
     from stepscope.trace.second_thread import second_thread
 
-    with working(f"Answering {question.name} of {described.name}"):
+    name = as_shown(described.name)
+    with working(f"Answering {question.name} of {name}"):
         trace = described.open()  # freed on return, before the next one is opened
         with second_thread(trace.event_count) as second:
             # What most questions look at is read while the modules of this one are loaded.
             second.prepare(lambda: trace.columns("name_id", "lane_id", "start_ns", "dur_ns"))
             result = question.ask_of_run(trace, described.step_record, scope, baseline)
         result = _with_losses(result, trace)
-        return Answer(described.name, _first_moment(trace), result)
+        return Answer(name, _first_moment(trace), result)
 
 
 def _with_losses(result: Any, trace: Trace) -> Any:

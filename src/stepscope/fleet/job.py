@@ -29,6 +29,7 @@ from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
+from stepscope.run.remote import as_shown
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -166,7 +167,9 @@ def read_part(
 
 def _read(request: _Request) -> tuple[RankPart, ...]:
     trace = request.trace.open()
-    part = read_part(request.trace.name, request.place, request.rank, trace, request.scope)
+    part = read_part(
+        as_shown(request.trace.name), request.place, request.rank, trace, request.scope
+    )
     return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics)),)
 
 

@@ -56,6 +56,11 @@ def redacted(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def as_shown(location: str) -> str:
+    """A path as it is, or a URL without what is for its server alone: see `redacted`."""
+    return redacted(location) if "://" in location else location
+
+
 def http_options(url: str) -> dict[str, Any]:
     """Options of fsspec for a URL over HTTP: the timeouts, and content as it is stored.
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.chrome_traces import operator, write
+from tests.support.gpu_trace import GpuTrace, us
 from tests.support.trace_server import Served, serving
 
+from stepscope.commands.main import main
 from stepscope.errors import UnreadableInputError
 from stepscope.run.reader import Run, open_run
 
@@ -70,6 +72,21 @@ def test_what_a_url_has_for_its_server_alone_is_neither_shown_nor_kept(cache: Pa
     assert window.trace_path.name == "trace.json"
     kept = [path for path in cache.rglob("*") if "hidden" in path.name]
     assert not kept
+
+
+@pytest.mark.parametrize("verb", ["report", "compare", "show kernels", "show stragglers", "info"])
+def test_no_verb_prints_it(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    trace = GpuTrace()
+    for _ in range(4):
+        with trace.step():
+            trace.op("aten::mm").launch("gemm", us(100))
+    with serving(Served(trace.json())) as url:
+        name = f"{url}/trace.json"
+        urls = [f"{name}?signature=hidden"] * (2 if verb in {"compare", "show stragglers"} else 1)
+        main([*verb.split(), *urls])
+    said = capfd.readouterr()
+    assert name in said.out + said.err
+    assert "hidden" not in said.out + said.err
 
 
 @pytest.mark.parametrize(

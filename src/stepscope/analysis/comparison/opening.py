@@ -7,6 +7,7 @@ from dataclasses import replace
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
+from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.paths import resolve_path
 
@@ -30,7 +31,7 @@ def open_side(path: str, rank: int | None, scope: Scope) -> Side:
     records: tuple[StepRecord, ...] = ()
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
-    side = make_side(path, trace, records, summarise_steps(records), scope)
+    side = make_side(as_shown(path), trace, records, summarise_steps(records), scope)
     ranks = len(target.chosen)
     if rank is not None or ranks < 2:
         return side
