@@ -14,7 +14,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
-from stepscope.run.remote import http_options, is_http, known_version, redacted
+from stepscope.run.remote import http_options, is_http, known_version, redacted, version_of
 from stepscope.run.remote_errors import cannot_be_opened
 from stepscope.run.timeouts import Deadline
 from stepscope.run.user_cache import user_cache
@@ -146,7 +146,7 @@ def _newest_run(file_system: Any, root: str, deadline: Deadline) -> str:
 
 def _version(file_system: Any, remote: str, details: dict[str, Any]) -> str:
     """What distinguishes this content of a trace from others; empty if the service says nothing."""
-    if is_http(file_system):  # listings of servers say nothing about their files
+    if is_http(file_system) and not version_of(details):  # listings say nothing about files
         details = file_system.info(remote)
     known = known_version(file_system, remote, details)
     return f"size={details.get('size')} {known}" if known else ""
