@@ -30,6 +30,7 @@ from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.run.remote import as_shown
+from stepscope.run.step_numbers import consecutive
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -260,7 +261,7 @@ def _numbered(
         return list(parts), _shortened(notes)
     names = [by_name.get(part.place) for part in parts]
     several = [rank for rank, count in Counter(part.rank for part in parts).items() if count > 1]
-    twice = _ranks(_runs(several))
+    twice = _ranks(consecutive(sorted(several)))
     if None not in names and len(set(names)) == len(names):
         renamed = [
             part.as_rank(name) for part, name in zip(parts, names, strict=True) if name is not None
@@ -282,17 +283,6 @@ def _missing(found: Collection[int], world_size: int) -> list[tuple[int, int]]:
     inside = sorted(rank for rank in found if 0 <= rank < world_size)
     edges = [-1, *inside, world_size]
     return [(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
-
-
-def _runs(ranks: Collection[int]) -> list[tuple[int, int]]:
-    """Ranks that follow each other, as (first, last)."""
-    runs: list[tuple[int, int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
-    return runs
 
 
 def _ranks(runs: Sequence[tuple[int, int]]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stepscope.run.step_numbers import consecutive, run_in_words
+
 _UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 
 
@@ -57,13 +59,6 @@ def ranks_in_words(numbers: Iterable[int], most: int = 8) -> str:
         most: How many single ranks and ranges to name.
     """
     ordered = sorted(set(numbers))
-    parts: list[str] = []
-    first = 0
-    for place in range(1, len(ordered) + 1):
-        if place < len(ordered) and ordered[place] == ordered[place - 1] + 1:
-            continue
-        run = ordered[first:place]
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-        first = place
+    parts = [part for run in consecutive(ordered) for part in run_in_words(*run)]
     named = ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
     return f"rank{'s' if len(ordered) > 1 else ''} {named}"

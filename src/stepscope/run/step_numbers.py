@@ -1,4 +1,4 @@
-"""Numbers of steps in words, which stay short however many there are."""
+"""Numbers of steps and ranks in words, which stay short however many there are."""
 
 from __future__ import annotations
 
@@ -17,13 +17,22 @@ def steps_in_words(steps: Sequence[int]) -> str:
     """
     if len(steps) == 1:
         return f"step {steps[0]}"
-    # Step numbers come from files, so the gap between two of them may be huge.
-    breaks = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1]
-    if len(breaks) >= _MOST_RUNS:
+    runs = consecutive(steps)
+    if len(runs) > _MOST_RUNS:
         return f"{len(steps):,} steps between {steps[0]} and {steps[-1]}"
-    runs = [(steps[a], steps[b - 1]) for a, b in pairwise([0, *breaks, len(steps)])]
-    words = [
-        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
-        for first, last in runs
-    ]
-    return f"steps {', '.join(words)}"
+    return f"steps {', '.join(part for run in runs for part in run_in_words(*run))}"
+
+
+def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in order, those that follow each other as one run: (first, last) of each."""
+    # Numbers come from files, so the gap between two of them may be huge.
+    breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    edges = [0, *breaks, len(numbers)] if numbers else []
+    return [(numbers[a], numbers[b - 1]) for a, b in pairwise(edges)]
+
+
+def run_in_words(first: int, last: int) -> list[str]:
+    """A run of numbers as words of a list: one range, or up to two single numbers."""
+    if last > first + 1:
+        return [f"{first} to {last}"]
+    return [str(number) for number in range(first, last + 1)]
