@@ -93,26 +93,29 @@ class Comparison:
         step: The step.
         changes: One row per part, kernel and operator, columns `CHANGES`; parts in their order,
             the others by the size of their change.
-        notes: What a reader must know.
+        differences: What else differs between the sides (GPUs, number of ranks, kind of step), so
+            that not every change need come from the code.
+        notes: What a reader must know besides.
     """
 
     a: Side
     b: Side
     step: StepChange
     changes: pl.DataFrame
+    differences: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two sides, the second against the first."""
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
-    notes += [
+    differences = [
         f"the {what} differ: {ours} before, {theirs} after"
         for what, ours, theirs in (("GPUs", a.gpus, b.gpus), ("jobs", a.ranks, b.ranks))
         if ours and theirs and ours != theirs
     ]
     if a.basis != b.basis:
-        notes.append(f"steps differ in kind: {a.basis} against {b.basis}")
+        differences.append(f"the kinds of step differ: {a.basis} before, {b.basis} after")
     pieces = []
     # Records hold many steps, and not slowed ones; a window holds a few.
     records_tell = len(a.record_parts) > 0 and len(b.record_parts) > 0
@@ -136,7 +139,7 @@ def compare(a: Side, b: Side) -> Comparison:
     step = _step_change(a.step_ns, b.step_ns)
     if step.noise_ns is None:
         notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
-    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(notes))
+    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(differences), tuple(notes))
 
 
 def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:

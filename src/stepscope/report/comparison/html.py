@@ -19,6 +19,7 @@ from stepscope.report.comparison.words import (
     in_words,
     scopes,
     steps_of,
+    warnings,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
@@ -97,6 +98,7 @@ def _verdict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
                 for word, side in (("before", comparison.a), ("after", comparison.b))
             ]
         ),
+        blocks.items(warnings(comparison)),
     )
 
 

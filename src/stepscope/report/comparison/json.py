@@ -25,7 +25,7 @@ def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
 
 
 def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
-    """Plain values: both sides, the step, every change, notes, and the failed conditions."""
+    """Plain values: both sides, the step, every change, and everything said about them."""
     return {
         "format": "stepscope-compare",
         "version": FORMAT_VERSION,
@@ -33,6 +33,7 @@ def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, 
         "b": _side(comparison.b),
         "step": plain(comparison.step),
         "changes": plain(comparison.changes),
+        "differences": list(comparison.differences),
         "notes": list(comparison.notes),
         "failed": failed,
     }

@@ -13,6 +13,7 @@ from stepscope.report.comparison.words import (
     mean_step,
     scopes,
     steps_of,
+    warnings,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.text import markdown_text
@@ -32,6 +33,7 @@ def comparison_to_markdown(comparison: Comparison, failed: str | None, rows: int
         f"- {word}: {markdown_text(side.path)}, {steps_of(side)}"
         for word, side in (("before", comparison.a), ("after", comparison.b))
     ]
+    lines += [f"- {markdown_text(warning)}" for warning in warnings(comparison)]
     lines.append("")
     for table, title in TITLES.items():
         chosen = chosen_rows(comparison, table, rows)

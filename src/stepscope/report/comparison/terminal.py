@@ -20,6 +20,7 @@ from stepscope.report.comparison.words import (
     mean_step,
     scopes,
     steps_of,
+    warnings,
 )
 from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
@@ -46,6 +47,8 @@ def print_comparison(comparison: Comparison, console: Console, rows: int | None)
         console.print(line, soft_wrap=True)
     console.print()
     console.print(Text(headline(comparison.step), "bold"))
+    for warning in warnings(comparison):
+        console.print(Text(printable(warning), "yellow"))
     for table, title in TITLES.items():
         chosen = chosen_rows(comparison, table, rows)
         if not len(chosen):

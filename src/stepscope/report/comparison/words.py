@@ -54,6 +54,11 @@ def steps_of(side: Side) -> str:
     return f"{len(side.steps)} step{'s' if len(side.steps) != 1 else ''}: {side.basis}"
 
 
+def warnings(comparison: Comparison) -> list[str]:
+    """What differs besides the code, as sentences below the headline."""
+    return [f"Caution: {difference}" for difference in comparison.differences]
+
+
 def scopes(comparison: Comparison) -> list[str]:
     """The scope of parts, kernels and operators; one line if both sides agree."""
     told = [

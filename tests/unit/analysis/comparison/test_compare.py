@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 
 import click
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.step_records import step_records, write_run
 
@@ -19,7 +21,11 @@ from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError
+from stepscope.report.comparison.html import comparison_to_html
+from stepscope.report.comparison.json import comparison_to_dict
 from stepscope.report.comparison.markdown import comparison_to_markdown
+from stepscope.report.comparison.result import CheckedComparison
+from stepscope.report.comparison.terminal import print_comparison
 
 
 def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
@@ -162,7 +168,7 @@ def test_a_part_can_fail_too_and_must_exist():
 
 def test_a_record_and_a_trace_do_not_compare_in_silence():
     comparison = compare(side(trace()), records([100] * 20))
-    assert any("steps differ in kind" in note for note in comparison.notes)
+    assert any("the kinds of step differ" in one for one in comparison.differences)
     assert any("parts cannot be compared" in note for note in comparison.notes)
 
 
@@ -349,10 +355,22 @@ def test_runs_on_different_gpus_are_said_to_be():
     before, after = trace(), trace()
     before.world_size, after.world_size = 8, 2
     after.device_name = "Tesla V100-SXM2-16GB"
-    notes = compare(side(before), side(after)).notes
-    assert any("the GPUs differ" in note and "V100" in note for note in notes)
-    assert any("the jobs differ: 8 ranks before, 2 ranks after" in note for note in notes)
-    assert not any("differ" in note for note in compare(side(trace()), side(trace())).notes)
+    comparison = compare(side(before), side(after))
+    gpus, jobs = comparison.differences
+    assert gpus.startswith("the GPUs differ: ")
+    assert gpus.endswith("Tesla V100-SXM2-16GB after")
+    assert jobs == "the jobs differ: 8 ranks before, 2 ranks after"
+    assert compare(side(trace()), side(trace())).differences == ()
+    assert comparison_to_dict(comparison, None)["differences"] == [gpus, jobs]
+    page = comparison_to_html(CheckedComparison(comparison, None, None))
+    assert page.count(jobs) == 1
+    # Before the first table, as they change how everything is read.
+    with io.StringIO() as file:
+        print_comparison(comparison, Console(file=file, width=200), 15)
+        texts = [file.getvalue(), comparison_to_markdown(comparison, None, 15)]
+    for text in texts:
+        assert text.count(jobs) == 1
+        assert text.index(jobs) < text.index("Parts of the step")
 
 
 def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
