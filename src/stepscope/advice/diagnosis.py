@@ -328,7 +328,8 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            words = f"{best.id}: {best.title}; fixing it saves {percent(share)} of {step}"
+            most = "up to " if best.is_upper_bound else ""
+            words = f"{best.id}: {best.title}; fixing it saves {most}{percent(share)} of {step}"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
             elif late is not None and is_slow_link(best, late, findings):

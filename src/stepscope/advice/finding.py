@@ -68,6 +68,8 @@ class Finding:
         slows_everything: Whether its cause has no time of its own but slows whatever runs, such as
             busy CPUs: what it saves is a share of the time that other findings save too.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
+        is_upper_bound: Whether its saving is the most that a fix can bring, since it assumes that
+            something costs nothing or is hidden entirely. People then read "saves up to".
         placed: Why it stands above or below findings of other savings; empty where its own saving
             says so.
     """
@@ -87,6 +89,7 @@ class Finding:
     is_of_whole_file: bool = False
     waits_for: int | None = None
     slows_everything: bool = False
+    is_upper_bound: bool = False
     placed: str = ""
 
     def __post_init__(self) -> None:

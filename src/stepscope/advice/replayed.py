@@ -33,6 +33,7 @@ def replayed_finding(
     before: Changes | None = None,
     about_collectives: bool = False,
     waits_for: int | None = None,
+    is_upper_bound: bool = False,
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
@@ -56,6 +57,7 @@ def replayed_finding(
         about_collectives: Whether the changes are to collectives. In other replays collectives keep
             their length, including waits for other ranks, and the assumption says so.
         waits_for: The rank whose coming earlier the saving rests on; None otherwise.
+        is_upper_bound: Whether no fix brings more, and most bring less (`Finding`).
     """
     again = replay(changes)
     limits = subject.thresholds
@@ -107,6 +109,7 @@ def replayed_finding(
             advice=advice,
             changes=changes,
             waits_for=waits_for,
+            is_upper_bound=is_upper_bound,
         )
     ]
 

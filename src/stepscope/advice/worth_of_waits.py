@@ -137,6 +137,7 @@ def _with_limit(
         severity=Severity.LOW if one.severity is Severity.LOW else severity_of(share, limits),
         assumption=f"{mended.who} {come} no later than the next, rank {mended.next_rank}, which "
         f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
+        is_upper_bound=False,
     )
 
 

@@ -21,7 +21,10 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
+from stepscope.report.diagnosis.html import diagnosis_to_html
 from stepscope.report.diagnosis.terminal import print_diagnosis
+from stepscope.report.diagnosis.words import short_saving
+from stepscope.report.units import duration
 from stepscope.run.reader import RankRun, open_run
 
 
@@ -36,6 +39,32 @@ def screen(path):
     console = Console(file=stream, width=120, highlight=False, color_system=None)
     print_diagnosis(diagnose(open_run(path)), console)
     return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "is_upper_bound"),
+    [("starved GPU", "launch-bound", True), ("slow loader", "input-bound", False)],
+)
+def test_a_saving_that_no_fix_exceeds_is_said_to_be_one(tmp_path, name, rule, is_upper_bound):
+    """Dispatch that costs nothing is a limit; a loader that keeps up is what the fix brings."""
+    scenario = next(one for one in SCENARIOS if one.name == name)
+    path = write(tmp_path, scenario.build().document())
+    diagnosis = diagnose(open_run(path))
+    finding = diagnosis.findings[0]
+    assert (finding.id, finding.is_upper_bound) == (rule, is_upper_bound)
+    most = "up to " if is_upper_bound else ""
+    assert f"fixing it saves {most}{finding.saving_ns / finding_step_ns(finding):.0%} of" in (
+        diagnosis.verdict
+    )
+    text = " ".join(screen(path).split())
+    assert f"saving {most}{duration(finding.saving_ns)} per step: " in text
+    assert short_saving(finding).startswith(f"saves {most}{duration(finding.saving_ns)} of ")
+    page = diagnosis_to_html(diagnosis)
+    assert f'"up_to":"{most}"' in page
+
+
+def finding_step_ns(finding):
+    return finding.saving_ns + finding.predicted_step_ns
 
 
 def test_programs_get_the_findings_by_saving_with_their_reasons(tmp_path):

@@ -63,6 +63,7 @@ def find(subject: Subject) -> list[Finding]:
         title=f"{percent(share)} of the device's time is communication that nothing hides",
         before=calm,
         assumption=f"computation hides all communication, the most that is possible{first}",
+        is_upper_bound=True,
         evidence=(
             Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
             Evidence("share of the device's time", share, "share"),
@@ -121,6 +122,7 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         about_collectives=True,
         title=f"{percent(share)} of the step is waiting for communication",
         assumption="no rank comes late, and computation hides all communication",
+        is_upper_bound=True,
         evidence=(
             Evidence("waiting per step", window.per_step(waits.total_ns), "ns"),
             Evidence("share of the step", share, "share"),

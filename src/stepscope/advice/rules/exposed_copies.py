@@ -100,6 +100,7 @@ def find(subject: Subject) -> list[Finding]:
         before=pinned,
         title=title,
         assumption=assumption,
+        is_upper_bound=True,
         evidence=tuple(evidence),
         advice=advice,
     )

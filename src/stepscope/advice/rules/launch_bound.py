@@ -54,6 +54,7 @@ def find(subject: Subject) -> list[Finding]:
             f"dispatch and launches cost nothing, as in a captured CUDA graph; {slows}, so an "
             "unrecorded step gains less"
         ),
+        is_upper_bound=True,
         evidence=(
             Evidence("GPU idle for late launches", share, "share"),
             Evidence("idle for late launches, per step", window.per_device_step(idle_ns), "ns"),

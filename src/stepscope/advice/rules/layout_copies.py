@@ -63,6 +63,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"{percent(share)} of the step only rearranges tensors in memory",
         assumption="none of these copies is needed, on the GPU or on the host",
+        is_upper_bound=True,
         evidence=tuple(evidence),
         advice=_CHANNELS_LAST if is_about_convolutions else _STRIDES,
     )

@@ -40,6 +40,7 @@ def find(subject: Subject) -> list[Finding]:
         about_collectives=True,
         title=_title(line.overlap_share),
         assumption="within a step, computation waits for collectives only before its last work",
+        is_upper_bound=True,
         evidence=(
             Evidence("hidden behind computation", line.overlap_share, "share"),
             Evidence(

@@ -52,6 +52,7 @@ def find(subject: Subject) -> list[Finding]:
         title="collectives take far longer than the quickest of their kind and size",
         assumption="all ranks arrive together: each collective takes what its quickest peer takes; "
         "at most this, because one rank's trace does not tell what would hold the others up then",
+        is_upper_bound=True,
         evidence=(
             Evidence("beyond the quickest, per step", window.per_step(waited_ns), "ns"),
             Evidence("share of the time in them", waited_ns / max(1, total_ns), "share"),

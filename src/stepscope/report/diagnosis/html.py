@@ -31,6 +31,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    up_to,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
@@ -248,6 +249,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "where": where,
         "saving": saving(finding),
         "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
+        "up_to": up_to(finding),
         "advice": finding.advice,
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,

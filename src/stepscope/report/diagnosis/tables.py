@@ -14,6 +14,7 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
     "title": pl.String,
     "saving_ns": pl.Int64,  # per step; null: not estimated
+    "is_upper_bound": pl.Boolean,  # whether most fixes bring less
     "saving_reason": pl.String,  # why not
     "assumption": pl.String,
     "placed": pl.String,  # why not where its saving puts it
@@ -96,6 +97,7 @@ def _findings(diagnosis: Diagnosis) -> pl.DataFrame:
             finding.rank,
             finding.title,
             finding.saving_ns,
+            finding.is_upper_bound,
             finding.saving_reason,
             finding.assumption,
             finding.placed,
