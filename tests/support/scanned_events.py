@@ -20,6 +20,7 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_TIME,
 )
 from stepscope.trace.formats.chrome.scan import Scan, piece_of
+from stepscope.trace.formats.chrome.scan_patterns import CREDIT
 from stepscope.trace.formats.chrome.scan_words import Words
 from stepscope.trace.formats.chrome.scanned import BETWEEN, POSITION
 
@@ -75,7 +76,7 @@ def scanned(
     """
     words = words or Words()
     if not with_patterns:
-        words.patterns.never_look()
+        words.patterns.table[CREDIT] = -1
     before = words.patterns.recognised
     buffers = Buffers()
     scan = Scan(piece_of(text, 0, buffers), between, buffers, words).run()

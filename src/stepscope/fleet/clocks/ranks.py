@@ -66,15 +66,12 @@ class RankClocks:
         ranks: Columns `RANK_CLOCKS`.
         parts: Ranks that chains of groups connect; one part where all are.
         middle_ns: The moment that `offset_ns` is about, on the reference's clock.
-        impossible: Pairs of rank and collective where, on the common clock, a rank left before
-            another arrived, by more than the error of both.
         collectives: How many were used.
     """
 
     ranks: pl.DataFrame
     parts: tuple[tuple[int, ...], ...]
     middle_ns: int
-    impossible: int
     collectives: int
 
     @property
@@ -135,7 +132,6 @@ def solve_rank_clocks(matched: Matched) -> RankClocks:
         table,
         tuple(tuple(int(rank) for rank in matched.ranks[part]) for part in parts),
         rows.middle_ns,
-        _impossible(matched, table, rows.middle_ns, part_of),
         len(np.unique(rows.collective)),
     )
 
@@ -339,27 +335,6 @@ def _corrected(times: Numbers, offset_ns: int, drift_ppm: float, middle_ns: int)
     gained = np.rint(since.astype(np.float64) * (drift_ppm * 1e-6)).astype(np.int64)
     corrected: Numbers = times - offset_ns - gained
     return corrected
-
-
-def _impossible(matched: Matched, table: pl.DataFrame, middle_ns: int, part_of: Numbers) -> int:
-    """How often a rank left a collective before another had arrived in it."""
-    if not len(matched.rank):
-        return 0
-    start, end = matched.start_ns.copy(), matched.end_ns.copy()
-    bounds = np.searchsorted(matched.rank, np.arange(len(matched.ranks) + 1))
-    for place, (offset, drift) in enumerate(table.select("offset_ns", "drift_ppm").iter_rows()):
-        own = slice(bounds[place], bounds[place + 1])
-        start[own] = _corrected(start[own], offset, drift, middle_ns)
-        end[own] = _corrected(end[own], offset, drift, middle_ns)
-    error = table["error_ns"].to_numpy()[matched.rank]
-    is_one_part = part_of[matched.rank]
-    counted = np.isin(matched.kind[matched.collective], _USED)
-    rows, first = matched.rows, matched.first_row[:-1]
-    latest = np.maximum.reduceat((start - error)[rows], first)[matched.collective]
-    same = np.minimum.reduceat(is_one_part[rows], first) == np.maximum.reduceat(
-        is_one_part[rows], first
-    )
-    return int((counted & same[matched.collective] & (end + error < latest)).sum())
 
 
 def _medians(values: Reals, of: Numbers, count: int) -> Numbers:

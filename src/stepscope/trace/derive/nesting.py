@@ -150,7 +150,6 @@ def nest(
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None = None,
     tolerance_ns: int = 0,
-    rows: Int64Array | None = None,
 ) -> Nesting:
     """Nests the events of every lane.
 
@@ -160,9 +159,8 @@ def nest(
         durations: Duration of each event, in ns, not negative.
         rank: Order of events with the same span, outer events first. Default: the given order.
         tolerance_ns: How much later than its parent a child may end.
-        rows: The events to nest, in order; the others are roots without children. Default: all.
     """
-    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns, rows)
+    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns)
     parent = found.parent.astype(np.int64, copy=False)
     return Nesting(parent, found.depth, found.self_ns, found.crossing)
 
@@ -179,12 +177,12 @@ def nest_narrow(
     """Nests very many events: as `nest`, with numbers of rows in 32 bits.
 
     Args:
-        lanes: As for `nest`, and so are the next five.
+        lanes: As for `nest`, and so are the next four.
         starts: Start of each event.
         durations: Duration of each event.
         rank: Order of events with the same span.
         tolerance_ns: How much later than its parent a child may end.
-        rows: The events to nest.
+        rows: The events to nest, in order; the others are roots without children. Default: all.
         chosen: Events to look for above each event. Looked for only where a compiled loop nests,
             which has them at hand; they are known from the parents, too.
     """
