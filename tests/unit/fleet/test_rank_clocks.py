@@ -64,7 +64,7 @@ def test_ranks_that_no_groups_connect_are_refused() -> None:
     clocks = solve_rank_clocks(match(rows, job.groups))
     assert len(clocks.parts) == 4
     assert clocks.problem is not None
-    assert "4 parts unconnected (ranks 0 to 1, 2 to 3, 4 to 5 and 1 more)" in clocks.problem
+    assert "4 parts unconnected (ranks 0, 1; ranks 2, 3; ranks 4, 5; and 1 more)" in clocks.problem
     assert clocks.ranks["part"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(UsageError, match="unconnected"):
         clocks.common(0, np.array([0]))

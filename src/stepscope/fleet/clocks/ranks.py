@@ -32,6 +32,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.fleet.matched import SYNCHRONISING, Matched, Numbers
+from stepscope.run.figures import ranks_in_words
 
 Reals = npt.NDArray[np.float64]
 
@@ -79,11 +80,11 @@ class RankClocks:
         """Why clocks of different ranks cannot be compared; None where all can."""
         if len(self.parts) < 2:
             return None
-        shown = ", ".join(_shortened(part) for part in self.parts[:3])
-        more = f" and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
+        shown = "; ".join(ranks_in_words(part) for part in self.parts[:3])
+        more = f"; and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
         return (
             f"the process groups with synchronising collectives leave {len(self.parts)} parts "
-            f"unconnected (ranks {shown}{more}): clocks of different parts cannot be compared"
+            f"unconnected ({shown}{more}): clocks of different parts cannot be compared"
         )
 
     def common(self, rank: int, times_ns: Numbers) -> Numbers:
@@ -342,7 +343,3 @@ def _medians(values: Reals, of: Numbers, count: int) -> Numbers:
     medians = np.zeros(count, np.int64)
     medians[frame["of"].to_numpy()] = np.rint(frame["value"].to_numpy()).astype(np.int64)
     return medians
-
-
-def _shortened(part: tuple[int, ...]) -> str:
-    return f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}"
