@@ -23,7 +23,6 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +50,6 @@ numpy alone, however long it takes."""
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
 than 100; in a file in which rows search for longer, they may search for as long as it has rows."""
-
-_STARTS_AT_ONCE = 100_000
-
-COARSE_CLOCKS_NS = (1000, 250)
-"""Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
-doubles, which are 0.25 µs apart. Current files have exact nanoseconds."""
 
 
 _OUTER_FIRST = (
@@ -121,27 +114,6 @@ def outer_first() -> npt.NDArray[np.int8]:
     rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
     rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
     return rank
-
-
-def clock_resolution_ns(starts: Int64Array, rows: RowNumbers | None = None) -> int:
-    """Returns the resolution of the clock behind the starts: one of `COARSE_CLOCKS_NS`, or 0.
-
-    0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
-
-    Args:
-        starts: Start of each event.
-        rows: The events to look at. Default: all.
-    """
-    step = 0
-    count = len(starts) if rows is None else len(rows)
-    earliest = starts[0 if rows is None else rows[0]] if count else 0
-    for first in range(0, count, _STARTS_AT_ONCE):
-        part = slice(first, first + _STARTS_AT_ONCE)
-        some = starts[part] if rows is None else starts[rows[part]]
-        step = math.gcd(step, int(np.gcd.reduce(some - earliest)))
-        if step and all(step % clock for clock in COARSE_CLOCKS_NS):
-            return 0
-    return next((clock for clock in COARSE_CLOCKS_NS if step and step % clock == 0), 0)
 
 
 def nest(

@@ -8,8 +8,8 @@ from tests.support.counted import counted
 
 from stepscope.trace.derive import nesting
 from stepscope.trace.derive.ancestors import nearest_above
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import (
-    clock_resolution_ns,
     nest,
     nest_by_loop,
     nest_by_stack,
@@ -187,18 +187,6 @@ def test_children_may_outlive_their_parent_by_the_rounding():
     assert found.self_ns.tolist() == [1_000, 9_000]
 
 
-def test_resolution_of_the_clock():
-    base = 1_700_000_000_000_000_000
-    exact = np.array([base, base + 1003, base + 5555], np.int64)
-    quarter = np.array([base, base + 750, base + 2_000_250], np.int64)
-    whole = np.array([base, base + 3_000, base + 8_000], np.int64)
-    assert clock_resolution_ns(exact) == 0
-    assert clock_resolution_ns(quarter) == 250
-    assert clock_resolution_ns(whole) == 1000
-    assert clock_resolution_ns(whole[:1]) == 0
-    assert clock_resolution_ns(whole[[1, 1, 1]]) == 0
-
-
 def test_ten_thousand_crossing_events_stay_linear():
     size = 10_000
     start = np.arange(size, dtype=np.int64)
@@ -272,15 +260,3 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     assert np.array_equal(
         together.parent, nest_narrow(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
     )
-
-
-@pytest.mark.parametrize("step", [1, 7, 250, 1000])
-def test_the_clock_is_that_of_the_rows_asked_for(monkeypatch, step):
-    monkeypatch.setattr(nesting, "_STARTS_AT_ONCE", 3)
-    random = np.random.default_rng(step)
-    start = random.integers(0, 10**6, 50)
-    rows = np.sort(random.permutation(50)[:20]).astype(np.int32)
-    start[rows] = 5 + step * random.integers(0, 1000, 20)
-    assert clock_resolution_ns(start, rows) == clock_resolution_ns(start[rows])
-    assert clock_resolution_ns(start, rows) == (step if step in nesting.COARSE_CLOCKS_NS else 0)
-    assert clock_resolution_ns(start, rows[:0]) == 0
