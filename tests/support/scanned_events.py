@@ -19,8 +19,9 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_STREAM,
     HAS_TIME,
 )
-from stepscope.trace.formats.chrome.scan import Scan, piece_of
 from stepscope.trace.formats.chrome.scan_patterns import CREDIT
+from stepscope.trace.formats.chrome.scan_piece import Scan
+from stepscope.trace.formats.chrome.scan_pieces import piece_of
 from stepscope.trace.formats.chrome.scan_words import Words
 from stepscope.trace.formats.chrome.scanned import BETWEEN, POSITION
 
