@@ -9,12 +9,17 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.formats.chrome.event_list import BytePositions, decode
-from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
-from stepscope.trace.formats.chrome.scan_events import ENDED, FULL, HANDED_OVER
 from stepscope.trace.formats.chrome.scan_piece import Scan
-from stepscope.trace.formats.chrome.scan_words import Words
-from stepscope.trace.formats.chrome.scanned import BETWEEN, ROWS, Scanned
+from stepscope.trace.formats.chrome.scanner.scan_events import ENDED, FULL, HANDED_OVER
+from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scanned import BETWEEN, ROWS, Scanned
+from stepscope.trace.formats.chrome.tolerant.event_text import (
+    Between,
+    Outcome,
+    Stretch,
+    read_stretch,
+)
 from stepscope.trace.problems import Problems
 
 _FIRST_WINDOW = 16 * 1024

@@ -17,12 +17,12 @@ from contextvars import copy_context
 
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.event_list import Ending, Take
-from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.read_piece import finish
 from stepscope.trace.formats.chrome.scan_piece import Scan
-from stepscope.trace.formats.chrome.scan_pieces import Cutter, piece_of
-from stepscope.trace.formats.chrome.scan_words import Words
-from stepscope.trace.formats.chrome.scanned import Scanned
+from stepscope.trace.formats.chrome.scanner.scan_pieces import Cutter, piece_of
+from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scanned import Scanned
+from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.source.content import Content, prefetched
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.event_text import Between
-from stepscope.trace.formats.chrome.mended import Mended, can_mend
-from stepscope.trace.formats.chrome.plain_survey import survey_of
-from stepscope.trace.formats.chrome.scan_events import (
+from stepscope.trace.formats.chrome.plain.survey import survey_of
+from stepscope.trace.formats.chrome.scanner.mended import Mended, can_mend
+from stepscope.trace.formats.chrome.scanner.scan_events import (
     ENDED,
     HANDED_OVER,
     USED_UP,
     scan_events,
 )
-from stepscope.trace.formats.chrome.scan_pieces import Piece
-from stepscope.trace.formats.chrome.scan_words import COUNT, Words
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scan_pieces import Piece
+from stepscope.trace.formats.chrome.scanner.scan_words import COUNT, Words
+from stepscope.trace.formats.chrome.scanner.scanned import (
     BETWEEN,
     DATA,
     END,
@@ -26,6 +25,7 @@ from stepscope.trace.formats.chrome.scanned import (
     Scanned,
     Survey,
 )
+from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.problems import Problems
 
 _ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer

@@ -23,7 +23,8 @@ from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome import format as chrome
-from stepscope.trace.formats.chrome import mended, read_piece
+from stepscope.trace.formats.chrome import read_piece
+from stepscope.trace.formats.chrome.scanner import mended
 from stepscope.trace.load import load
 
 MISTAKES = {

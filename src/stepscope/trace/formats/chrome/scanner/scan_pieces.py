@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.scan_bytes import PADDING
+from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
 from stepscope.trace.source.content import Content
 
 _CUT = re.compile(

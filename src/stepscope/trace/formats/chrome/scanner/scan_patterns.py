@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scan_bytes import PADDING, copy_bytes
-from stepscope.trace.formats.chrome.scan_values import is_digit
+from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING, copy_bytes
+from stepscope.trace.formats.chrome.scanner.scan_values import is_digit
 from stepscope.trace.machine.calling import inlined, translated
 from stepscope.trace.machine.instructions import (
     Data,
