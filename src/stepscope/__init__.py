@@ -1,7 +1,18 @@
 """Stepscope shows where every PyTorch training step's time and memory go, and what to do about it.
 
-The public names, loaded when first used: importing this package imports neither torch nor numpy
-nor polars.
+Record a training:
+
+    with stepscope.Profiler(output_dir="profiles") as profiler:
+        for batch in profiler.watch(loader):
+            train_step(batch)
+
+Find out what limits its steps, or read a trace that any profiler wrote:
+
+    for finding in stepscope.diagnose("profiles").findings:
+        print(finding.title, finding.advice)
+    trace = stepscope.load("trace.json.gz")
+
+Names are loaded on first use: importing this package imports neither torch nor numpy nor polars.
 """
 
 from __future__ import annotations

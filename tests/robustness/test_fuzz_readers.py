@@ -28,7 +28,7 @@ from tests.support.excerpts import excerpts
 from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.formats.chrome import mended
+from stepscope.trace.formats.chrome.scanner import mended
 from stepscope.trace.tables import Tables
 
 SECONDS = float(os.environ.get("STEPSCOPE_FUZZ_SECONDS", "600"))

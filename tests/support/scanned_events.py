@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
@@ -19,9 +18,12 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_STREAM,
     HAS_TIME,
 )
-from stepscope.trace.formats.chrome.scan import Scan, piece_of
-from stepscope.trace.formats.chrome.scan_words import Words
-from stepscope.trace.formats.chrome.scanned import BETWEEN, POSITION
+from stepscope.trace.formats.chrome.scan_piece import Scan
+from stepscope.trace.formats.chrome.scanner.scan_patterns import CREDIT
+from stepscope.trace.formats.chrome.scanner.scan_pieces import piece_of
+from stepscope.trace.formats.chrome.scanner.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scanned import BETWEEN, POSITION
+from stepscope.trace.formats.chrome.tolerant.event_text import Between
 
 _COLUMNS = {
     "time_ns": HAS_TIME,
@@ -75,7 +77,7 @@ def scanned(
     """
     words = words or Words()
     if not with_patterns:
-        words.patterns.never_look()
+        words.patterns.table[CREDIT] = -1
     before = words.patterns.recognised
     buffers = Buffers()
     scan = Scan(piece_of(text, 0, buffers), between, buffers, words).run()

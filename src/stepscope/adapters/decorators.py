@@ -95,15 +95,15 @@ def _click_shape(flag: Flag) -> dict[str, Any]:
 def profiled(
     dialect: str = "native", **more: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take our flags off the command line for a main function that parses its own.
+    """Profile a main function that parses its own command line, by the capture's flags on it.
 
         @stepscope.profiled("sfm")
         def main(profiler):
-            ...  # sys.argv no longer holds our flags
+            ...  # sys.argv no longer holds the capture's flags
 
-    Our flags are removed from `sys.argv` before the call and restored afterwards. Flags that the
-    script uses for its own purposes as well are left there. The function gets the running profiler
-    as the keyword `profiler`. `--help` shows the script's help, followed by our flags.
+    The capture's flags are removed from `sys.argv` before the call and restored afterwards. Flags
+    that the script uses for its own purposes as well are left there. The function gets the running
+    profiler as the keyword `profiler`. `--help` shows the script's help, followed by these flags.
 
     Args:
         dialect: Whose flags to use, as in `add_arguments`.

@@ -38,8 +38,19 @@ _ENGINES = "stepscope.adapters.deepspeed_engines"
 class Profiler(capture.Profiler):
     """Records the time of every step, and selected steps in full detail, into a run directory.
 
-    See `stepscope.capture.profiler.Profiler` for a description. This class can also be created from
-    parsed arguments, and puts files where another framework's guide promises them.
+    Use it around the training loop, either with `watch`:
+
+        with stepscope.Profiler(output_dir="profiles") as profiler:
+            for batch in profiler.watch(loader):
+                train_step(batch)
+
+    or by calling `step()` at the end of each iteration, as with torch.profiler. `from_args` creates
+    it from a script's parsed arguments. Errors inside the capture are written to the manifest and
+    to the "stepscope" logger; they never reach the training. Only invalid options and a second
+    profiler raise, and only at the start.
+
+    To the capture's profiler, this class adds construction from arguments, and files where another
+    framework's guide promises them.
 
     Args:
         config: The options. Pass either a config or keywords.
@@ -54,6 +65,9 @@ class Profiler(capture.Profiler):
     Attributes:
         engine_watch: The DeepSpeed engine that is followed, if any.
         after_start: Functions to call when the capture has started.
+
+    Raises:
+        ConfigError: An option is invalid.
     """
 
     def __init__(
@@ -299,7 +313,22 @@ class Profiler(capture.Profiler):
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
-    """Same as `Profiler.from_args`."""
+    """Create a profiler from parsed arguments: the function for `Profiler.from_args`.
+
+        args = stepscope.add_arguments(argparse.ArgumentParser()).parse_args()
+        with stepscope.profiler_from_args(args) as profiler:
+            ...
+
+    Args:
+        args: The result of a parser to which `add_arguments` was applied, or any namespace,
+            mapping or dataclass that has a dialect's names.
+        dialect: The dialect of `args`; required if they did not come from `add_arguments`.
+        **more: Fields of `CaptureConfig` that only code can set, or that code should decide.
+
+    Raises:
+        ConfigError: An option is invalid, in arguments that did not come from `add_arguments`.
+        UsageError: The dialect is missing or unknown.
+    """
     return Profiler.from_args(args, dialect=dialect, **more)
 
 

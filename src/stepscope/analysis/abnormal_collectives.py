@@ -8,7 +8,7 @@ Definitions
     - the median of the same kind, size, type and number of ranks in a baseline trace, or of the
       next larger size if the baseline does not have this one.
     A collective is abnormal if it took at least `factor` times the expected duration and at least
-    `least_excess_ns` more. If all collectives of a size are equally slow, only a baseline shows it.
+    `LEAST_EXCESS_NS` more. If all collectives of a size are equally slow, only a baseline shows it.
 
     Memory at the time: the highest `Total Allocated` and `Total Reserved` that the allocator's
     `[memory]` records show for the device from the last one before the launch to the end of the
@@ -112,7 +112,6 @@ def find_abnormal_collectives(
     *,
     baseline: Trace | None = None,
     factor: float = FACTOR,
-    least_excess_ns: int = LEAST_EXCESS_NS,
 ) -> AbnormalReport:
     """Find the collectives that take far longer than comparable ones.
 
@@ -121,7 +120,6 @@ def find_abnormal_collectives(
         scope: Steps, devices and events that count; None: all.
         baseline: A trace of a run that was as it should be, such as the same model alone.
         factor: From how many times the expected duration on a collective is abnormal.
-        least_excess_ns: And from how much more on.
 
     Raises:
         UsageError: The scope names what the trace does not have.
@@ -134,7 +132,7 @@ def find_abnormal_collectives(
         judged = _expect(sized, known).drop_nulls("expected_ns")
         abnormal = judged.filter(
             pl.col("dur_ns") >= factor * pl.col("expected_ns"),
-            pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
+            pl.col("dur_ns") - pl.col("expected_ns") >= LEAST_EXCESS_NS,
         )
         table = _with_memory(trace, abnormal)
     left_out = report.scope.leaving_out(
@@ -154,7 +152,7 @@ def find_abnormal_collectives(
         len(judged),
         int(table["excess_ns"].sum()),
         factor,
-        least_excess_ns,
+        LEAST_EXCESS_NS,
         tuple(notes),
     )
 

@@ -38,7 +38,8 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import nearest_above, nearest_of
-from stepscope.trace.derive.nesting import RowNumbers, clock_resolution_ns, nest
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.nesting import RowNumbers, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

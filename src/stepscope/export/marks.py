@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from stepscope.export.slices import Marks, mark
 from stepscope.trace.categories import GPU_CATEGORIES
-from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.nesting import outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

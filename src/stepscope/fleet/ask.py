@@ -13,9 +13,8 @@ from stepscope.fleet.inspector.records import inspector_files, read_inspector
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
+from stepscope.run.figures import some_in_words
 from stepscope.trace.paths import TraceRef, resolve_traces
-
-_MOST_NAMED = 8
 
 
 def ask_of_job(
@@ -42,9 +41,7 @@ def ask_of_job(
     job = read_job(traces, scope, engine)
     result = question.ask_job(job, references)
     names = [part.name for part in job.parts]
-    shown = ", ".join(names[:_MOST_NAMED])
-    if len(names) > _MOST_NAMED:
-        shown += f" and {len(names) - _MOST_NAMED} more"
+    shown = some_in_words(names)
     first = min(part.first_ns for part in job.parts)
     return Answers(question, len(traces), [Answer(shown, first, result)])
 

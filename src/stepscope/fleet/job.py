@@ -29,8 +29,8 @@ from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
+from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
 from stepscope.run.remote import as_shown
-from stepscope.run.step_numbers import consecutive
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -237,7 +237,7 @@ def put_together(
     if world_size is not None:
         missing = _missing({part.rank for part in found}, world_size)
         if missing:
-            notes.append(f"no trace of {_ranks(missing)} of {world_size}")
+            notes.append(f"no trace of {rank_ranges_in_words(missing)} of {world_size}")
     return Job(tuple(sorted(found, key=lambda part: part.rank)), world_size, tuple(notes))
 
 
@@ -261,7 +261,7 @@ def _numbered(
         return list(parts), _shortened(notes)
     names = [by_name.get(part.place) for part in parts]
     several = [rank for rank, count in Counter(part.rank for part in parts).items() if count > 1]
-    twice = _ranks(consecutive(sorted(several)))
+    twice = ranks_in_words(several)
     if None not in names and len(set(names)) == len(names):
         renamed = [
             part.as_rank(name) for part, name in zip(parts, names, strict=True) if name is not None
@@ -283,11 +283,3 @@ def _missing(found: Collection[int], world_size: int) -> list[tuple[int, int]]:
     inside = sorted(rank for rank in found if 0 <= rank < world_size)
     edges = [-1, *inside, world_size]
     return [(left + 1, right - 1) for left, right in pairwise(edges) if right - left > 1]
-
-
-def _ranks(runs: Sequence[tuple[int, int]]) -> str:
-    """Ranks as a person writes them: ranks 3 to 5, 9."""
-    words = [f"{first} to {last}" if last > first else str(first) for first, last in runs]
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
-    return f"rank{'' if is_one else 's'} {', '.join(words[:_MOST_NAMED])}{more}"

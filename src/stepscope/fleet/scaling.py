@@ -25,7 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_map import rank_map
 from stepscope.fleet.rank_steps import PARTS
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import duration, percent, some_in_words
 
 GROWTH: dict[str, pl.DataType | type[pl.DataType]] = {
     "part": pl.String,
@@ -199,12 +199,9 @@ def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
         middle = duration(notable["own_growth_ns"][len(notable) // 2])
         return f"{len(notable)} of {len(ranks)} ranks take longer by themselves, about {middle}"
     named = [
-        f"{rank}{f' on {host}' if host else ''}: +{duration(grew)}"
-        for rank, host, grew in notable.select("rank", "host", "own_growth_ns")
-        .head(_MOST_NAMED)
-        .iter_rows()
+        f"rank {rank}{f' on {host}' if host else ''}: +{duration(grew)}"
+        for rank, host, grew in notable.select("rank", "host", "own_growth_ns").iter_rows()
     ]
-    more = f" and {len(notable) - _MOST_NAMED} more" if len(notable) > _MOST_NAMED else ""
     several = f"{len(notable)} ranks take longer by themselves"
     said = several if len(notable) > 1 else "1 rank takes longer by itself"
-    return f"{said}: rank {', rank '.join(named)}{more}"
+    return f"{said}: {some_in_words(named, _MOST_NAMED)}"

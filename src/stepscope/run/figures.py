@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from stepscope.run.step_numbers import consecutive, run_in_words
+from stepscope.run.step_numbers import consecutive
 
 _UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_MOST_PARTS = 8
 
 
 def duration(nanoseconds: float) -> str:
@@ -51,14 +52,34 @@ def significant(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
-def ranks_in_words(numbers: Iterable[int], most: int = 8) -> str:
+def some_in_words(names: Sequence[str], most: int = 8) -> str:
+    """The first names of a list, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def ranks_in_words(numbers: Iterable[int]) -> str:
     """Ranks in order, those that follow one another as a range: "ranks 3, 16 to 23".
 
-    Args:
-        numbers: The ranks.
-        most: How many single ranks and ranges to name.
+    Of ranks that make more than eight such parts, only the number of the others is told.
     """
-    ordered = sorted(set(numbers))
-    parts = [part for run in consecutive(ordered) for part in run_in_words(*run)]
-    named = ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
-    return f"rank{'s' if len(ordered) > 1 else ''} {named}"
+    return rank_ranges_in_words(consecutive(sorted(set(numbers))))
+
+
+def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
+    """Ranks as `ranks_in_words`, from the first and last of each range, in order.
+
+    A range costs the same however many ranks it has: a damaged file may name billions.
+    """
+    # Two ranks are told one by one, so they are two parts.
+    parts = [
+        part
+        for first, last in ranges
+        for part in ([(first, first), (last, last)] if last == first + 1 else [(first, last)])
+    ]
+    named = ", ".join(
+        f"{first} to {last}" if last > first else str(first) for first, last in parts[:_MOST_PARTS]
+    )
+    others = sum(last - first + 1 for first, last in parts[_MOST_PARTS:])
+    is_one = len(parts) == 1 and parts[0][0] == parts[0][1]
+    return f"rank{'' if is_one else 's'} {named}{f' and {others} more' if others else ''}"

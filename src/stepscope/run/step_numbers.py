@@ -20,7 +20,7 @@ def steps_in_words(steps: Sequence[int]) -> str:
     runs = consecutive(steps)
     if len(runs) > _MOST_RUNS:
         return f"{len(steps):,} steps between {steps[0]} and {steps[-1]}"
-    return f"steps {', '.join(part for run in runs for part in run_in_words(*run))}"
+    return f"steps {', '.join(part for run in runs for part in _run_in_words(*run))}"
 
 
 def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -31,7 +31,7 @@ def consecutive(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return [(numbers[a], numbers[b - 1]) for a, b in pairwise(edges)]
 
 
-def run_in_words(first: int, last: int) -> list[str]:
+def _run_in_words(first: int, last: int) -> list[str]:
     """A run of numbers as words of a list: one range, or up to two single numbers."""
     if last > first + 1:
         return [f"{first} to {last}"]

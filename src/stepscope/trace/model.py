@@ -23,6 +23,7 @@ from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
+from stepscope.trace.devices import devices_of
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, TABLES
@@ -34,15 +35,6 @@ from stepscope.trace.store.derived import (
 from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
 
-DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "device": pl.Int32,
-    "name": pl.String,
-    "total_memory_bytes": pl.Int64,
-    "multiprocessors": pl.Int64,
-    "is_used": pl.Boolean,  # the trace has events on it
-    "properties": pl.String,  # all properties in the file, as JSON
-}
-"""Columns of `Trace.devices`: GPUs that the file describes or has events for."""
 _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 _OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 _LINKS = ("correlation", "external_id", "device")
@@ -372,28 +364,9 @@ class Trace:
 
     @locked_cached_property
     def devices(self) -> pl.DataFrame:
-        """GPUs, with the columns of `DEVICES`."""
-        described = self.header.get("deviceProperties")
-        found: dict[int, dict[str, Any]] = {}
-        for entry in described if isinstance(described, list) else []:
-            number = _integer(entry.get("id")) if isinstance(entry, dict) else None
-            if number is not None and abs(number) < 2**31:
-                found.setdefault(number, entry)
-        used = set(self.lanes["device"].drop_nulls().to_list())
-        rows = []
-        for device in sorted(found.keys() | used):
-            entry = found.get(device, {})
-            rows.append(
-                (
-                    device,
-                    entry.get("name") if isinstance(entry.get("name"), str) else None,
-                    _integer(entry.get("totalGlobalMem")),
-                    _integer(entry.get("numSms")),
-                    device in used,
-                    json.dumps(entry) if entry else None,
-                )
-            )
-        return pl.DataFrame(rows, schema=DEVICES, orient="row")
+        """GPUs, with the columns of `devices.DEVICES`."""
+        used = self.lanes["device"].drop_nulls().to_list()
+        return devices_of(self.header.get("deviceProperties"), used)
 
     def arguments(self, event: int) -> dict[str, Any]:
         """Returns the arguments of one event.
@@ -424,7 +397,3 @@ class Trace:
         from stepscope.trace.sql.query import run_sql
 
         return run_sql(self, query)
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and abs(value) < 2**63 else None

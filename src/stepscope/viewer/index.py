@@ -18,7 +18,8 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.placing import Placement, place
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
-from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.nesting import outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 from stepscope.viewer.colours import Colour, colours_of

@@ -304,28 +304,12 @@ def passed_back_slowly(matched: Matched, usual: Usual) -> Delays:
             rest = max(wait - total, 0)
             work[own[-1], -1] += min(rest, late_start[own[-1]])
             unexplained[meeting] += max(rest - late_start[own[-1]], 0)
-    none = np.zeros(0, np.int64)
     return Delays(
         np.rint(work).astype(np.int64),
         np.rint(transfers).astype(np.int64),
         np.rint(unexplained).astype(np.int64),
         late_start,
-        none,
-        none,
     )
-
-
-def test_each_collective_names_its_culprit() -> None:
-    problem = Problem("input", 6, 0.3)
-    job = simulate(grid_of(8), 2, problem)
-    matched = match(job.arrivals, job.groups)
-    delays = pass_back(matched, find_usual(matched))
-    waits = np.zeros(len(matched.transfer_ns))
-    np.add.at(waits, matched.collective, matched.wait_ns)
-    worst = int(np.argmax(waits))
-    row = delays.culprit_row[worst]
-    assert matched.ranks[matched.rank[row]] == 6
-    assert matched.causes[delays.culprit_cause[worst]] == "input"
 
 
 def test_the_map_by_step_shows_a_pause_where_it_was() -> None:

@@ -153,7 +153,7 @@ def test_where_half_call_something_else_each_call_is_named():
 def test_who_completed_it_is_not_said_to_be_in_it():
     hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: WAITS, 3: up_to(7)}))
     assert hang.culprits == ()
-    assert "ranks 0, 1, 2 wait in it, which rank 3 completed: the network" in hang.verdict
+    assert "ranks 0 to 2 wait in it, which rank 3 completed: the network" in hang.verdict
 
 
 def test_all_in_it_is_nobodys_fault():

@@ -104,7 +104,7 @@ def test_missing_and_unreadable_ranks_are_listed(tmp_path):
     assert "rank1.json" in notes
     # What is left of a truncated trace is read.
     assert job.ranks == (0, 2, 5, 6)
-    assert "no trace of ranks 1, 3 to 4, 7 to 8 of 9" in notes
+    assert "no trace of ranks 1, 3, 4, 7, 8 of 9" in notes
     with pytest.raises(UnreadableInputError, match=r"rank1\.json"):
         read_job(written(tmp_path / "bad", {"rank1.json": "this is no trace"}))
 

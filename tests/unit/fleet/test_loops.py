@@ -53,7 +53,7 @@ def test_what_delays_caused(shape: tuple[int, ...], seed: int, kind: str) -> Non
         replayed = replay.Replay(found)
         return [
             found.previous, found.collective, caused.work_ns, caused.transfer_ns,
-            caused.unexplained_ns, caused.culprit_row, caused.culprit_cause,
+            caused.unexplained_ns,
             replayed.duration_ns(), replayed.duration_ns(usual.excess_ns.sum(axis=1)),
             replayed.duration_ns(None, usual.transfer_excess_ns),
         ]  # fmt: skip

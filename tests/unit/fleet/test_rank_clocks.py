@@ -64,7 +64,7 @@ def test_ranks_that_no_groups_connect_are_refused() -> None:
     clocks = solve_rank_clocks(match(rows, job.groups))
     assert len(clocks.parts) == 4
     assert clocks.problem is not None
-    assert "4 parts unconnected (ranks 0 to 1, 2 to 3, 4 to 5 and 1 more)" in clocks.problem
+    assert "4 parts unconnected (ranks 0, 1; ranks 2, 3; ranks 4, 5; and 1 more)" in clocks.problem
     assert clocks.ranks["part"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(UsageError, match="unconnected"):
         clocks.common(0, np.array([0]))
@@ -86,21 +86,6 @@ def test_late_exits_do_not_move_a_clock() -> None:
     late = job.arrivals.with_columns(end_ns=pl.col("end_ns") + pl.Series(paused * 40_000_000))
     found = solve_rank_clocks(match(late, job.groups)).ranks["offset_ns"].to_numpy()
     assert np.abs(found).max() < 30_000
-
-
-def test_collectives_that_cannot_have_met_are_counted() -> None:
-    job = simulate(grid_of(8), 5)
-    clocks = solved(job)
-    assert clocks.impossible == 0
-    # Rank 5's reductions over everything are those of another moment.
-    rows = job.arrivals.with_columns(
-        pl.when((pl.col("rank") == 5) & (pl.col("kind") == "all_reduce") & (pl.col("step") > 2))
-        .then(pl.col(name) - 30_000_000)
-        .otherwise(pl.col(name))
-        .alias(name)
-        for name in ("start_ns", "end_ns")
-    )
-    assert solve_rank_clocks(match(rows, job.groups)).impossible > 0
 
 
 def test_nothing_recorded_is_no_clock() -> None:

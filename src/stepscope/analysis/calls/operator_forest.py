@@ -21,7 +21,8 @@ from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
-from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.nesting import nest
 from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category

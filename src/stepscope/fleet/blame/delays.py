@@ -48,16 +48,12 @@ class Delays:
             took longer than usual.
         unexplained_ns: Of each collective, the waits in it that nothing unusual explains.
         late_start_ns: Of each row, by how much its rank came late to its first collective.
-        culprit_row: Of each collective, the row that is charged with most of its waits; -1: none.
-        culprit_cause: The cause it is charged with, the number of causes for late start.
     """
 
     work_ns: Numbers
     transfer_ns: Numbers
     unexplained_ns: Numbers
     late_start_ns: Numbers
-    culprit_row: Numbers
-    culprit_cause: Numbers
 
 
 def pass_back(matched: Matched, usual: Usual) -> Delays:
@@ -67,7 +63,6 @@ def pass_back(matched: Matched, usual: Usual) -> Delays:
     late_start = _late_starts(matched)
     work = np.zeros((rows, causes + 1), np.float64)
     transfers, unexplained = np.zeros(count), np.zeros(count)
-    culprit_row, culprit_cause = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     if rows:
         in_machine_code(pass_back_by_loop)(
             (matched.collective, matched.previous, matched.last_row),
@@ -81,7 +76,7 @@ def pass_back(matched: Matched, usual: Usual) -> Delays:
             np.empty(_LONGEST_CHAIN, np.int64),
             np.empty(_LONGEST_CHAIN, np.int64),
             np.empty((_LONGEST_CHAIN, causes + 1), np.float64),
-            (work, transfers, unexplained, culprit_row, culprit_cause),
+            (work, transfers, unexplained),
             causes,
         )
     return Delays(
@@ -89,8 +84,6 @@ def pass_back(matched: Matched, usual: Usual) -> Delays:
         np.rint(transfers).astype(np.int64),
         np.rint(unexplained).astype(np.int64),
         late_start,
-        culprit_row,
-        culprit_cause,
     )
 
 
@@ -120,13 +113,7 @@ def pass_back_by_loop(
     chain: Written[np.int64],
     found: Written[np.int64],
     charged: WrittenTable[np.float64],
-    caused: tuple[
-        WrittenTable[np.float64],
-        Written[np.float64],
-        Written[np.float64],
-        Written[np.int64],
-        Written[np.int64],
-    ],
+    caused: tuple[WrittenTable[np.float64], Written[np.float64], Written[np.float64]],
     causes: int,
 ) -> None:
     """The loop of `pass_back`: fills in what is caused.
@@ -144,15 +131,14 @@ def pass_back_by_loop(
         chain: Room for `_LONGEST_CHAIN` rows: those on the last member's chain, back in time.
         found: As much room, for the excess on the chain up to each of them.
         charged: Likewise, for what each is charged with, by cause; the last column is late start.
-        caused: Receives `work_ns`, `transfer_ns`, `unexplained_ns`, `culprit_row` and
-            `culprit_cause` of `Delays`.
+        caused: Receives `work_ns`, `transfer_ns` and `unexplained_ns` of `Delays`.
         causes: How many there are, late start apart.
 
     Rows and collectives are numbers that `Matched` has made, so they lie inside what is of each row
     and each collective; no chain grows longer than its room.
     """
     collective, previous, last_row = links
-    work, transfers, unexplained, culprit_row, culprit_cause = caused
+    work, transfers, unexplained = caused
     for meeting in range(len(last_row)):
         chain[0] = last_row[meeting]
         found[0] = excess_of_all[chain[0]]
@@ -196,11 +182,6 @@ def pass_back_by_loop(
                     transfers[collective[row]] += part * float(transfer_excess[collective[row]])
                 for cause in range(causes):
                     charged[step, cause] += part * float(excess[row, cause])
-        most = 0.0
         for link in range(known):
             for cause in range(causes + 1):
                 work[chain[link], cause] += charged[link, cause]
-                if charged[link, cause] > most:
-                    most = charged[link, cause]
-                    culprit_row[meeting] = chain[link]
-                    culprit_cause[meeting] = cause

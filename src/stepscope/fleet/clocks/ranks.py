@@ -32,6 +32,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.fleet.matched import SYNCHRONISING, Matched, Numbers
+from stepscope.run.figures import ranks_in_words
 
 Reals = npt.NDArray[np.float64]
 
@@ -66,15 +67,12 @@ class RankClocks:
         ranks: Columns `RANK_CLOCKS`.
         parts: Ranks that chains of groups connect; one part where all are.
         middle_ns: The moment that `offset_ns` is about, on the reference's clock.
-        impossible: Pairs of rank and collective where, on the common clock, a rank left before
-            another arrived, by more than the error of both.
         collectives: How many were used.
     """
 
     ranks: pl.DataFrame
     parts: tuple[tuple[int, ...], ...]
     middle_ns: int
-    impossible: int
     collectives: int
 
     @property
@@ -82,11 +80,11 @@ class RankClocks:
         """Why clocks of different ranks cannot be compared; None where all can."""
         if len(self.parts) < 2:
             return None
-        shown = ", ".join(_shortened(part) for part in self.parts[:3])
-        more = f" and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
+        shown = "; ".join(ranks_in_words(part) for part in self.parts[:3])
+        more = f"; and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
         return (
             f"the process groups with synchronising collectives leave {len(self.parts)} parts "
-            f"unconnected (ranks {shown}{more}): clocks of different parts cannot be compared"
+            f"unconnected ({shown}{more}): clocks of different parts cannot be compared"
         )
 
     def common(self, rank: int, times_ns: Numbers) -> Numbers:
@@ -135,7 +133,6 @@ def solve_rank_clocks(matched: Matched) -> RankClocks:
         table,
         tuple(tuple(int(rank) for rank in matched.ranks[part]) for part in parts),
         rows.middle_ns,
-        _impossible(matched, table, rows.middle_ns, part_of),
         len(np.unique(rows.collective)),
     )
 
@@ -341,33 +338,8 @@ def _corrected(times: Numbers, offset_ns: int, drift_ppm: float, middle_ns: int)
     return corrected
 
 
-def _impossible(matched: Matched, table: pl.DataFrame, middle_ns: int, part_of: Numbers) -> int:
-    """How often a rank left a collective before another had arrived in it."""
-    if not len(matched.rank):
-        return 0
-    start, end = matched.start_ns.copy(), matched.end_ns.copy()
-    bounds = np.searchsorted(matched.rank, np.arange(len(matched.ranks) + 1))
-    for place, (offset, drift) in enumerate(table.select("offset_ns", "drift_ppm").iter_rows()):
-        own = slice(bounds[place], bounds[place + 1])
-        start[own] = _corrected(start[own], offset, drift, middle_ns)
-        end[own] = _corrected(end[own], offset, drift, middle_ns)
-    error = table["error_ns"].to_numpy()[matched.rank]
-    is_one_part = part_of[matched.rank]
-    counted = np.isin(matched.kind[matched.collective], _USED)
-    rows, first = matched.rows, matched.first_row[:-1]
-    latest = np.maximum.reduceat((start - error)[rows], first)[matched.collective]
-    same = np.minimum.reduceat(is_one_part[rows], first) == np.maximum.reduceat(
-        is_one_part[rows], first
-    )
-    return int((counted & same[matched.collective] & (end + error < latest)).sum())
-
-
 def _medians(values: Reals, of: Numbers, count: int) -> Numbers:
     frame = pl.DataFrame({"of": of, "value": values}).group_by("of").agg(pl.col("value").median())
     medians = np.zeros(count, np.int64)
     medians[frame["of"].to_numpy()] = np.rint(frame["value"].to_numpy()).astype(np.int64)
     return medians
-
-
-def _shortened(part: tuple[int, ...]) -> str:
-    return f"{part[0]}" if len(part) == 1 else f"{part[0]} to {part[-1]}"

@@ -14,6 +14,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.fleet.hangs.dump import Dump, rank_of_dump, read_dump
 from stepscope.fleet.hangs.find_hang import Hang, find_hang
 from stepscope.run.discover import has_wildcard
+from stepscope.run.figures import some_in_words
 from stepscope.run.reader import open_run
 
 HANGS = Question(
@@ -44,9 +45,7 @@ def answer_hang(paths: Sequence[str], ranks: int | None = None, run: str | None 
     if run is not None:
         hang = with_steps(hang, run)
     hang = replace(hang, notes=(*hang.notes, *problems))
-    shown = ", ".join(dump.path for dump in dumps[:8])
-    if len(dumps) > 8:
-        shown += f" and {len(dumps) - 8} more"
+    shown = some_in_words([dump.path for dump in dumps])
     first = min((entry.created_ns for dump in dumps for entry in dump.entries), default=0)
     return Answers(HANGS, len(dumps), [Answer(shown, first, hang)])
 

@@ -77,8 +77,6 @@ class Entry:
         state: See the module.
         created_ns: When it was called; Unix time.
         started_ns: When the watchdog saw that it had started; None: never.
-        completed_ns: Likewise of its end.
-        timeout_ms: After how long it times out; None where not recorded.
         place: Its place in the rank's record; later operations have greater ones.
         where: The innermost frame outside torch, "train.py:31 in step"; empty where not recorded.
     """
@@ -93,8 +91,6 @@ class Entry:
     state: str
     created_ns: int
     started_ns: int | None
-    completed_ns: int | None
-    timeout_ms: int | None
     place: int
     where: str
 
@@ -296,8 +292,6 @@ def _entry(
         ),
         created_ns=_number(one.get("time_created_ns")) or 0,
         started_ns=_number(one.get("time_discovered_started_ns")) or None,
-        completed_ns=_number(one.get("time_discovered_completed_ns")) or None,
-        timeout_ms=_number(one.get("timeout_ms")) or None,
         place=place,
         where=_where(one.get("frames")),
     )

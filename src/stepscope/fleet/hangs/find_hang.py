@@ -26,7 +26,7 @@ Definitions
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -34,12 +34,12 @@ import polars as pl
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Entry, Group
+from stepscope.run.figures import ranks_in_words
 
 WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not there"
 DONE, OVERWRITTEN, NO_DUMP = "done", "overwritten", "no dump"
 _MISSING = (QUEUED, DIFFERENT, NOT_THERE, NO_DUMP)
 _BEGUN, _NOT_BEGUN = "started", "scheduled"
-_MOST_NAMED = 8
 
 HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,
@@ -160,7 +160,7 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     ordered = _root_first(hanging, culprits)
     notes = [note for dump in dumps for note in dump.notes]
     if job.missing:
-        notes.append(f"no dump of {_named(job.missing)} of {len(job.ranks)}")
+        notes.append(f"no dump of {ranks_in_words(job.missing)} of {len(job.ranks)}")
     return Hang(
         verdict=_verdict(ordered, culprits, job, is_circle=circle),
         culprits=tuple(culprits),
@@ -313,15 +313,15 @@ def _verdict(
     waiting = root.ranks(WAITING)
     if not culprits and root.ranks(DONE):
         return (
-            f"{what} hangs: {_wait(waiting)} in it, which {_named(root.ranks(DONE))} completed: "
-            "the network or the GPUs, rather than the program"
+            f"{what} hangs: {_wait(waiting)} in it, which {ranks_in_words(root.ranks(DONE))} "
+            "completed: the network or the GPUs, rather than the program"
         )
     if not culprits:
         return (
-            f"{what} hangs with all its members in it ({_named(waiting)}): the network or the "
-            "GPUs, rather than the program"
+            f"{what} hangs with all its members in it ({ranks_in_words(waiting)}): the network or "
+            "the GPUs, rather than the program"
         )
-    who = _named(culprits)
+    who = ranks_in_words(culprits)
     if is_circle:
         return f"{who} wait for each other: they call their collectives in different orders"
     did = {root.did.get(rank, NOT_THERE) for rank in culprits}
@@ -335,7 +335,7 @@ def _verdict(
     if did == {NO_DUMP}:
         return f"{what} hangs: {_wait(waiting)} for {who}, which left no dump"
     without = [rank for rank in culprits if rank not in job.dumps]
-    also = f" ({_named(without)} left no dump)" if without else ""
+    also = f" ({ranks_in_words(without)} left no dump)" if without else ""
     return f"{what} hangs: {_wait(waiting)} for {who}, which did not come{also}"
 
 
@@ -346,22 +346,15 @@ def _who_called_what(one: _Hanging) -> str:
         entry = one.entries.get(rank)
         call = "something else" if entry is None else f"{entry.operation}({entry.inputs})"
         by_call[call].append(rank)
-    told = [f"{_named(ranks)} called {call}" for call, ranks in sorted(by_call.items())]
+    told = [f"{ranks_in_words(ranks)} called {call}" for call, ranks in sorted(by_call.items())]
     if one.ranks(WAITING, QUEUED):
         told.append(f"the others {one.operation}({one.inputs})")
     return ", ".join(told)
 
 
-def _named(ranks: Iterable[int]) -> str:
-    listed = sorted(ranks)
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    word = "ranks" if len(listed) > 1 else "rank"
-    return f"{word} {', '.join(map(str, listed[:_MOST_NAMED]))}{more}"
-
-
 def _wait(ranks: Sequence[int]) -> str:
     """Ranks that wait, as the subject of a sentence."""
-    return f"{_named(ranks)} wait{'' if len(ranks) > 1 else 's'}"
+    return f"{ranks_in_words(ranks)} wait{'' if len(ranks) > 1 else 's'}"
 
 
 def _hanging_table(hanging: Sequence[_Hanging]) -> pl.DataFrame:

@@ -25,6 +25,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.inspector.records import Inspected, read_inspector
 from stepscope.fleet.link_speed import LinkSpeeds
+from stepscope.run.figures import some_in_words
 
 KINDS: dict[str, pl.DataType | type[pl.DataType]] = {
     "kind": pl.String,
@@ -113,9 +114,7 @@ def ask_inspector(files: Sequence[Path], links: LinkSpeeds | None = None) -> Ans
         UsageError: A link speed is stated for a dimension.
     """
     found = bandwidths_of(read_inspector(files), links)
-    shown = ", ".join(map(str, files[:_MOST_NAMED]))
-    if len(files) > _MOST_NAMED:
-        shown += f" and {len(files) - _MOST_NAMED} more"
+    shown = some_in_words([str(path) for path in files], _MOST_NAMED)
     return Answers(INSPECTOR, len(files), [Answer(shown, 0, found)])
 
 

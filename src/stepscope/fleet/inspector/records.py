@@ -48,6 +48,9 @@ RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per collective and rank."""
 
+MOST_RECORDS = 5_000_000
+"""Records of collectives to read; further ones are left out."""
+
 _KINDS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -62,7 +65,6 @@ _OF_ONE_RANK = frozenset({"all_gather", "reduce_scatter"})
 _COUNTS = ("coll_records", "p2p_records", "proxy_records")
 _SUFFIXES = frozenset({".log", ".jsonl", ".json"})
 _PACKED = frozenset({".gz", ".zst"})
-_MOST_RECORDS = 5_000_000
 _LONGEST_LINE = 1 << 22
 _BLOCK = 1 << 20
 _LARGEST = 2**53
@@ -112,17 +114,13 @@ def _is_inspector_file(path: Path) -> bool:
     return is_regular(path) and is_inspector_output(beginning_of(path, _BEGINNING))
 
 
-def read_inspector(files: Sequence[Path], most_records: int = _MOST_RECORDS) -> Inspected:
-    """Reads files of NCCL Inspector.
-
-    Args:
-        files: The files.
-        most_records: Records to read; further ones are left out.
+def read_inspector(files: Sequence[Path]) -> Inspected:
+    """Reads files of NCCL Inspector, at most `MOST_RECORDS` records of collectives.
 
     Raises:
         UnreadableInputError: A file cannot be opened, or none has a record of a collective.
     """
-    reading = _Reading(most_records)
+    reading = _Reading()
     for path in files:
         reading.read_path(path)
     if not reading.rows:
@@ -156,7 +154,6 @@ class _Context:
 class _Reading:
     """Files being read."""
 
-    most: int
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
     dropped: dict[tuple[str, int, str], int] = field(default_factory=dict)
@@ -203,7 +200,7 @@ class _Reading:
         if (collective := _part(found, "coll_perf")) is None:
             self.p2p += "p2p_perf" in found
             self.skipped += not ("p2p_perf" in found or "proxy_trace" in found)
-        elif len(self.rows) >= self.most:
+        elif len(self.rows) >= MOST_RECORDS:
             self.cut = True
         elif (row := _row(context, collective)) is None:
             self.skipped += 1

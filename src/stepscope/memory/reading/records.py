@@ -157,6 +157,70 @@ def _said(value: int) -> int:
     return as_long(UNSET) if value in (_EMPTY, _NOT_GIVEN, NONE) else value
 
 
+@callable_from_loops
+def _read_event(
+    form: int, base: int, tree: Arrays[Handle], event: int, row: int,
+    columns: EventColumns[Handle], pools: Written[np.int64],
+    action_codes: npt.NDArray[np.uint8], tallies: Written[np.int64],
+) -> None:  # fmt: skip
+    """Reads one event, all but its device."""
+    data, _, firsts, starts, counts, nexts, items = tree
+    (
+        _, actions, addresses, sizes, streams, times, event_pools,
+        frames, metadata, contexts, categories, forwards,
+    ) = columns  # fmt: skip
+    actions[row] = OTHER_ACTION
+    addresses[row] = sizes[row] = streams[row] = times[row] = MISSING
+    event_pools[row] = -1
+    frames[row] = metadata[row] = contexts[row] = categories[row] = forwards[row] = UNSET
+    part = as_long(firsts[event])
+    while part >= 0:
+        begin = as_long(starts[part])
+        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+            key = as_long(items[place])
+            value = as_long(items[place + 1])
+            if key == _ACTION:
+                code = as_long(255)
+                if value < VALUES_FROM:
+                    code = as_long(action_codes[value])
+                if code == 255:
+                    tallies[UNKNOWN_WORDS] += 1
+                    code = as_long(OTHER_ACTION)
+                actions[row] = code
+            elif key == _FRAMES:
+                frames[row] = value
+            elif key == _USER_METADATA:
+                metadata[row] = _said(value)
+            elif key == _COMPILE_CONTEXT:
+                contexts[row] = _said(value)
+            elif key == _CATEGORY:
+                categories[row] = _said(value)
+            elif key == _FORWARD_FRAMES:
+                forwards[row] = _said(value)
+            elif key == _POOL_ID:
+                event_pools[row] = _pool_number(
+                    form, base, data, firsts, starts, counts, items, value, pools, tallies
+                )
+            elif key in (_ADDR, _DEVICE_FREE, _SIZE, _STREAM, _TIME_US):
+                number = integer_at(data, form, value)
+                is_bad = number == MISSING
+                if key in (_ADDR, _DEVICE_FREE):
+                    addresses[row] = number
+                elif key == _STREAM:
+                    streams[row] = number
+                elif key == _SIZE:
+                    is_bad = number < 0
+                    sizes[row] = MISSING if is_bad else number
+                else:
+                    is_bad = not -_LONGEST_TIME_US <= number <= _LONGEST_TIME_US
+                    times[row] = MISSING if is_bad else number * as_long(1000)
+                if is_bad:
+                    tallies[BAD_VALUES] += 1
+            else:
+                tallies[EXTRA_KEYS] += 1
+        part = as_long(nexts[part])
+
+
 def read_events(
     form: int, base: int, tree: Arrays[Handle], history: int, device: int, row: int,
     columns: EventColumns[Handle], pools: Written[np.int64],
@@ -179,11 +243,8 @@ def read_events(
     Returns:
         The row after the last event.
     """
-    data, kinds, firsts, starts, counts, nexts, items = tree
-    (
-        devices, actions, addresses, sizes, streams, times, event_pools,
-        frames, metadata, contexts, categories, forwards,
-    ) = columns  # fmt: skip
+    _, kinds, firsts, starts, counts, nexts, items = tree
+    devices, _, _, _, _, _, _, _, _, _, _, _ = columns
     chunk = as_long(firsts[history])
     while chunk >= 0:
         start = as_long(starts[chunk])
@@ -193,56 +254,7 @@ def read_events(
                 tallies[NOT_A_RECORD] += 1
                 continue
             devices[row] = device
-            actions[row] = OTHER_ACTION
-            addresses[row] = sizes[row] = streams[row] = times[row] = MISSING
-            event_pools[row] = -1
-            frames[row] = metadata[row] = contexts[row] = categories[row] = forwards[row] = UNSET
-            part = as_long(firsts[event])
-            while part >= 0:
-                begin = as_long(starts[part])
-                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
-                    key = as_long(items[place])
-                    value = as_long(items[place + 1])
-                    if key == _ACTION:
-                        code = as_long(255)
-                        if value < VALUES_FROM:
-                            code = as_long(action_codes[value])
-                        if code == 255:
-                            tallies[UNKNOWN_WORDS] += 1
-                            code = as_long(OTHER_ACTION)
-                        actions[row] = code
-                    elif key == _FRAMES:
-                        frames[row] = value
-                    elif key == _USER_METADATA:
-                        metadata[row] = _said(value)
-                    elif key == _COMPILE_CONTEXT:
-                        contexts[row] = _said(value)
-                    elif key == _CATEGORY:
-                        categories[row] = _said(value)
-                    elif key == _FORWARD_FRAMES:
-                        forwards[row] = _said(value)
-                    elif key == _POOL_ID:
-                        event_pools[row] = _pool_number(
-                            form, base, data, firsts, starts, counts, items, value, pools, tallies
-                        )
-                    elif key in (_ADDR, _DEVICE_FREE, _SIZE, _STREAM, _TIME_US):
-                        number = integer_at(data, form, value)
-                        is_bad = number == MISSING
-                        if key in (_ADDR, _DEVICE_FREE):
-                            addresses[row] = number
-                        elif key == _STREAM:
-                            streams[row] = number
-                        elif key == _SIZE:
-                            is_bad = number < 0
-                            sizes[row] = MISSING if is_bad else number
-                        else:
-                            is_bad = not -_LONGEST_TIME_US <= number <= _LONGEST_TIME_US
-                            times[row] = MISSING if is_bad else number * as_long(1000)
-                        if is_bad:
-                            tallies[BAD_VALUES] += 1
-                    else:
-                        tallies[EXTRA_KEYS] += 1
-                part = as_long(nexts[part])
+            _read_event(form, base, tree, event, row, columns, pools, action_codes, tallies)
             row += 1
         chunk = as_long(nexts[chunk])
     return row
@@ -318,6 +330,115 @@ def _read_block(
         states[row] = 0
 
 
+@callable_from_loops
+def _read_segment(
+    form: int, base: int, tree: Arrays[Handle], segment: int, row: int,
+    columns: SegmentColumns[Handle], pools: Written[np.int64], tallies: Written[np.int64],
+) -> int:  # fmt: skip
+    """Reads one segment without its blocks; returns their list as a container, or less than 0."""
+    data, _, firsts, starts, counts, nexts, items = tree
+    (
+        devices, addresses, sizes, allocated, active, requested, streams, large, segment_pools,
+        expandable, frames,
+    ) = columns  # fmt: skip
+    devices[row] = 0
+    addresses[row] = sizes[row] = allocated[row] = active[row] = MISSING
+    requested[row] = streams[row] = MISSING
+    large[row] = 2
+    segment_pools[row] = 0
+    expandable[row] = 0
+    frames[row] = UNSET
+    blocks = as_long(-1)
+    part = as_long(firsts[segment])
+    while part >= 0:
+        begin = as_long(starts[part])
+        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+            key = as_long(items[place])
+            value = as_long(items[place + 1])
+            if key == _FRAMES:
+                frames[row] = value
+            elif key == _BLOCKS:
+                blocks = value - base
+            elif key == _SEGMENT_TYPE:
+                large[row] = 1 if value == _LARGE else 0 if value == _SMALL else 2
+            elif key == _IS_EXPANDABLE:
+                expandable[row] = 1 if value == TRUE else 0
+            elif key == _SEGMENT_POOL:
+                segment_pools[row] = _pool_number(
+                    form, base, data, firsts, starts, counts, items, value, pools, tallies
+                )
+            elif key in (
+                _DEVICE, _ADDRESS, _TOTAL_SIZE, _ALLOCATED_SIZE, _ACTIVE_SIZE,
+                _REQUESTED_SIZE, _STREAM,
+            ):  # fmt: skip
+                number = integer_at(data, form, value)
+                if number == MISSING or (key not in (_STREAM, _ADDRESS) and number < 0):
+                    # torch's own CPU view of a profile writes None for an address.
+                    tallies[BAD_VALUES] += 0 if value == NONE else 1
+                elif key == _DEVICE:
+                    devices[row] = min(number, as_long(_HIGHEST_DEVICE))
+                elif key == _ADDRESS:
+                    addresses[row] = number
+                elif key == _TOTAL_SIZE:
+                    sizes[row] = number
+                elif key == _ALLOCATED_SIZE:
+                    allocated[row] = number
+                elif key == _ACTIVE_SIZE:
+                    active[row] = number
+                elif key == _REQUESTED_SIZE:
+                    requested[row] = number
+                else:
+                    streams[row] = number
+            else:
+                tallies[EXTRA_KEYS] += 1
+        part = as_long(nexts[part])
+    return blocks
+
+
+@callable_from_loops
+def _read_blocks(
+    form: int, base: int, tree: Arrays[Handle], blocks: int, segment: int, address: int, row: int,
+    columns: BlockColumns[Handle], state_codes: npt.NDArray[np.uint8], tallies: Written[np.int64],
+) -> int:  # fmt: skip
+    """Reads the blocks of a segment; returns the row after the last.
+
+    A block whose address the file leaves out begins where the one before it ends.
+
+    Args:
+        form: Of the file.
+        base: The value of the first container.
+        tree: Arrays of the tree.
+        blocks: The list, as a container.
+        segment: The row of the segment.
+        address: Where the segment begins.
+        row: Where the blocks go in `columns`.
+        columns: Receive the blocks.
+        state_codes: `STATE_CODES`.
+        tallies: What could not be kept.
+    """
+    _, kinds, firsts, starts, counts, nexts, items = tree
+    segments, addresses, sizes, _, _, _ = columns
+    chunk = as_long(firsts[blocks])
+    while chunk >= 0:
+        start = as_long(starts[chunk])
+        for item in range(start, start + as_long(counts[chunk])):
+            block = as_long(items[item]) - base
+            if block < 0 or kinds[block] != DICT:
+                tallies[NOT_A_RECORD] += 1
+                continue
+            segments[row] = segment
+            _read_block(form, base, tree, block, row, columns, state_codes, tallies)
+            if addresses[row] == MISSING:
+                addresses[row] = address
+            else:
+                address = as_long(addresses[row])
+            if address != MISSING:
+                address += as_long(sizes[row])
+            row += 1
+        chunk = as_long(nexts[chunk])
+    return row
+
+
 def read_segments(
     form: int, base: int, tree: Arrays[Handle], segments: int,
     columns: SegmentColumns[Handle], block_columns: BlockColumns[Handle],
@@ -338,12 +459,8 @@ def read_segments(
         tallies: What could not be kept.
         ends: Receives how many segments and how many blocks were read.
     """
-    data, kinds, firsts, starts, counts, nexts, items = tree
-    (
-        devices, addresses, sizes, allocated, active, requested, streams, large, segment_pools,
-        expandable, frames,
-    ) = columns  # fmt: skip
-    block_segments, block_addresses, block_sizes, _, _, _ = block_columns
+    _, kinds, firsts, starts, counts, nexts, items = tree
+    _, addresses, _, _, _, _, _, _, _, _, _ = columns
     row, block_row = as_long(0), as_long(0)
     chunk = as_long(firsts[segments])
     while chunk >= 0:
@@ -353,79 +470,12 @@ def read_segments(
             if segment < 0 or kinds[segment] != DICT:
                 tallies[NOT_A_RECORD] += 1
                 continue
-            devices[row] = 0
-            addresses[row] = sizes[row] = allocated[row] = active[row] = MISSING
-            requested[row] = streams[row] = MISSING
-            large[row] = 2
-            segment_pools[row] = 0
-            expandable[row] = 0
-            frames[row] = UNSET
-            blocks = as_long(-1)
-            part = as_long(firsts[segment])
-            while part >= 0:
-                begin = as_long(starts[part])
-                for place in range(begin, begin + as_long(counts[part]) - 1, 2):
-                    key = as_long(items[place])
-                    value = as_long(items[place + 1])
-                    if key == _FRAMES:
-                        frames[row] = value
-                    elif key == _BLOCKS:
-                        blocks = value - base
-                    elif key == _SEGMENT_TYPE:
-                        large[row] = 1 if value == _LARGE else 0 if value == _SMALL else 2
-                    elif key == _IS_EXPANDABLE:
-                        expandable[row] = 1 if value == TRUE else 0
-                    elif key == _SEGMENT_POOL:
-                        segment_pools[row] = _pool_number(
-                            form, base, data, firsts, starts, counts, items, value, pools, tallies
-                        )
-                    elif key in (
-                        _DEVICE, _ADDRESS, _TOTAL_SIZE, _ALLOCATED_SIZE, _ACTIVE_SIZE,
-                        _REQUESTED_SIZE, _STREAM,
-                    ):  # fmt: skip
-                        number = integer_at(data, form, value)
-                        if number == MISSING or (key not in (_STREAM, _ADDRESS) and number < 0):
-                            # torch's own CPU view of a profile writes None for an address.
-                            tallies[BAD_VALUES] += 0 if value == NONE else 1
-                        elif key == _DEVICE:
-                            devices[row] = min(number, as_long(_HIGHEST_DEVICE))
-                        elif key == _ADDRESS:
-                            addresses[row] = number
-                        elif key == _TOTAL_SIZE:
-                            sizes[row] = number
-                        elif key == _ALLOCATED_SIZE:
-                            allocated[row] = number
-                        elif key == _ACTIVE_SIZE:
-                            active[row] = number
-                        elif key == _REQUESTED_SIZE:
-                            requested[row] = number
-                        else:
-                            streams[row] = number
-                    else:
-                        tallies[EXTRA_KEYS] += 1
-                part = as_long(nexts[part])
+            blocks = _read_segment(form, base, tree, segment, row, columns, pools, tallies)
             if blocks >= 0 and kinds[blocks] != DICT:
-                part = as_long(firsts[blocks])
-                address = addresses[row]
-                while part >= 0:
-                    begin = as_long(starts[part])
-                    for place in range(begin, begin + as_long(counts[part])):
-                        block = as_long(items[place]) - base
-                        if block < 0 or kinds[block] != DICT:
-                            tallies[NOT_A_RECORD] += 1
-                            continue
-                        block_segments[block_row] = row
-                        _read_block(
-                            form, base, tree, block, block_row, block_columns, state_codes, tallies
-                        )
-                        if block_addresses[block_row] == MISSING:
-                            block_addresses[block_row] = address
-                        else:
-                            address = block_addresses[block_row]
-                        if address != MISSING:
-                            address += block_sizes[block_row]
-                        block_row += 1
-                    part = as_long(nexts[part])
+                block_row = _read_blocks(
+                    form, base, tree, blocks, row, as_long(addresses[row]), block_row,
+                    block_columns, state_codes, tallies,
+                )  # fmt: skip
             row += 1
         chunk = as_long(nexts[chunk])
     ends[0], ends[1] = row, block_row

@@ -88,7 +88,6 @@ class Release:
     first_event: int
     last_event: int
     cause: ReleaseCause
-    freed_bytes: int
     asked_event: int | None
     """The event for which room was needed; None where the program released."""
 
@@ -123,7 +122,6 @@ def releases_of(replay: Replay, device: int) -> list[Release]:
                 int(given["event"][0]),
                 int(given["event"][-1]),
                 cause,
-                int(given["size_bytes"].sum()),
                 asked,
             )
         )

@@ -28,6 +28,7 @@ from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.ancestors import nearest_above
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.links import (
     forward_flows,
     is_operator,
@@ -39,7 +40,6 @@ from stepscope.trace.derive.nesting import (
     COMPILED_PAYS_FROM,
     NarrowNesting,
     RowNumbers,
-    clock_resolution_ns,
     nest_narrow,
     outer_first,
 )

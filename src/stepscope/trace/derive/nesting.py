@@ -23,7 +23,6 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +50,6 @@ numpy alone, however long it takes."""
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
 than 100; in a file in which rows search for longer, they may search for as long as it has rows."""
-
-_STARTS_AT_ONCE = 100_000
-
-COARSE_CLOCKS_NS = (1000, 250)
-"""Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
-doubles, which are 0.25 µs apart. Current files have exact nanoseconds."""
 
 
 _OUTER_FIRST = (
@@ -123,34 +116,12 @@ def outer_first() -> npt.NDArray[np.int8]:
     return rank
 
 
-def clock_resolution_ns(starts: Int64Array, rows: RowNumbers | None = None) -> int:
-    """Returns the resolution of the clock behind the starts: one of `COARSE_CLOCKS_NS`, or 0.
-
-    0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
-
-    Args:
-        starts: Start of each event.
-        rows: The events to look at. Default: all.
-    """
-    step = 0
-    count = len(starts) if rows is None else len(rows)
-    earliest = starts[0 if rows is None else rows[0]] if count else 0
-    for first in range(0, count, _STARTS_AT_ONCE):
-        part = slice(first, first + _STARTS_AT_ONCE)
-        some = starts[part] if rows is None else starts[rows[part]]
-        step = math.gcd(step, int(np.gcd.reduce(some - earliest)))
-        if step and all(step % clock for clock in COARSE_CLOCKS_NS):
-            return 0
-    return next((clock for clock in COARSE_CLOCKS_NS if step and step % clock == 0), 0)
-
-
 def nest(
     lanes: npt.NDArray[np.generic],
     starts: Int64Array,
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None = None,
     tolerance_ns: int = 0,
-    rows: Int64Array | None = None,
 ) -> Nesting:
     """Nests the events of every lane.
 
@@ -160,9 +131,8 @@ def nest(
         durations: Duration of each event, in ns, not negative.
         rank: Order of events with the same span, outer events first. Default: the given order.
         tolerance_ns: How much later than its parent a child may end.
-        rows: The events to nest, in order; the others are roots without children. Default: all.
     """
-    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns, rows)
+    found = nest_narrow(lanes, starts, durations, rank, tolerance_ns)
     parent = found.parent.astype(np.int64, copy=False)
     return Nesting(parent, found.depth, found.self_ns, found.crossing)
 
@@ -179,12 +149,12 @@ def nest_narrow(
     """Nests very many events: as `nest`, with numbers of rows in 32 bits.
 
     Args:
-        lanes: As for `nest`, and so are the next five.
+        lanes: As for `nest`, and so are the next four.
         starts: Start of each event.
         durations: Duration of each event.
         rank: Order of events with the same span.
         tolerance_ns: How much later than its parent a child may end.
-        rows: The events to nest.
+        rows: The events to nest, in order; the others are roots without children. Default: all.
         chosen: Events to look for above each event. Looked for only where a compiled loop nests,
             which has them at hand; they are known from the parents, too.
     """

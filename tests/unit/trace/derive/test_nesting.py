@@ -8,7 +8,13 @@ from tests.support.counted import counted
 
 from stepscope.trace.derive import nesting
 from stepscope.trace.derive.ancestors import nearest_above
-from stepscope.trace.derive.nesting import clock_resolution_ns, nest, nest_by_loop, nest_by_stack
+from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.nesting import (
+    nest,
+    nest_by_loop,
+    nest_by_stack,
+    nest_narrow,
+)
 
 FIELDS = ("parent", "depth", "self_ns", "crossing")
 EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
@@ -117,12 +123,12 @@ def test_more_rows_than_32_bits_number_are_nested_alike(monkeypatch):
     lane = random.integers(0, 2, 600).astype(np.uint32)
     start, dur = random.integers(0, 900, 600), random.integers(0, 200, 600)
     rank, rows = np.zeros(600, np.int8), np.arange(0, 600, 2)
-    some = nest(lane, start, dur, rank, rows=rows)
+    some = nest_narrow(lane, start, dur, rank, rows=rows)
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
     monkeypatch.setattr(nesting, "_MOST_ROUNDS", 1)
     monkeypatch.setattr(nesting, "MOST_NARROW", 599)
     monkeypatch.setattr(nesting, "in_machine_code", None)
-    many = nest(lane, start, dur, rank, rows=rows)
+    many = nest_narrow(lane, start, dur, rank, rows=rows)
     for field in FIELDS:
         assert np.array_equal(getattr(some, field), getattr(many, field)), field
 
@@ -131,7 +137,7 @@ def test_more_rows_than_32_bits_number_are_nested_alike(monkeypatch):
 def test_events_that_are_not_nested_are_roots(events, random):
     rows = [row for row in range(len(events)) if random.random() < 0.7]
     lane, start, dur = columns(events)
-    found = nest(lane, start, dur, rows=np.array(rows, np.int64))
+    found = nest_narrow(lane, start, dur, rows=np.array(rows, np.int64))
     alone = nest(lane[rows], start[rows], dur[rows])
     parent = np.full(len(events), -1)
     parent[rows] = np.where(alone.parent >= 0, np.array(rows, np.int64)[alone.parent], -1)
@@ -179,18 +185,6 @@ def test_children_may_outlive_their_parent_by_the_rounding():
     found = nest(lane, start, dur, tolerance_ns=tolerance)
     assert found.parent.tolist() == [-1, 0]
     assert found.self_ns.tolist() == [1_000, 9_000]
-
-
-def test_resolution_of_the_clock():
-    base = 1_700_000_000_000_000_000
-    exact = np.array([base, base + 1003, base + 5555], np.int64)
-    quarter = np.array([base, base + 750, base + 2_000_250], np.int64)
-    whole = np.array([base, base + 3_000, base + 8_000], np.int64)
-    assert clock_resolution_ns(exact) == 0
-    assert clock_resolution_ns(quarter) == 250
-    assert clock_resolution_ns(whole) == 1000
-    assert clock_resolution_ns(whole[:1]) == 0
-    assert clock_resolution_ns(whole[[1, 1, 1]]) == 0
 
 
 def test_ten_thousand_crossing_events_stay_linear():
@@ -251,9 +245,9 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     start, dur = random.integers(0, 3000, size), random.integers(0, 40, size)
     rank = random.integers(0, 3, size).astype(np.int8)
     rows = np.nonzero(random.random(size) < 0.8)[0]
-    few, all_by_few = nest(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
+    few, all_by_few = nest_narrow(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
-    many, all_by_many = nest(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
+    many, all_by_many = nest_narrow(lane, start, dur, rank, rows=rows), nest(lane, start, dur, rank)
     for field in FIELDS:
         assert np.array_equal(getattr(few, field), getattr(many, field)), field
         assert np.array_equal(getattr(all_by_few, field), getattr(all_by_many, field)), field
@@ -261,20 +255,8 @@ def test_very_many_rows_are_sorted_alike(monkeypatch):
     found = nesting.nest_narrow(lane, start, dur, rank, rows=rows, chosen=chosen)
     assert found.parent.dtype == np.int32
     assert np.array_equal(found.around, nearest_above(few.parent, None, chosen))
-    together = nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
+    together = nest_narrow(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
     monkeypatch.undo()
     assert np.array_equal(
-        together.parent, nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
+        together.parent, nest_narrow(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
     )
-
-
-@pytest.mark.parametrize("step", [1, 7, 250, 1000])
-def test_the_clock_is_that_of_the_rows_asked_for(monkeypatch, step):
-    monkeypatch.setattr(nesting, "_STARTS_AT_ONCE", 3)
-    random = np.random.default_rng(step)
-    start = random.integers(0, 10**6, 50)
-    rows = np.sort(random.permutation(50)[:20]).astype(np.int32)
-    start[rows] = 5 + step * random.integers(0, 1000, 20)
-    assert clock_resolution_ns(start, rows) == clock_resolution_ns(start[rows])
-    assert clock_resolution_ns(start, rows) == (step if step in nesting.COARSE_CLOCKS_NS else 0)
-    assert clock_resolution_ns(start, rows[:0]) == 0

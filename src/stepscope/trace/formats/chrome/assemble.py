@@ -2,8 +2,8 @@
 
 Shared by both readers of the list of events. Everything that depends on file order is done here:
 numbering names and lanes (`names_and_lanes.py`), pairing beginnings and ends (`pairing.py`), and
-numbering events. Columns are created in `row_tables.py`, or by compiled code: in `plain_events.py`
-for tables in memory, in `plain_pages.py` for the store.
+numbering events. Columns are created in `row_tables.py`, or by compiled code: in `plain/events.py`
+for tables in memory, in `plain/pages.py` for the store.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NA
 from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import llvmlite
-    from stepscope.trace.formats.chrome.plain_target import PlainBlock, Target
-    from stepscope.trace.formats.chrome.scanned import Scanned
+    from stepscope.trace.formats.chrome.plain.target import PlainBlock, Target
+    from stepscope.trace.formats.chrome.scanner.scanned import Scanned
 
 # Blocks whose columns are made at once, and how often that may be under way. Both keep blocks in
 # memory. Groups of two blocks took a tenth more processor time for the store, and no less time.
@@ -167,7 +167,7 @@ class Assembler:
 
     def _start(self, scanned: Scanned) -> bool:
         """Starts writing the columns of a block; does nothing and returns False if not plain."""
-        from stepscope.trace.formats.chrome.plain_target import PlainBlock
+        from stepscope.trace.formats.chrome.plain.target import PlainBlock
 
         survey = scanned.survey
         if survey is None:
@@ -188,13 +188,13 @@ class Assembler:
         """Starts writing the columns of the blocks that wait for it."""
         if not self._waiting:
             return
-        from stepscope.trace.formats.chrome.plain_events import frames_of
-        from stepscope.trace.formats.chrome.plain_pages import (
+        from stepscope.trace.formats.chrome.plain.events import frames_of
+        from stepscope.trace.formats.chrome.plain.pages import (
             MOST_BLOCK_BYTES,
             pages_of,
             room_for_pages,
         )
-        from stepscope.trace.formats.chrome.plain_target import Target
+        from stepscope.trace.formats.chrome.plain.target import Target
 
         blocks, self._waiting = self._waiting, []
         buffers = self._buffers

@@ -10,15 +10,15 @@ import re
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
 from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
-from stepscope.trace.formats.chrome.event_text import MOST_FRUITLESS
-from stepscope.trace.formats.chrome.json_text import (
+from stepscope.trace.formats.chrome.tolerant.event_text import MOST_FRUITLESS
+from stepscope.trace.formats.chrome.tolerant.json_text import (
     SPACE,
     clean,
     may_go_on,
     standard_text,
     strict_value,
 )
-from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
+from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, read_lenient
 from stepscope.trace.source.content import Content
 
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")

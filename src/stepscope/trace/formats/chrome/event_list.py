@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.trace.formats.chrome.event_text import Between, Outcome, read_stretch
 from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
+from stepscope.trace.formats.chrome.tolerant.event_text import Between, Outcome, read_stretch
 from stepscope.trace.source.content import Content
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanned import Scanned  # imports llvmlite
+    from stepscope.trace.formats.chrome.scanner.scanned import Scanned  # imports llvmlite
 
 
 @dataclass(frozen=True)

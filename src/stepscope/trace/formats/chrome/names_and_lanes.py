@@ -28,7 +28,7 @@ from stepscope.trace.schema import CATEGORY, LANES, NAMES, Category
 
 if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain_meaning import Meaning
-    from stepscope.trace.formats.chrome.scanned import Scanned, Survey
+    from stepscope.trace.formats.chrome.scanner.scanned import Scanned, Survey
 
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)

@@ -22,7 +22,7 @@ from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanned import Scanned  # imports llvmlite
+    from stepscope.trace.formats.chrome.scanner.scanned import Scanned  # imports llvmlite
 
 
 def read_tables(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.chrome_traces import LAYOUTS, Digits, dump, kernel, operator, write
 
-from stepscope.trace.formats.chrome.event_json import read_strictly
-from stepscope.trace.formats.chrome.event_members import usual_event
 from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.tolerant.event_json import read_strictly
+from stepscope.trace.formats.chrome.tolerant.event_members import usual_event
 from stepscope.trace.problems import Problems
 
 KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "s", "bp", "sf", "args", "x")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trace.formats.chrome import json_text
-from stepscope.trace.formats.chrome.json_text import is_cut_short, strict_value
+from stepscope.trace.formats.chrome.tolerant import json_text
+from stepscope.trace.formats.chrome.tolerant.json_text import is_cut_short, strict_value
 
 scan_once = json.JSONDecoder().scan_once
 BEFORE = '{"a": [1,\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
+from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, read_lenient
 
 
 @pytest.mark.parametrize(

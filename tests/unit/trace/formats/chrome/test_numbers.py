@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.formats.chrome.numbers import integer, nanoseconds
-from stepscope.trace.formats.chrome.scan_values import magnitude, nanoseconds_at
+from stepscope.trace.formats.chrome.scanner.scan_values import magnitude, nanoseconds_at
+from stepscope.trace.formats.chrome.tolerant.numbers import integer, nanoseconds
 from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import as_long, put_long
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.formats.chrome import event_list, json_text
+from stepscope.trace.formats.chrome import event_list
 from stepscope.trace.formats.chrome.reader import read_tables
+from stepscope.trace.formats.chrome.tolerant import json_text
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
 

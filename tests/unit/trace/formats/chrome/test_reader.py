@@ -21,7 +21,8 @@ from tests.support.chrome_traces import (
 from tests.support.watched import Watched
 
 from stepscope.run import working
-from stepscope.trace.formats.chrome import plain_target, scan
+from stepscope.trace.formats.chrome import scan_piece
+from stepscope.trace.formats.chrome.plain import target as plain_target
 from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Tables
 
@@ -311,7 +312,7 @@ def test_whoever_watches_is_told_when_threads_compile_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watching: dict[str, list[object]] = {}
-    for module, name in ((scan, "scan_events"), (plain_target, "fill")):
+    for module, name in ((scan_piece, "scan_events"), (plain_target, "fill")):
         watching[name] = []
         function = getattr(module, name)
 

@@ -13,14 +13,14 @@ from tests.support.chrome_traces import LAYOUTS, Digits, kernel, operator, write
 from tests.support.scanned_events import assert_patterns_change_nothing, scanned
 from tests.unit.trace.formats.chrome.test_scan_agrees import shuffled
 
-from stepscope.trace.formats.chrome.scan_alike import HEAD_BYTES
-from stepscope.trace.formats.chrome.scan_patterns import (
+from stepscope.trace.formats.chrome.scanner.scan_alike import HEAD_BYTES
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     _LONGEST_EVENT,
     _MOST_NOTES,
     _MOST_PATTERNS,
     WAYS,
 )
-from stepscope.trace.formats.chrome.scan_words import Words
+from stepscope.trace.formats.chrome.scanner.scan_words import Words
 
 _ROOM_FOR_HEADS = " " * HEAD_BYTES  # so that the last events are looked at as well
 _NAME = "aten::add " + "x" * HEAD_BYTES  # so that the head of an event has no more than this

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.mend_events import (
+from stepscope.trace.formats.chrome.scanner.mend_events import (
     AT,
     COPY_END,
     COPY_START,
@@ -32,7 +32,7 @@ from stepscope.trace.formats.chrome.mend_events import (
     WRONG,
     mend,
 )
-from stepscope.trace.formats.chrome.scan_bytes import PADDING
+from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
 from stepscope.trace.problems import Problems
 
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 15, 1 << 20

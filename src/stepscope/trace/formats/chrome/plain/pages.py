@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome import plain_layout as layout
 from stepscope.trace.formats.chrome.phases import EVENT_ROLE, FLOW_ROLE, ROLE_OF_PHASE
-from stepscope.trace.formats.chrome.plain_target import OtherRows, PlainBlock, Target
+from stepscope.trace.formats.chrome.plain import layout
+from stepscope.trace.formats.chrome.plain.target import OtherRows, PlainBlock, Target
 from stepscope.trace.parquet.encoded import (
     EncodedColumn,
     EncodedRows,

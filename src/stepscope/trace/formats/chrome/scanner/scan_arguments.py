@@ -11,7 +11,7 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_EXTERNAL,
     HAS_STREAM,
 )
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_OBJECT,
     COLON,
     COMMA,
@@ -23,14 +23,19 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     unusual_string_end,
     word_of,
 )
-from stepscope.trace.formats.chrome.scan_patterns import NEGATIVE, POSITIVE, note, note_unfit
-from stepscope.trace.formats.chrome.scan_values import (
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
+    NEGATIVE,
+    POSITIVE,
+    note,
+    note_unfit,
+)
+from stepscope.trace.formats.chrome.scanner.scan_values import (
     integer_end,
     is_digit,
     magnitude,
     value_end,
 )
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scanned import (
     BYTES,
     CORRELATION,
     DEVICE,

@@ -3,7 +3,7 @@
 This needs nothing of earlier blocks, and so is done in the thread that scans the block.
 
 A block is plain if nothing in it needs special treatment, which is true for nearly all blocks of
-nearly all files. `plain_fill.py` creates its columns in one pass.
+nearly all files. `plain/fill.py` creates its columns in one pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepscope.trace.formats.chrome.phases import (
     METADATA_ROLE,
     ROLE_OF_PHASE,
 )
-from stepscope.trace.formats.chrome.plain_layout import (
+from stepscope.trace.formats.chrome.plain.layout import (
     LANES,
     LENGTH,
     NAMES,
@@ -27,7 +27,7 @@ from stepscope.trace.formats.chrome.plain_layout import (
     TEXT_BYTES,
 )
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_TIME, INT64_MAX
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scanned import (
     COLUMNS,
     DURATION,
     FLAGS,

@@ -6,20 +6,20 @@ import json
 import re
 from typing import Any
 
-from stepscope.trace.formats.chrome.event_fields import (
+from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.tolerant.event_fields import (
     DRAWN_KEYS,
     KEPT_KEYS,
     event_of,
     kept_args,
 )
-from stepscope.trace.formats.chrome.json_text import (
+from stepscope.trace.formats.chrome.tolerant.json_text import (
     SURROGATE,
     after_space,
     is_cut_short,
     strict_value,
 )
-from stepscope.trace.formats.chrome.lenient_json import LenientError, mended
-from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, mended
 from stepscope.trace.problems import Problems
 
 LONGEST_EVENT = 16 * 1024 * 1024

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.trace.arrays.arrow_columns import numbers_of, strings_of
-from stepscope.trace.formats.chrome import plain_layout as layout
 from stepscope.trace.formats.chrome.names_and_lanes import categories_of
-from stepscope.trace.formats.chrome.plain_target import OtherRows, PlainBlock, Target
+from stepscope.trace.formats.chrome.plain import layout
+from stepscope.trace.formats.chrome.plain.target import OtherRows, PlainBlock, Target
 from stepscope.trace.formats.chrome.row_tables import phase_words
 from stepscope.trace.schema import INSTANTS
 from stepscope.trace.tables import Chunk

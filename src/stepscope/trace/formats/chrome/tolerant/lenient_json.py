@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.trace.formats.chrome.json_text import after_space, without_surrogates
+from stepscope.trace.formats.chrome.tolerant.json_text import after_space, without_surrogates
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?=[ \t\r\n,\]}]|$)")
 _WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")

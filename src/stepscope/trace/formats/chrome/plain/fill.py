@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace.formats.chrome.phases import EVENT_ROLE, INSTANT_ROLE, METADATA_ROLE
-from stepscope.trace.formats.chrome.plain_layout import (
+from stepscope.trace.formats.chrome.plain.layout import (
     ARGS_BITS,
     ARGS_FILLED,
     ARGS_FROM,
@@ -79,8 +79,8 @@ from stepscope.trace.formats.chrome.rows import (
     INT64_MAX,
     LARGEST_DEVICE,
 )
-from stepscope.trace.formats.chrome.scan_bytes import copy_bytes
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import copy_bytes
+from stepscope.trace.formats.chrome.scanner.scanned import (
     BYTES,
     COLUMNS,
     CORRELATION,
@@ -199,7 +199,7 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     """Writes the columns of a plain block, after those of earlier blocks.
 
     It stays inside its arrays: these have room for as many rows, and as much text, as were counted
-    in the blocks (`plain_survey`).
+    in the blocks (`survey`).
 
     Returns:
         The latest end of an event.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from stepscope.trace.formats.chrome.event_fields import event_of_words, kept_args
-from stepscope.trace.formats.chrome.json_text import strict_value
 from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.tolerant.event_fields import event_of_words, kept_args
+from stepscope.trace.formats.chrome.tolerant.json_text import strict_value
 from stepscope.trace.problems import Problems
 
 _SPACE = r"[ \t\r\n]*"

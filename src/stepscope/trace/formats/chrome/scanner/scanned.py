@@ -14,7 +14,7 @@ from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabu
 from stepscope.trace.problems import Problems
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.mended import Mended
+    from stepscope.trace.formats.chrome.scanner.mended import Mended
 
 # Description of a block for compiled code: addresses and numbers, as an int64 array.
 (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     BACKSLASH,
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -29,7 +29,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     strings_go_on,
     word_of,
 )
-from stepscope.trace.formats.chrome.scan_values import is_digit, number_end
+from stepscope.trace.formats.chrome.scanner.scan_values import is_digit, number_end
 from stepscope.trace.machine.calling import inlined, translated
 from stepscope.trace.machine.instructions import Data, byte_at, put_byte, word_at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scan_bytes import PADDING, copy_bytes
-from stepscope.trace.formats.chrome.scan_values import is_digit
+from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING, copy_bytes
+from stepscope.trace.formats.chrome.scanner.scan_values import is_digit
 from stepscope.trace.machine.calling import inlined, translated
 from stepscope.trace.machine.instructions import (
     Data,
@@ -45,7 +45,7 @@ LENGTH, KIND_SHIFT, KIND, COLUMN_SHIFT = 0xFFFF, 16, 0xFF, 24
     COUNT,  # of patterns
     STEPS_USED,
     TEXTS_USED,
-    CREDIT,  # what looking for patterns has brought; none are looked for if it is `NEVER`
+    CREDIT,  # what looking for patterns has brought; none are looked for if it is negative
     RECOGNISED,  # events that were like a pattern
 ) = range(11)
 
@@ -74,7 +74,6 @@ _MOST_NOTES = 30
 _LONGEST_EVENT = 1 << 14
 _LONGEST_RUN = 24  # digits in a row
 MOST_CREDIT = 1024
-NEVER = -1
 
 
 @inlined
@@ -218,7 +217,3 @@ class Patterns:
     def recognised(self) -> int:
         """How many events were like a pattern."""
         return int(self.table[RECOGNISED])
-
-    def never_look(self) -> None:
-        """Has all events read in full."""
-        self.table[CREDIT] = NEVER

@@ -10,13 +10,13 @@ import numpy as np
 
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Pair, Vocabulary
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     PADDING,
     copy_bytes,
     hash_bytes,
     same_bytes,
 )
-from stepscope.trace.formats.chrome.scan_patterns import Patterns
+from stepscope.trace.formats.chrome.scanner.scan_patterns import Patterns
 from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,

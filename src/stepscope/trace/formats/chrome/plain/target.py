@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome import plain_layout as layout
 from stepscope.trace.formats.chrome.phases import (
     COUNTER_ROLE,
     EVENT_ROLE,
     FLOW_ROLE,
     INSTANT_ROLE,
 )
-from stepscope.trace.formats.chrome.plain_fill import LENGTH_BYTES, fill
+from stepscope.trace.formats.chrome.plain import layout
+from stepscope.trace.formats.chrome.plain.fill import LENGTH_BYTES, fill
 from stepscope.trace.formats.chrome.plain_meaning import Meaning
 from stepscope.trace.formats.chrome.rows import INT64_MAX
-from stepscope.trace.formats.chrome.scan_bytes import PADDING
-from stepscope.trace.formats.chrome.scanned import INLINE_BYTES, Scanned, Survey
+from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
+from stepscope.trace.formats.chrome.scanner.scanned import INLINE_BYTES, Scanned, Survey
 
 # Sizes of large pooled buffers are multiples of this, others powers of two below; what is not used
 # costs nothing.
@@ -145,7 +145,7 @@ class Target:
 
     Attributes:
         events: Number of complete events.
-        longs: Their columns of 64 bits (`plain_layout`).
+        longs: Their columns of 64 bits (`layout`).
         ints: Their columns of 32 bits.
         codes: Their category codes.
         bits: Their validity bits.
@@ -221,7 +221,7 @@ class Target:
             self.gpu_lanes.setdefault(int(lane_id[lane]), (device, stream))
 
     def filled(self, field: int, other: OtherRows | None = None) -> int:
-        """How much of something is filled (`plain_layout`): of events, or of other rows."""
+        """How much of something is filled (`layout`): of events, or of other rows."""
         return int(self._fields[field] if other is None else _fields_of(other, self._fields)[field])
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     BACKSLASH,
     OPEN_OBJECT,
     PERIOD,
@@ -26,7 +26,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     hexadecimals_go_on,
     is_hexadecimal,
 )
-from stepscope.trace.formats.chrome.scan_patterns import (
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     AFTER_ARGUMENTS,
     ARGUMENTS,
     CODES,
@@ -50,13 +50,13 @@ from stepscope.trace.formats.chrome.scan_patterns import (
     learn,
     pattern_at,
 )
-from stepscope.trace.formats.chrome.scan_rows import put_row, put_view
-from stepscope.trace.formats.chrome.scan_values import (
+from stepscope.trace.formats.chrome.scanner.scan_rows import put_row, put_view
+from stepscope.trace.formats.chrome.scanner.scan_values import (
     is_digit,
     nanoseconds_at,
     up_to_sixteen_digits,
 )
-from stepscope.trace.formats.chrome.scanned import COLUMNS, DATA, END, ROOM, VIEWS
+from stepscope.trace.formats.chrome.scanner.scanned import COLUMNS, DATA, END, ROOM, VIEWS
 from stepscope.trace.machine.calling import inlined, translated
 from stepscope.trace.machine.instructions import (
     Data,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scanned import (
     COLUMNS,
     FLAGS,
     INLINE_BYTES,

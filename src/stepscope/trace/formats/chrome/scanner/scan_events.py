@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_FLOW, HAS_TIME
-from stepscope.trace.formats.chrome.scan_alike import HEAD_BYTES, remember, scan_alike
-from stepscope.trace.formats.chrome.scan_arguments import ARGUMENT_BITS, scan_arguments
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_alike import HEAD_BYTES, remember, scan_alike
+from stepscope.trace.formats.chrome.scanner.scan_arguments import ARGUMENT_BITS, scan_arguments
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
@@ -28,7 +27,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     string_end,
     word_of,
 )
-from stepscope.trace.formats.chrome.scan_patterns import (
+from stepscope.trace.formats.chrome.scanner.scan_patterns import (
     AFTER_ARGUMENTS,
     ARGUMENTS,
     CREDIT,
@@ -39,10 +38,14 @@ from stepscope.trace.formats.chrome.scan_patterns import (
     RECOGNISED,
     note,
 )
-from stepscope.trace.formats.chrome.scan_rows import put_row, put_view
-from stepscope.trace.formats.chrome.scan_values import integer_end, magnitude, nanoseconds_at
-from stepscope.trace.formats.chrome.scan_words import intern
-from stepscope.trace.formats.chrome.scanned import (
+from stepscope.trace.formats.chrome.scanner.scan_rows import put_row, put_view
+from stepscope.trace.formats.chrome.scanner.scan_values import (
+    integer_end,
+    magnitude,
+    nanoseconds_at,
+)
+from stepscope.trace.formats.chrome.scanner.scan_words import intern
+from stepscope.trace.formats.chrome.scanner.scanned import (
     BETWEEN,
     COLUMNS,
     DATA,
@@ -55,6 +58,7 @@ from stepscope.trace.formats.chrome.scanned import (
     TIME,
     VIEWS,
 )
+from stepscope.trace.formats.chrome.tolerant.event_text import Between
 from stepscope.trace.machine.calling import inlined, translated
 from stepscope.trace.machine.instructions import (
     Data,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.mend_strings import (
+from stepscope.trace.formats.chrome.scanner.mend_strings import (
     BYTES,
     ELEMENT,
     FAILED,
@@ -31,7 +31,7 @@ from stepscope.trace.formats.chrome.mend_strings import (
     copy_string,
     mend_word,
 )
-from stepscope.trace.formats.chrome.scan_bytes import (
+from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
@@ -45,7 +45,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     skip_space,
     word_of,
 )
-from stepscope.trace.formats.chrome.scan_values import number_end
+from stepscope.trace.formats.chrome.scanner.scan_values import number_end
 from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,

@@ -10,21 +10,21 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stepscope.trace.formats.chrome.event_fields import salvaged_event
-from stepscope.trace.formats.chrome.event_json import (
+from stepscope.trace.formats.chrome.rows import Event
+from stepscope.trace.formats.chrome.tolerant.event_fields import salvaged_event
+from stepscope.trace.formats.chrome.tolerant.event_json import (
     LONGEST_EVENT,
     NeedMoreTextError,
     read_leniently,
     read_strictly,
 )
-from stepscope.trace.formats.chrome.event_members import usual_event
-from stepscope.trace.formats.chrome.json_text import (
+from stepscope.trace.formats.chrome.tolerant.event_members import usual_event
+from stepscope.trace.formats.chrome.tolerant.json_text import (
     after_space,
     is_cut_short,
     may_go_on,
     strict_value,
 )
-from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
 
 _CANDIDATE = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')

@@ -6,9 +6,13 @@ import hashlib
 import re
 from typing import Any
 
-from stepscope.trace.formats.chrome.json_text import clean, standard_text, without_surrogates
-from stepscope.trace.formats.chrome.numbers import integer, nanoseconds
 from stepscope.trace.formats.chrome.rows import INT64_MAX, UINT64_MAX, Event
+from stepscope.trace.formats.chrome.tolerant.json_text import (
+    clean,
+    standard_text,
+    without_surrogates,
+)
+from stepscope.trace.formats.chrome.tolerant.numbers import integer, nanoseconds
 from stepscope.trace.problems import Problems
 
 KEPT_KEYS = frozenset(

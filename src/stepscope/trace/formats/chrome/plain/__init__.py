@@ -1,0 +1,1 @@
+"""Scanned events without anything special, straight into columns or pages of Parquet."""

@@ -1,0 +1,160 @@
+"""The scan of one piece of the list of events with the compiled scanner."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.trace.arrays.buffers import Buffers
+from stepscope.trace.formats.chrome.plain.survey import survey_of
+from stepscope.trace.formats.chrome.scanner.mended import Mended, can_mend
+from stepscope.trace.formats.chrome.scanner.scan_events import (
+    ENDED,
+    HANDED_OVER,
+    USED_UP,
+    scan_events,
+)
+from stepscope.trace.formats.chrome.scanner.scan_pieces import Piece
+from stepscope.trace.formats.chrome.scanner.scan_words import COUNT, Words
+from stepscope.trace.formats.chrome.scanner.scanned import (
+    BETWEEN,
+    DATA,
+    END,
+    INT64_COLUMNS,
+    POSITION,
+    ROWS,
+    Scanned,
+    Survey,
+)
+from stepscope.trace.formats.chrome.tolerant.event_text import Between
+from stepscope.trace.problems import Problems
+
+_ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer
+_BYTES_EACH = 96  # of the smallest usual events
+
+
+class Scan:
+    """The scan of one piece, and how far it got."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        between: Between,
+        buffers: Buffers,
+        words: Words,
+        scale: int = 1,
+    ) -> None:
+        rows = _room_for_rows(piece.end // (_BYTES_EACH // min(scale, 16)))
+        self.piece = piece
+        self.data = piece.data
+        self.raw = piece.view
+        self.end = piece.end
+        self.offset = piece.offset
+        self.between = between
+        self.scale = scale
+        self.buffers = buffers
+        self.words = words
+        self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
+        self.views = buffers.take((rows, 2), np.int64)
+        self.bytes = buffers.take((2, rows), np.uint8)
+        self.numbers = buffers.take((2, rows), np.int32)
+        self.state = np.array(
+            [
+                self.data.ctypes.data, self.end, 0, between.value, 0, rows,
+                *(
+                    column.ctypes.data
+                    for column in (self.columns, self.views, *self.bytes, *self.numbers)
+                ),
+            ],
+            np.int64,
+        )  # fmt: skip
+        self.status = HANDED_OVER
+        self._mended: Mended | None = None
+        self._survey: Survey | None = None
+        self._surveyed_rows = -1
+
+    def run(self) -> Scan:
+        """Scans from the current state."""
+        self._scan()
+        while self._mends():
+            self._scan()
+        if self.status in (USED_UP, ENDED):
+            self._take_survey()
+        return self
+
+    def _scan(self) -> None:
+        self.status = scan_events(
+            self.state.ctypes.data,
+            self.words.names.table.ctypes.data,
+            self.words.lanes.table.ctypes.data,
+            self.words.patterns.table.ctypes.data,
+        )
+
+    def _mends(self) -> bool:
+        """Whether there is more to scan now, as events were mended."""
+        mended = self._mended
+        if mended is None:
+            at = int(self.state[POSITION])
+            if self.status != HANDED_OVER or not can_mend(self.data, at, self.end):
+                return False
+            self._mended = mended = Mended(self.data, at, self.end, self.words.copies)
+        elif self.status != USED_UP:
+            return False
+        if not mended.goes_on():
+            self.status = USED_UP if self.position >= self.end else HANDED_OVER
+            return False
+        self._scans(mended)
+        return True
+
+    def _scans(self, mended: Mended) -> None:
+        """Has the copy scanned."""
+        self.data = mended.data
+        self.state[DATA], self.state[END] = mended.data.ctypes.data, mended.end
+
+    @property
+    def position(self) -> int:
+        """The position in the piece up to which it was scanned."""
+        position = int(self.state[POSITION])
+        return position if self._mended is None else self._mended.original(position)
+
+    def go_on_from(self, position: int, between: Between) -> None:
+        """Goes on elsewhere in the piece: at a position between events."""
+        self.state[BETWEEN] = between.value
+        if self._mended is None:
+            self.state[POSITION] = position
+        else:
+            self._mended.go_on_from(int(self.state[POSITION]), position)
+            self._scans(self._mended)
+
+    def _take_survey(self) -> None:
+        self._surveyed_rows = int(self.state[ROWS])
+        if self._surveyed_rows:
+            names, lanes = self.words.names.table, self.words.lanes.table
+            self._survey = survey_of(self.state, int(names[COUNT]), int(lanes[COUNT]))
+
+    def larger(self) -> Scan:
+        """Scans the same piece again from the start, with more room."""
+        if int(self.state[ROWS]) < len(self.views):
+            words = Words(self.words.scale * 4)
+            return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
+        return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
+
+    def scanned(self) -> Scanned:
+        """Returns the events scanned so far."""
+        self.words.catch_up()
+        if self._surveyed_rows != int(self.state[ROWS]):
+            self._take_survey()
+        phases, flags = self.bytes
+        name, lane = self.numbers
+        mended, problems = self._mended, Problems()
+        if mended is not None:
+            problems = mended.problems(int(self.state[POSITION]), self.offset)
+        return Scanned(
+            self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
+            self.words.names, self.words.lanes, self._survey, mended, problems,
+        )  # fmt: skip
+
+
+def _room_for_rows(count: int) -> int:
+    """Returns for how many rows to have room: one of few numbers, so that buffers can be reused."""
+    rows = count + 64
+    return 1 << rows.bit_length() if rows < _ROWS else -(-rows // _ROWS) * _ROWS

@@ -1,0 +1,1 @@
+"""Events read in Python, however damaged: slow, and the measure for the scanner."""
