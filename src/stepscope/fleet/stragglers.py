@@ -29,7 +29,7 @@ from stepscope.fleet.compared import compare_ranks
 from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER
 from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -266,7 +266,12 @@ def _verdict(
     if worst["cause"] == THROTTLED:
         why = f"its GPU is throttled ({slow[worst['rank']].words()})"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
-    return (
-        f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "
-        f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
-    )
+    suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
+    if len(suspects) == len(report.ranks):
+        who = "transfers are slow at times, and no rank can be told from the others as the cause"
+    elif len(suspects) > 1:
+        who = f"one of {ranks_in_words(suspects)} makes the others wait: {why}"
+    else:
+        who = f"rank {worst['rank']} makes the others wait: {why}"
+    gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
+    return f"{who}. Without that a step would take {gain}"
