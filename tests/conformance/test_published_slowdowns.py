@@ -12,6 +12,7 @@ from tests.support.real_traces import path_of
 from stepscope.fleet.what_if.cause import STAGES, WORKERS, Causes, find_causes
 from stepscope.fleet.what_if.operations import read_operations
 from stepscope.fleet.what_if.slowdown import Explained, Replays, Slowdown, find_slowdown
+from stepscope.fleet.what_if.tables import what_if_of_operations
 
 JOBS = ("AR", "ST")
 CLOSE = 0.001
@@ -95,3 +96,18 @@ def test_with_launch_delays_the_replay_is_the_recording(job: str) -> None:
     slowdown, _, replays = answers(job)
     replayed = replays.step_times(replays.actual_ns, with_delays=True)
     assert replayed.tolist() == pytest.approx(slowdown.steps["recorded_ns"].to_list(), rel=1e-6)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_answer_to_what_if_ranks_has_the_published_figures(job: str) -> None:
+    found = what_if_of_operations(path_of("straggler_analysis") / f"trace-{job}.parquet")
+    truth = published(job)
+    assert 1 + found.slower_share == pytest.approx(truth["blocking_slowdown"], rel=CLOSE)
+    for name, theirs in (("stage", "stage"), ("replica", "dp_rank"), ("kind", "optype")):
+        table = getattr(found, f"{name}s")
+        ours = {str(one): 1 + share for one, share in table.iter_rows()}
+        assert ours == pytest.approx(truth[f"blocking_decompose_by_{theirs}"], rel=CLOSE)
+    # M_S: the step without what the last stage is slower by.
+    last = f"stage {found.stages['stage'].max()}"
+    row = found.changes.filter(subject=last, change="as usual").row(0, named=True)
+    assert row["step_ns"] == pytest.approx(published(job, "ms")["trem"] * 1e9, rel=CLOSE)

@@ -40,6 +40,7 @@ class Question:
             of a run with a step record it says how long steps take that nobody recorded.
         takes_references: The function takes what bandwidths are compared with
             (`fleet.collectives.References`).
+        takes_operations: It is also answered about a table of operations (`fleet.ask`).
     """
 
     name: str
@@ -50,6 +51,7 @@ class Question:
     takes_baseline: bool = False
     is_timed: bool = False
     takes_references: bool = False
+    takes_operations: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -401,6 +403,21 @@ QUESTIONS: tuple[Question, ...] = (
         "stepscope.analysis.what_if:what_if_table",
         {"causes": "Without a cause"},
         is_timed=True,
+    ),
+    Question(
+        "what-if-ranks",
+        "how long a job's step would take if a rank were like the others, or collectives faster",
+        "stepscope.fleet.what_if.ranks:what_if_over_ranks",
+        {
+            "changes": "With one change",
+            "workers": "Workers",
+            "stages": "Stages",
+            "replicas": "Replicas",
+            "kinds": "Kinds of operations",
+            "steps": "The replay against the recording",
+        },
+        over_ranks=True,
+        takes_operations=True,
     ),
 )
 """In the order of the list."""

@@ -113,7 +113,7 @@ def check_ranks(numbers: Sequence[int]) -> None:
         UsageError: Fewer than two ranks, or a rank twice.
     """
     if len(numbers) < 2:
-        raise UsageError("a straggler shows between ranks: give the traces of two or more")
+        raise UsageError("ranks are compared with each other: give the traces of two or more")
     if len(set(numbers)) != len(numbers):
         twice = next(rank for rank in numbers if numbers.count(rank) > 1)
         raise UsageError(f"rank {twice} is given twice: name the ranks apart")

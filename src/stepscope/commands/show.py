@@ -84,8 +84,8 @@ def command(
 
     PATH is a trace file, a run directory (the last window of each rank is used), a directory of
     traces, a quoted glob, a URL, or - for standard input. For questions that begin with "memory-",
-    it is a memory snapshot, or a run (its newest snapshot is used). `stepscope show --list` lists
-    the questions.
+    it is a memory snapshot, or a run (its newest snapshot is used); what-if-ranks also takes a
+    table of operations (.parquet). `stepscope show --list` lists the questions.
     """
     from stepscope.analysis.memory.question_names import memory_question
     from stepscope.analysis.questions import question as question_named
@@ -135,13 +135,21 @@ def _ask_of_job(
     link_speed: tuple[str, ...],
 ) -> Answers:
     """Ask a question that compares the ranks of a job."""
-    from stepscope.fleet.ask import ask_collectives, ask_of_job
+    from stepscope.fleet.ask import (
+        ask_collectives,
+        ask_of_job,
+        ask_of_operations,
+        is_of_operations,
+    )
 
     if question.takes_references:
         from stepscope.fleet.link_speed import link_speeds
 
         with working(f"Answering {question.name}"):
             return ask_collectives(question, paths, scope, engine, link_speeds(link_speed))
+    if question.takes_operations and is_of_operations(paths):
+        with working(f"Answering {question.name}"):
+            return ask_of_operations(question, paths, scope)
     traces = _traces(paths, scope, with_unrelated=True)
     with working(f"Answering {question.name}"):
         return ask_of_job(question, traces, scope, engine)

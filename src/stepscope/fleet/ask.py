@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import UsageError
 from stepscope.fleet.collectives import References
 from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.inspector.bandwidths import ask_inspector
@@ -13,6 +15,7 @@ from stepscope.fleet.inspector.records import inspector_files, read_inspector
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
+from stepscope.fleet.what_if.tables import what_if_of_operations
 from stepscope.run.figures import some_in_words
 from stepscope.trace.paths import TraceRef, resolve_traces
 
@@ -82,3 +85,29 @@ def ask_collectives(
         return ask_inspector(files, links)
     references = References(links, read_inspector(files) if files else None)
     return ask_of_job(question, resolve_traces(others), scope, engine, references=references)
+
+
+def is_of_operations(paths: Sequence[str]) -> bool:
+    """Whether a path names a table of operations (`what_if.operations`) instead of traces."""
+    return any(path.lower().endswith(".parquet") for path in paths)
+
+
+def ask_of_operations(
+    question: Question, paths: Sequence[str], scope: Scope | None = None
+) -> Answers:
+    """Asks what a job's step would be with one thing changed, from its recorded operations.
+
+    Args:
+        question: One with `takes_operations`.
+        paths: One Parquet file.
+        scope: None, or what leaves nothing out.
+
+    Raises:
+        UnreadableInputError: The file is no table of operations.
+        UsageError: There is more than one path, or the scope leaves something out.
+    """
+    if len(paths) > 1:
+        raise UsageError("a table of operations is a whole job: give it alone")
+    if scope is not None and scope != Scope():
+        raise UsageError("a table of operations takes no --steps, no --device and no --scope")
+    return Answers(question, 1, [Answer(paths[0], 0, what_if_of_operations(Path(paths[0])))])

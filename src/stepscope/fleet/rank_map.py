@@ -20,9 +20,9 @@ import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
+from stepscope.fleet.compared import match_arrivals
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_steps import PARTS, STEPS
-from stepscope.fleet.stragglers import match_arrivals
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,

@@ -14,24 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import polars as pl
 
 from stepscope.advice.turns import find_turns
 from stepscope.analysis.ranks.arrivals import read_arrivals
-from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
-from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.stragglers import StragglerReport, check_ranks, compare_arrivals
+from stepscope.analysis.stragglers import StragglerReport, check_ranks
 from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
-from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
-from stepscope.fleet.groups import find_groups
+from stepscope.fleet.clocks.ranks import RankClocks
+from stepscope.fleet.compared import compare_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.matched import OTHER, Matched, match
+from stepscope.fleet.matched import OTHER
 from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -155,18 +153,10 @@ def judge_arrivals(
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
     """
-    comparison = _Comparison(ranks)
-    report = compare_arrivals(ranks, steps, clock, comparison.align)
-    matched, clocks = comparison.matched, comparison.clocks
-    offsets = np.zeros(len(matched.rank), np.int64)
-    if report.clock is Clock.ALIGNED and clocks.problem is None:
-        for place, rank in enumerate(matched.ranks.tolist()):
-            own = matched.rank == place
-            offsets[own] = matched.start_ns[own] - clocks.common(rank, matched.start_ns[own])
-    blame = find_blame(matched, offsets)
-    notes = list(report.notes)
-    if clocks.problem is not None:
-        notes.append(clocks.problem)
+    compared = compare_ranks(ranks, steps, clock)
+    report, matched, clocks = compared.report, compared.matched, compared.clocks
+    blame = find_blame(matched, compared.offset_ns)
+    notes = list(compared.notes)
     slow = throttled or {}
     notes += [
         f"the GPU of rank {rank} is throttled: {one.words()}"
@@ -196,85 +186,6 @@ def judge_arrivals(
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
     )
-
-
-def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
-    """Matches the collectives of several ranks.
-
-    Args:
-        ranks: The arrivals of each.
-    """
-    comparison = _Comparison(ranks)
-    found = pl.concat([rank.table() for rank in ranks], how="diagonal")
-    comparison.match(match_collectives(found).table)
-    return comparison.matched
-
-
-class _Comparison:
-    """Matches collectives for blame, and brings the clocks together on the way."""
-
-    matched: Matched
-    clocks: RankClocks
-
-    def __init__(self, ranks: Sequence[RankArrivals]) -> None:
-        self._described = {group: word for rank in ranks for group, word in rank.described}
-        sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
-        self._world_size = sizes[0] if sizes else None
-
-    def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
-        """Like `analysis.ranks.clocks.align`, with drift, over the graph of process groups."""
-        self.match(table)
-        return self._aligned(table, ranks, clock)
-
-    def match(self, table: pl.DataFrame) -> None:
-        """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
-        groups = find_groups(table, self._described, self._world_size)
-        keys = groups.select("key", pl.col("group").alias("place"))
-        rows = table.join(
-            keys,
-            left_on="group",
-            right_on="key",
-            how="left",
-            nulls_equal=True,
-            maintain_order="left",
-        )
-        arrivals = rows.with_columns(
-            group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
-        ).drop("place")
-        self.matched = match(arrivals, groups)
-
-    def _aligned(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
-        self.clocks = solve_rank_clocks(self.matched)
-        offsets = (
-            pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
-            .join(
-                self.clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives"),
-                on="rank",
-                how="left",
-                maintain_order="left",
-            )
-            .with_columns(
-                measured=pl.col("collectives").fill_null(0) > 0,
-                offset_ns=pl.col("offset_ns").fill_null(0),
-                drift_ppm=pl.col("drift_ppm").fill_null(0.0),
-            )
-            .drop("collectives")
-        )
-        used, reason = choose_clock(Clock(clock), offsets)
-        if used is Clock.RECORDED:
-            offsets = offsets.with_columns(
-                offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
-            )
-        together = table.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
-            arrival_ns=self._corrected("start_ns"), end_ns=self._corrected("end_ns")
-        )
-        return Aligned(with_waits(together), offsets, used, reason)
-
-    def _corrected(self, column: str) -> pl.Expr:
-        """Times of a clock on the common one, as `RankClocks.common` defines it."""
-        since = pl.col(column) - pl.col("offset_ns") - self.clocks.middle_ns
-        gained = (since * pl.col("drift_ppm") * 1e-6).round().cast(pl.Int64)
-        return pl.col(column) - pl.col("offset_ns") - gained
 
 
 def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
@@ -355,7 +266,12 @@ def _verdict(
     if worst["cause"] == THROTTLED:
         why = f"its GPU is throttled ({slow[worst['rank']].words()})"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
-    return (
-        f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "
-        f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
-    )
+    suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
+    if len(suspects) == len(report.ranks):
+        who = "transfers are slow at times, and no rank can be told from the others as the cause"
+    elif len(suspects) > 1:
+        who = f"one of {ranks_in_words(suspects)} makes the others wait: {why}"
+    else:
+        who = f"rank {worst['rank']} makes the others wait: {why}"
+    gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
+    return f"{who}. Without that a step would take {gain}"

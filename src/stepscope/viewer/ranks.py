@@ -113,7 +113,11 @@ class JobRanks:
             causes = [
                 {**row, "cause": cause_words(row["cause"])} for row in notable.iter_rows(named=True)
             ]
-        accused = {row["rank"]: row["cause"] for row in reversed(causes)}
+        accused: dict[int, str] = {}
+        for row in reversed(causes):
+            suspects = {row["rank"], *(row["indistinguishable_from"] or ())}
+            if len(suspects) < len(self.order):  # what all might have, none is accused of
+                accused |= dict.fromkeys(suspects, row["cause"])
         return {
             "measures": [{"name": name, "title": title} for name, title in MEASURES.items()],
             "steps": list(self.steps),

@@ -60,28 +60,47 @@ class Replay:
         less_work_ns: Numbers | None = None,
         less_transfer_ns: Numbers | None = None,
         *,
-        of_host: bool = True,
+        less_host_ns: Numbers | None = None,
     ) -> int:
         """From the first arrival of any rank to the end of the last collective.
 
         Args:
             less_work_ns: Of each row, by how much the rank's work before it is shortened.
             less_transfer_ns: Of each collective, by how much its transfer is shortened.
-            of_host: Whether that work is the host's, which then launches earlier by as much.
+            less_host_ns: Of each row, how much of that work is the host's, which then launches
+                earlier by as much. By default all of it.
+        """
+        ends, first = self.ends_ns(less_work_ns, less_transfer_ns, less_host_ns=less_host_ns)
+        return int(ends.max()) - first if len(ends) else 0
+
+    def ends_ns(
+        self,
+        less_work_ns: Numbers | None = None,
+        less_transfer_ns: Numbers | None = None,
+        *,
+        less_host_ns: Numbers | None = None,
+    ) -> tuple[Numbers, int]:
+        """When each collective ends, and the first arrival of any rank, on one clock.
+
+        Args:
+            less_work_ns: See `duration_ns`, as for the others.
+            less_transfer_ns: Likewise.
+            less_host_ns: Likewise.
         """
         matched = self._matched
         if not len(matched.rank):
-            return 0
+            return np.zeros(0, np.int64), 0
         gap, transfer, host = self._gap, matched.transfer_ns, matched.own_host_ns
         device = matched.own_device_ns
         if less_work_ns is not None:
             gap = np.maximum(gap - less_work_ns, 0)
             device = device - np.minimum(less_work_ns, np.maximum(device, 0))
-            host = np.maximum(host - less_work_ns, 0) if of_host else host
+            of_host = less_work_ns if less_host_ns is None else less_host_ns
+            host = np.maximum(host - of_host, 0)
         if less_transfer_ns is not None:
             transfer = np.maximum(transfer - less_transfer_ns, 0)
         end, _, first = self._run(gap, host, device, transfer)
-        return int(end.max()) - first
+        return end, first
 
     def _run(
         self, gap: Numbers, host: Numbers, device: Numbers, transfer: Numbers

@@ -298,7 +298,8 @@ def _without(
         return replay.duration_ns(less)
     place = matched.causes.index(cause)
     less[own] = usual.excess_ns[own, place]
-    return replay.duration_ns(less, of_host=cause not in OF_THE_GPU)
+    of_host = np.zeros_like(less) if cause in OF_THE_GPU else less
+    return replay.duration_ns(less, less_host_ns=of_host)
 
 
 def _ranks(matched: Matched, causes: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,149 @@
+"""The collectives of several ranks, matched and on one clock: what blame and what-if stand on.
+
+Collectives are matched by `analysis.ranks.matching`, and their process groups named by `groups`.
+Clocks are brought together by `clocks.ranks`, over all process groups at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
+from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
+from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
+from stepscope.fleet.groups import find_groups
+from stepscope.fleet.matched import Matched, Numbers, match
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The collectives of several ranks, matched and on one clock.
+
+    Attributes:
+        report: Arrivals, waits, and whether they fit each other.
+        matched: The collectives that can be replayed.
+        clocks: The ranks' clocks.
+        offset_ns: Of each row of `matched`, what its clock reads too much at its start.
+    """
+
+    report: StragglerReport
+    matched: Matched
+    clocks: RankClocks
+    offset_ns: Numbers
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        problem = self.clocks.problem
+        return self.report.notes if problem is None else (*self.report.notes, problem)
+
+
+def compare_ranks(
+    ranks: Sequence[RankArrivals],
+    steps: tuple[int, ...] | None = None,
+    clock: Clock | str = Clock.AUTO,
+) -> Compared:
+    """Matches the collectives of several ranks, and brings their clocks together.
+
+    Args:
+        ranks: The arrivals, read `with_causes`.
+        steps: Steps that count; default: those that were read.
+        clock: How clocks are brought together.
+
+    Raises:
+        UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
+    """
+    comparison = _Comparison(ranks)
+    report = compare_arrivals(ranks, steps, clock, comparison.align)
+    matched, clocks = comparison.matched, comparison.clocks
+    offsets = np.zeros(len(matched.rank), np.int64)
+    if report.clock is Clock.ALIGNED and clocks.problem is None:
+        for place, rank in enumerate(matched.ranks.tolist()):
+            own = matched.rank == place
+            offsets[own] = matched.start_ns[own] - clocks.common(rank, matched.start_ns[own])
+    return Compared(report, matched, clocks, offsets)
+
+
+def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
+    """Matches the collectives of several ranks.
+
+    Args:
+        ranks: The arrivals of each.
+    """
+    comparison = _Comparison(ranks)
+    found = pl.concat([rank.table() for rank in ranks], how="diagonal")
+    comparison.match(match_collectives(found).table)
+    return comparison.matched
+
+
+class _Comparison:
+    """Matches collectives for blame, and brings the clocks together on the way."""
+
+    matched: Matched
+    clocks: RankClocks
+
+    def __init__(self, ranks: Sequence[RankArrivals]) -> None:
+        self._described = {group: word for rank in ranks for group, word in rank.described}
+        sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
+        self._world_size = sizes[0] if sizes else None
+
+    def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+        """Like `analysis.ranks.clocks.align`, with drift, over the graph of process groups."""
+        self.match(table)
+        return self._aligned(table, ranks, clock)
+
+    def match(self, table: pl.DataFrame) -> None:
+        """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
+        groups = find_groups(table, self._described, self._world_size)
+        keys = groups.select("key", pl.col("group").alias("place"))
+        rows = table.join(
+            keys,
+            left_on="group",
+            right_on="key",
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
+        arrivals = rows.with_columns(
+            group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
+        ).drop("place")
+        self.matched = match(arrivals, groups)
+
+    def _aligned(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+        self.clocks = solve_rank_clocks(self.matched)
+        offsets = (
+            pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
+            .join(
+                self.clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives"),
+                on="rank",
+                how="left",
+                maintain_order="left",
+            )
+            .with_columns(
+                measured=pl.col("collectives").fill_null(0) > 0,
+                offset_ns=pl.col("offset_ns").fill_null(0),
+                drift_ppm=pl.col("drift_ppm").fill_null(0.0),
+            )
+            .drop("collectives")
+        )
+        used, reason = choose_clock(Clock(clock), offsets)
+        if used is Clock.RECORDED:
+            offsets = offsets.with_columns(
+                offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
+            )
+        together = table.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
+            arrival_ns=self._corrected("start_ns"), end_ns=self._corrected("end_ns")
+        )
+        return Aligned(with_waits(together), offsets, used, reason)
+
+    def _corrected(self, column: str) -> pl.Expr:
+        """Times of a clock on the common one, as `RankClocks.common` defines it."""
+        since = pl.col(column) - pl.col("offset_ns") - self.clocks.middle_ns
+        gained = (since * pl.col("drift_ppm") * 1e-6).round().cast(pl.Int64)
+        return pl.col(column) - pl.col("offset_ns") - gained

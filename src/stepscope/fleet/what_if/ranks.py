@@ -1,0 +1,255 @@
+"""How long a job's step would take if ranks were like the others, or collectives faster.
+
+Definitions
+    All ranks are replayed at once, collective by collective (`fleet.blame.replay`); each change is
+    made alone. Step: from the first arrival of any rank at a collective to the end of the last
+    collective, divided by the number of steps. A step of the table ends with the last of its
+    collectives; the first one begins with the first arrival.
+    As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
+    usual (`fleet.blame.usual`), whatever the cause. What is less than usual stays as it is, and
+    so does what a rank was late by at its first collective.
+    Transfers are what collectives take once the last rank has come; waits are no part of them. In
+    half the time: as over links twice as fast, if only the links limit them. In no time: as if
+    they were free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.selection.scope import AnsweredScope
+from stepscope.analysis.stragglers import check_ranks
+from stepscope.fleet.blame.replay import Replay
+from stepscope.fleet.blame.usual import Usual, find_usual
+from stepscope.fleet.compared import Compared, compare_ranks
+from stepscope.fleet.job import Job
+from stepscope.fleet.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
+from stepscope.fleet.what_if.changes import (
+    AS_USUAL,
+    CHANGES,
+    FREE,
+    HALF,
+    Change,
+    changes_table,
+    in_words,
+)
+from stepscope.run.figures import duration, percent
+
+STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "step": pl.Int64,
+    "recorded_ns": pl.Int64,
+    "replayed_ns": pl.Int64,  # with no change
+    "error_ns": pl.Int64,  # replayed less recorded
+}
+"""One row per step: how well the replay, with no change, reproduces the recording."""
+
+ALL_RANKS, ALL_TRANSFERS = "all ranks", "all transfers"
+
+_MOST_RANKS = 32
+_WORTH_SAYING = 0.9
+_TOO_FAR_OFF = 0.05
+
+
+@dataclass(frozen=True)
+class WhatIfOverRanks:
+    """The step of a job with ranks or collectives changed.
+
+    Attributes:
+        verdict: What the largest changes save, in one sentence.
+        recorded_ns: Mean step as recorded.
+        step_ns: Mean step as replayed, with no change. Savings are taken from it.
+        changes: Columns `CHANGES`.
+        steps: Columns `STEPS`.
+        scope: What the answer covers.
+        notes: What a reader must know.
+    """
+
+    verdict: str
+    recorded_ns: int | None = field(metadata={"label": "step, as recorded"})
+    step_ns: int | None = field(metadata={"label": "step, as replayed"})
+    changes: pl.DataFrame
+    steps: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverRanks:
+    """Replays the ranks of a job with one thing changed at a time.
+
+    Args:
+        job: The ranks, at least two.
+        clock: How clocks are brought together.
+
+    Raises:
+        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
+    """
+    check_ranks(list(job.ranks))
+    compared = compare_ranks([part.arrivals for part in job.parts], clock=clock)
+    matched = compared.matched
+    scope = compared.report.scope.leaving_out(matched.left_out)
+    notes = (*compared.notes, *job.notes)
+    if not compared.report.fits or not len(matched.rank):
+        why = (
+            "no collective could be matched"
+            if compared.report.fits
+            else "the waits do not fit the collectives"
+        )
+        return WhatIfOverRanks(
+            f"{why}, so nothing is replayed",
+            None,
+            None,
+            pl.DataFrame(schema=CHANGES),
+            pl.DataFrame(schema=STEPS),
+            scope,
+            notes,
+        )
+    return _answer(compared, job, scope, notes)
+
+
+def _answer(
+    compared: Compared, job: Job, scope: AnsweredScope, notes: tuple[str, ...]
+) -> WhatIfOverRanks:
+    matched = compared.matched
+    replay = Replay(matched, compared.offset_ns)
+    steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
+    whole_ns = replay.duration_ns()
+    usual = find_usual(matched)
+    changes = [
+        Change(subject, how, replayed / steps)
+        for subject, how, replayed in (
+            *_with_work_as_usual(matched, usual, replay),
+            *_with_transfers(matched, usual, replay),
+        )
+    ]
+    table = changes_table(changes, whole_ns / steps)
+    recorded_ns = _recorded_ns(compared)
+    more = [*notes, *_unlike(usual, matched)]
+    covered = _covered_share(job, recorded_ns)
+    if covered is not None and covered < _WORTH_SAYING:
+        more.append(
+            "from the first arrival at a collective to the end of the last one it is "
+            f"{duration(recorded_ns)}, {percent(covered)} of the recorded steps; what comes before "
+            "and after stays as it is"
+        )
+    if abs(whole_ns - recorded_ns) > _TOO_FAR_OFF * recorded_ns:
+        more.append(
+            f"the replay takes {percent(whole_ns / recorded_ns)} of the recorded time: savings are "
+            "no more exact than that"
+        )
+    return WhatIfOverRanks(
+        _verdict(table),
+        round(recorded_ns / steps),
+        round(whole_ns / steps),
+        table,
+        _steps(compared, replay),
+        scope,
+        tuple(more),
+    )
+
+
+def _with_work_as_usual(
+    matched: Matched, usual: Usual, replay: Replay
+) -> Iterator[tuple[str, str, int]]:
+    """The recording's duration with the work of all ranks, and of each, as fast as usual."""
+    of_gpu = np.array([cause in OF_THE_GPU for cause in matched.causes])
+    excess = usual.excess_ns.sum(axis=1)
+    of_host = usual.excess_ns[:, ~of_gpu].sum(axis=1)
+    yield ALL_RANKS, AS_USUAL, replay.duration_ns(excess, less_host_ns=of_host)
+    in_all = np.bincount(matched.rank, excess, len(matched.ranks))
+    for place in np.argsort(-in_all, kind="stable")[:_MOST_RANKS]:
+        if in_all[place] > 0:
+            own = matched.rank == place
+            replayed = replay.duration_ns(
+                np.where(own, excess, 0), less_host_ns=np.where(own, of_host, 0)
+            )
+            yield f"rank {matched.ranks[place]}", AS_USUAL, replayed
+
+
+def _with_transfers(
+    matched: Matched, usual: Usual, replay: Replay
+) -> Iterator[tuple[str, str, int]]:
+    """The recording's duration with faster transfers: of all, and of each dimension and kind."""
+    transfer = matched.transfer_ns
+    less = {HALF: transfer - transfer // 2, FREE: transfer}
+    excess = usual.transfer_excess_ns
+    if excess.any():
+        yield ALL_TRANSFERS, AS_USUAL, replay.duration_ns(less_transfer_ns=excess)
+    for how, shorter in less.items():
+        yield ALL_TRANSFERS, how, replay.duration_ns(less_transfer_ns=shorter)
+    names = pl.Series(
+        [f"{dimension} {SYNCHRONISING[kind]}" for dimension, kind in _kinds(matched)],
+        dtype=pl.String,
+    )
+    if names.n_unique() < 2:
+        return
+    for name in names.unique().sort():
+        these = (names == name).to_numpy()
+        for how, shorter in less.items():
+            replayed = replay.duration_ns(less_transfer_ns=np.where(these, shorter, 0))
+            yield str(name), how, replayed
+
+
+def _kinds(matched: Matched) -> Iterator[tuple[str, int]]:
+    return zip(matched.dimension, matched.kind.tolist(), strict=True)
+
+
+def _recorded_ends(compared: Compared) -> tuple[Numbers, int]:
+    """The last end of each collective and the first arrival, on the common clock."""
+    matched = compared.matched
+    ends = np.full(len(matched.group), np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(ends, matched.collective, matched.end_ns - compared.offset_ns)
+    return ends, int((matched.start_ns - compared.offset_ns).min())
+
+
+def _recorded_ns(compared: Compared) -> int:
+    ends, first = _recorded_ends(compared)
+    return int(ends.max()) - first
+
+
+def _steps(compared: Compared, replay: Replay) -> pl.DataFrame:
+    matched = compared.matched
+    step = np.full(len(matched.group), -1, np.int64)
+    step[matched.collective] = matched.step
+    numbers = np.unique(step[step >= 0])
+    lasted = []
+    for ends, first in (_recorded_ends(compared), replay.ends_ns()):
+        last = np.array([ends[step == number].max() for number in numbers], np.int64)
+        lasted.append(np.diff(np.maximum.accumulate(last), prepend=np.int64(first)))
+    recorded, replayed = lasted
+    return pl.DataFrame(
+        {
+            "step": numbers,
+            "recorded_ns": recorded,
+            "replayed_ns": replayed,
+            "error_ns": replayed - recorded,
+        },
+        schema=STEPS,
+    )
+
+
+def _covered_share(job: Job, recorded_ns: int) -> float | None:
+    """The part of the longest rank's steps that lies between the first and the last collective."""
+    lasted = job.steps().group_by("rank").agg(pl.col("wall_ns").sum())["wall_ns"].max()
+    return recorded_ns / lasted if isinstance(lasted, int) and lasted > 0 else None
+
+
+def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
+    if not usual.excess_ns.any():
+        yield (
+            "no rank's work exceeds the usual, which takes at least three ranks or steps with the "
+            "same collectives to tell"
+        )
+    left = len(np.unique(matched.rank[usual.excess_ns.any(axis=1)])) - _MOST_RANKS
+    if left > 0:
+        yield f"{left} more ranks, with less beyond the usual, are not replayed one by one"
+
+
+def _verdict(changes: pl.DataFrame) -> str:
+    ranks = changes.filter(pl.col("subject").str.starts_with("rank "))
+    links = changes.filter((pl.col("subject") == ALL_TRANSFERS) & (pl.col("change") == HALF))
+    return "; ".join(in_words(table.row(0, named=True)) for table in (ranks, links) if len(table))
