@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 from stepscope.adapters.script.engines import EngineSteps
 from stepscope.adapters.script.module_calls import ModuleCalls
+from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.capture.options.words import of_run
@@ -68,6 +70,14 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
         before(kind, error, traceback)
 
     sys.excepthook = keep_error
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def keep_code(*code: Any) -> None:
+        recorder.asks_to_exit(*code)
+        leave(*code)
+
+    sys.exit = keep_code  # type: ignore[assignment]  # no hook of Python's tells of it
     return recorder
 
 
@@ -117,6 +127,8 @@ class ScriptRecorder:
         self._suspects: set[int] = set()
         self._problem = ""
         self._theirs: Profiler | None = None
+        self._parent_id = os.getppid()
+        self._exit: tuple[int, object] | None = None
 
     # -- what the watch asks and tells ----------------------------------------------------------
 
@@ -193,8 +205,9 @@ class ScriptRecorder:
     def forked(self) -> None:
         """Reset the state after a fork: the parent's recording is not ours."""
         self._is_off = self._is_off or self._profiler is not None
-        self._profiler = None
+        self._profiler = self._exit = None
         self._process_id = os.getpid()
+        self._parent_id = os.getppid()
         self.watch.forget()
         self.engines.forget()
 
@@ -281,6 +294,21 @@ class ScriptRecorder:
         if not profiler.step_number:
             _remove_run(profiler)
 
+    def asks_to_exit(self, code: object = None, *_: object) -> None:
+        """Remember the exit code: the script calls `sys.exit`, and may still catch what it raises.
+
+        A step that ends afterwards shows that the script went on.
+        """
+        if self._profiler is not None and self.listens():
+            self._exit = (self._profiler.step_number, code)
+
+    def _ending(self, profiler: Profiler) -> BaseException | None:
+        """What ended the script: an error, an exit code other than 0, or nothing of the kind."""
+        if self.error is not None or self._exit is None:
+            return self.error
+        step, code = self._exit
+        return ScriptExit(code) if step == profiler.step_number and code not in (None, 0) else None
+
     def finish(self) -> None:
         """Save everything at the end of the process, or remove a run without training."""
         if os.getpid() != self._process_id:
@@ -297,7 +325,7 @@ class ScriptRecorder:
             # The loop was left: its last iteration has no other end.
             profiler.mark("the last step, seen in part")
             profiler.step()
-        error = self.error
+        error = self._ending(profiler)
         profiler.__exit__(type(error) if error is not None else None, error, None)
         if not self._has_trained and not profiler.step_number:
             _remove_run(profiler)
@@ -310,6 +338,7 @@ class ScriptRecorder:
         rank_path = profiler.rank_path if profiler is not None else None
         note = {
             "process_id": os.getpid(),
+            "parent_id": self._parent_id,
             "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
             "run": str(path.absolute()) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,
