@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
@@ -29,6 +28,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.capture.options.words import of_run
 from stepscope.capture.profiler import Profiler
+from stepscope.capture.steps.main_optimizer import MainOptimizer
 from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
@@ -40,8 +40,6 @@ log = logging.getLogger("stepscope")
 _THEIRS = (
     "the script records itself: the run is its own, and the options given here do not apply to it"
 )
-_OTHERS_BEFORE_CHANGE = 50
-"""After this many steps of other optimizers, the one that ends steps counts as unused."""
 
 
 def install(launch: dict[str, Any]) -> ScriptRecorder:
@@ -120,8 +118,7 @@ class ScriptRecorder:
         self._has_trained = False
         self._backwards = 0
         self._most_backwards = 0
-        self._main: weakref.ref[Any] | None = None
-        self._others = 0
+        self._main = MainOptimizer()
         self._fetched: set[int] = set()
         self._training_data: set[int] = set()
         self._suspects: set[int] = set()
@@ -189,7 +186,7 @@ class ScriptRecorder:
         self._has_trained = True
         if self._is_batch or self._is_forward:
             return
-        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+        if self._main.ends_steps(optimizer) and not (self._is_iteration and self._training_data):
             self._end_step(self._profiler)
 
     def before_call(self) -> None:
@@ -265,19 +262,6 @@ class ScriptRecorder:
         profiler.step()
         if self.after_step is not None:
             self.after_step(profiler.step_number)
-
-    def _ends_steps(self, optimizer: Any) -> bool:
-        """Whether the steps of this optimizer are counted: those of the first one used are."""
-        main = self._main() if self._main is not None else None
-        if main is optimizer:
-            self._others = 0
-            return True
-        self._others += 1
-        if main is None or self._others > _OTHERS_BEFORE_CHANGE:
-            self._main = weakref.ref(optimizer)
-            self._others = 0
-            return True
-        return False
 
     # -- the end --------------------------------------------------------------------------------
 
