@@ -29,7 +29,7 @@ import stepscope
 from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
 from stepscope.adapters.deepspeed import follow
 from stepscope.adapters.megatron import follow_timers
-from stepscope.adapters.ray import end_steps_with_optimizer
+from stepscope.adapters.ray import OptimizerSteps
 from stepscope.adapters.script.hooks import ScriptRecorder
 from stepscope.adapters.torch_profiler import profile
 from stepscope.capture.together.ranks import RankIdentity
@@ -191,9 +191,10 @@ def timers(training: Training, folder: str) -> Iterator[Callable[[], None]]:
 def worker(training: Training, folder: str) -> Iterator[Callable[[], None]]:
     """What a worker of Ray runs. Ray itself takes no part in a step."""
     with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
-        hook = end_steps_with_optimizer(profiler)
+        steps = OptimizerSteps(profiler)
+        steps.watch.install(fetches=False)
         yield training.whole_step
-        hook.remove()
+        steps.watch.remove()
 
 
 @contextlib.contextmanager

@@ -248,6 +248,25 @@ def test_a_compiled_function_with_a_collective_in_it_is_compiled_as_before(tmp_p
         distributed.destroy_process_group()
 
 
+def test_a_compiled_optimizer_step_is_timed_and_warns_of_nothing(tmp_path, recwarn):
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    update = torch.compile(optimizer.step, backend="eager")
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for _ in range(4):
+            (weight * weight).sum().backward()
+            update()
+            optimizer.zero_grad()
+            profiler.step()
+    bare = torch.ones(4)
+    for _ in range(4):
+        bare = bare - 0.1 * 2 * bare
+    assert torch.allclose(weight, bare)
+    assert [str(one.message) for one in recwarn if "Dynamo" in str(one.message)] == []
+    (rank,) = open_run(tmp_path).ranks
+    assert ["optimizer" in step.phases for step in rank.steps] == [True] * 4
+
+
 COLLECTIVES = """
 weight = torch.ones(8, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.01)

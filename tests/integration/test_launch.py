@@ -165,6 +165,49 @@ def test_an_uncaught_error_is_told_and_its_code_passed_on(tmp_path):
     assert "ZeroDivisionError" in rank.manifest.ended
 
 
+ENDS = {
+    "sys.exit": ("sys.exit(3)", 3, "SystemExit (exit code 3) in step 9"),
+    "raised": ("raise SystemExit(3)", 3, "; then the process ended with exit code 3"),
+    "caught": (
+        "try: sys.exit(3)\n    except SystemExit: pass",
+        7,
+        "SystemExit (exit code 7) in step 32",
+    ),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        137,
+        "was killed by SIGKILL after 9 steps, before it could close the recording",
+    ),
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize(
+    "end",
+    [
+        "killed",
+        "sys.exit",
+        pytest.param("raised", marks=pytest.mark.slow),
+        pytest.param("caught", marks=pytest.mark.slow),
+    ],
+)
+def test_how_a_script_ended_is_told_and_its_window_kept(tmp_path, end):
+    what, code, words = ENDS[end]
+    ending = f"import signal\n\ndef end(steps):\n    {what}\n\n"
+    text = ending + PLAIN.replace("steps += 1", "steps += 1; steps == 9 and end(steps)")
+    ours = recorded(tmp_path, text, [0, 1, 7], options=[], python=sys.executable)
+    assert ours.returncode == code, ours.stderr
+    assert "Verdict" in ours.stderr
+    run = open_run(tmp_path / "profiles")
+    (rank,) = run.ranks
+    assert rank.manifest.state == "stopped"
+    assert words in rank.manifest.ended
+    # The report was printed after the window's files were made, also where nobody was left to see.
+    assert rank.manifest.windows[0].state == "complete"
+    assert "window 0 is saving" not in ours.stderr
+    assert steps_in_trace(run.windows[0].trace_path) == [4, 5]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
     text = PLAIN.replace("steps += 1", "steps += 1; print(steps, flush=True); time.sleep(0.1)")

@@ -8,6 +8,7 @@ starts a profiler before it and ends the profiler after it.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from typing import Any
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.steps.main_optimizer import MainOptimizer
+from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.errors import UsageError
 from stepscope.run.step_record import OPTIMIZER_STEP
 
@@ -91,30 +94,67 @@ class WorkerFunction:
         """Run the training and record it."""
         profiler = Profiler(self._config)
         with profiler:
-            hook = end_steps_with_optimizer(profiler) if self._step_on == OPTIMIZER else None
+            steps = OptimizerSteps(profiler) if self._step_on == OPTIMIZER else None
+            if steps is not None:
+                steps.watch.install(fetches=False)
             try:
                 if self._wants_profiler:
                     keywords["profiler"] = profiler
                 return self._train_loop(*arguments, **keywords)
             finally:
-                if hook is not None:
-                    hook.remove()
+                if steps is not None:
+                    steps.watch.remove()
 
 
-def end_steps_with_optimizer(profiler: Profiler) -> Any:
-    """End a step with each step of this thread's first optimizer; returns torch's handle."""
-    from torch.optim import optimizer as optimizers
+class OptimizerSteps:
+    """Ends a step with each step of the first optimizer that this thread uses; times nothing.
 
-    profiler.watch_ends_steps = False
-    thread = threading.get_ident()
-    first: list[int] = []
+    Args:
+        profiler: Records the steps.
 
-    def after_step(optimizer: Any, *_: Any) -> None:
-        if threading.get_ident() != thread:
-            return
-        if not first:
-            first.append(id(optimizer))
-        if first[0] == id(optimizer):
-            profiler.step()
+    Attributes:
+        watch: The hooks in torch.
+    """
 
-    return optimizers.register_optimizer_step_post_hook(after_step)
+    def __init__(self, profiler: Profiler) -> None:
+        profiler.watch_ends_steps = False
+        self._profiler = profiler
+        self._thread = threading.get_ident()
+        self._main = MainOptimizer()
+        self.watch = PhaseWatch(self)
+
+    def listens(self) -> bool:
+        """Whether this is the thread of the training."""
+        return threading.get_ident() == self._thread
+
+    def before_fetch(self, iterator: Any) -> None:
+        """Leave the wait for a batch to the loop."""
+
+    def after_fetch(self, profiler: Any, batch: Any) -> None:
+        """Leave the wait for a batch to the loop."""
+
+    def before_backward(self) -> _Untimed:
+        """Follow a backward pass, because optimizers may step within it."""
+        return _Untimed()
+
+    def before_optimizer(self) -> _Untimed:
+        """Follow a step of an optimizer."""
+        return _Untimed()
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """End the step."""
+        if self._main.ends_steps(optimizer):
+            self._profiler.step()
+
+
+class _Untimed:
+    """Times nothing: the phases are those that the loop names, or that `auto_phases` detects."""
+
+    def phase(self, _: str, /) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def see_loader(self, _: Any, /) -> None:
+        """Do nothing."""

@@ -12,13 +12,30 @@ from stepscope.capture.requests.signals import TerminationSignalError
 from stepscope.run.frontier import find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.rank_skew import last_ranks, rank_skew
+from stepscope.run.unclosed import exit_text
 
 log = logging.getLogger("stepscope")
 
 
+class ScriptExit(SystemExit):
+    """Represents the `sys.exit` of a script that is recorded from outside. It is never raised.
+
+    Whether it came inside a step or after the last one is not known.
+    """
+
+
 def name_of(error: BaseException) -> str:
     """The name to use for the error that ended the loop."""
+    if isinstance(error, SystemExit):
+        return exit_text(error.code)
     return "SIGTERM" if isinstance(error, TerminationSignalError) else type(error).__name__
+
+
+def _message_of(error: BaseException) -> str:
+    """The first line of what an error says; nothing of an exit code, which its name contains."""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return ""
+    return str(error).strip().split("\n")[0]
 
 
 def describe_end(
@@ -37,7 +54,7 @@ def describe_end(
     """
     if error is not None:
         text = f"{name_of(error)} in step {step}"
-        message = str(error).strip().split("\n")[0]
+        message = _message_of(error)
         text += f": {message}" if message else ""
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of
+from stepscope.capture.ending import (
+    ScriptExit,
+    describe_end,
+    finish_upload,
+    late_ranks,
+    name_of,
+)
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.record.census import MemoryCensus
@@ -295,7 +301,7 @@ class CaptureSession:
                 if steps.flops.missed and steps.number:
                     log.warning("stepscope: %s", steps.flops.missed)
                     journal.note("counting operations", steps.flops.missed, steps.number)
-            steps.close(error)
+            steps.close(None if isinstance(error, ScriptExit) else error)
         windows = steps.windows
         if windows is not None:
             with self.contain("saving the last window"):

@@ -245,7 +245,7 @@ class RankManifest:
         host: Name of the machine.
         process_id: Process ID.
         state: "running", "finished", "failed" (an exception ended the loop),
-            "stopped" (KeyboardInterrupt or SystemExit did).
+            "stopped" (KeyboardInterrupt, SystemExit or a signal did, or `os._exit`).
         ended: What happened at the end, in a sentence; empty while running.
         verdict: What this rank's steps show, in a sentence; empty while running, or if there
             were too few steps.

@@ -62,7 +62,8 @@ class RankRun:
     Attributes:
         rank: Its global rank; for loose traces without one, their position.
         directory: The directory of its files.
-        manifest: What it recorded, and how it ended; None for loose trace files.
+        manifest: What it recorded, and how it ended, with what is known by now of windows that
+            were still being made when it was written; None for loose trace files.
         windows: Its windows, in order.
     """
 
@@ -283,6 +284,8 @@ def _open_home(home: Path) -> Run:
             problems.append(str(error))
             # The steps can be read all the same, so the rank gets an empty manifest.
             manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
+        completed = tuple(_completed(window, directory) for window in manifest.windows)
+        manifest = replace(manifest, windows=completed)
         ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
     external = _external_recordings(layout, problems)
     trials = _trials(layout, problems)
@@ -315,9 +318,8 @@ def _external_recording(path: Path, problems: list[str]) -> ExternalRecording | 
 
 def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Window, ...]:
     windows = []
-    for noted in manifest.windows:
+    for record in manifest.windows:
         path: Path | None = None
-        record = _completed(noted, directory)
         for artifact in record.artifacts:
             if artifact.kind == "trace" and not artifact.problem:
                 path = _file_inside(directory, artifact.path)

@@ -43,6 +43,24 @@ def by_itself(config, profiler):
             profiler.step()
 
 
+def within_backward(config, profiler):
+    """Each parameter has an optimizer of its own, which steps as soon as the gradient is there."""
+    weights = [torch.ones(16, 16, requires_grad=True) for _ in range(3)]
+    optimizers = {one: torch.optim.SGD([one], lr=0.01) for one in weights}
+
+    def learn(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for one in optimizers:
+        one.register_post_accumulate_grad_hook(learn)
+    for inputs, _ in profiler.watch(batches(config["steps"])):
+        for weight in weights:
+            inputs = (inputs @ weight).tanh()
+        inputs.square().mean().backward()
+    return [profiler.step_number, len(optimizers)]
+
+
 def broken(config):
     SmallTraining().step(next(batches(1)))
     raise ValueError("theirs")
@@ -104,6 +122,20 @@ def test_of_two_optimizers_the_first_ends_steps_or_the_loop_does(tmp_path, step_
     worker = profiled_worker(by_itself, output_dir=tmp_path, step_on=step_on)
     in_a_worker(worker, {"steps": 5, "ends": ends})
     assert len(the_rank(tmp_path).steps) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"auto_phases": True}], ids=["plain", "with phases"])
+def test_optimizers_that_step_within_the_backward_pass_end_one_step(tmp_path, options):
+    worker = profiled_worker(
+        within_backward, output_dir=tmp_path, wait=1, warmup=1, active=2, **options
+    )
+    steps, optimizers = in_a_worker(worker, {"steps": 6})
+    assert steps == 6
+    assert optimizers > 1
+    rank = the_rank(tmp_path)
+    assert [step.step for step in rank.steps] == list(range(6))
+    assert rank.windows[0].record.state == "complete"
+    assert all(("backward" in step.phases) == bool(options) for step in rank.steps)
 
 
 def test_an_error_reaches_ray_and_leaves_torch_as_it_was(tmp_path):

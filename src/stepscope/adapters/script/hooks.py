@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import logging
 import os
 import shutil
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
@@ -23,10 +23,12 @@ from typing import Any
 
 from stepscope.adapters.script.engines import EngineSteps
 from stepscope.adapters.script.module_calls import ModuleCalls
+from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.capture.options.words import of_run
 from stepscope.capture.profiler import Profiler
+from stepscope.capture.steps.main_optimizer import MainOptimizer
 from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
@@ -38,8 +40,6 @@ log = logging.getLogger("stepscope")
 _THEIRS = (
     "the script records itself: the run is its own, and the options given here do not apply to it"
 )
-_OTHERS_BEFORE_CHANGE = 50
-"""After this many steps of other optimizers, the one that ends steps counts as unused."""
 
 
 def install(launch: dict[str, Any]) -> ScriptRecorder:
@@ -68,6 +68,14 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
         before(kind, error, traceback)
 
     sys.excepthook = keep_error
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def keep_code(*code: Any) -> None:
+        recorder.asks_to_exit(*code)
+        leave(*code)
+
+    sys.exit = keep_code  # type: ignore[assignment]  # no hook of Python's tells of it
     return recorder
 
 
@@ -110,13 +118,14 @@ class ScriptRecorder:
         self._has_trained = False
         self._backwards = 0
         self._most_backwards = 0
-        self._main: weakref.ref[Any] | None = None
-        self._others = 0
+        self._main = MainOptimizer()
         self._fetched: set[int] = set()
         self._training_data: set[int] = set()
         self._suspects: set[int] = set()
         self._problem = ""
         self._theirs: Profiler | None = None
+        self._parent_id = os.getppid()
+        self._exit: tuple[int, object] | None = None
 
     # -- what the watch asks and tells ----------------------------------------------------------
 
@@ -177,7 +186,7 @@ class ScriptRecorder:
         self._has_trained = True
         if self._is_batch or self._is_forward:
             return
-        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+        if self._main.ends_steps(optimizer) and not (self._is_iteration and self._training_data):
             self._end_step(self._profiler)
 
     def before_call(self) -> None:
@@ -193,8 +202,9 @@ class ScriptRecorder:
     def forked(self) -> None:
         """Reset the state after a fork: the parent's recording is not ours."""
         self._is_off = self._is_off or self._profiler is not None
-        self._profiler = None
+        self._profiler = self._exit = None
         self._process_id = os.getpid()
+        self._parent_id = os.getppid()
         self.watch.forget()
         self.engines.forget()
 
@@ -253,19 +263,6 @@ class ScriptRecorder:
         if self.after_step is not None:
             self.after_step(profiler.step_number)
 
-    def _ends_steps(self, optimizer: Any) -> bool:
-        """Whether the steps of this optimizer are counted: those of the first one used are."""
-        main = self._main() if self._main is not None else None
-        if main is optimizer:
-            self._others = 0
-            return True
-        self._others += 1
-        if main is None or self._others > _OTHERS_BEFORE_CHANGE:
-            self._main = weakref.ref(optimizer)
-            self._others = 0
-            return True
-        return False
-
     # -- the end --------------------------------------------------------------------------------
 
     def _give_way(self, theirs: Profiler) -> None:
@@ -280,6 +277,21 @@ class ScriptRecorder:
         profiler.stop()
         if not profiler.step_number:
             _remove_run(profiler)
+
+    def asks_to_exit(self, code: object = None, *_: object) -> None:
+        """Remember the exit code: the script calls `sys.exit`, and may still catch what it raises.
+
+        A step that ends afterwards shows that the script went on.
+        """
+        if self._profiler is not None and self.listens():
+            self._exit = (self._profiler.step_number, code)
+
+    def _ending(self, profiler: Profiler) -> BaseException | None:
+        """What ended the script: an error, an exit code other than 0, or nothing of the kind."""
+        if self.error is not None or self._exit is None:
+            return self.error
+        step, code = self._exit
+        return ScriptExit(code) if step == profiler.step_number and code not in (None, 0) else None
 
     def finish(self) -> None:
         """Save everything at the end of the process, or remove a run without training."""
@@ -297,7 +309,7 @@ class ScriptRecorder:
             # The loop was left: its last iteration has no other end.
             profiler.mark("the last step, seen in part")
             profiler.step()
-        error = self.error
+        error = self._ending(profiler)
         profiler.__exit__(type(error) if error is not None else None, error, None)
         if not self._has_trained and not profiler.step_number:
             _remove_run(profiler)
@@ -310,6 +322,7 @@ class ScriptRecorder:
         rank_path = profiler.rank_path if profiler is not None else None
         note = {
             "process_id": os.getpid(),
+            "parent_id": self._parent_id,
             "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
             "run": str(path.absolute()) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,

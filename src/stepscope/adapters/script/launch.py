@@ -19,8 +19,10 @@ from typing import Any
 
 from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
-from stepscope.errors import UsageError
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.layout import RunLayout
 from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
+from stepscope.run.unclosed import close_manifest
 
 BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
 _STEP_UNITS = {
@@ -220,6 +222,8 @@ def _launched(exit_code: int, folder: Path) -> Launched:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             notes.append(json.loads(path.read_bytes()))
+    for note in notes:
+        _close(note, exit_code)
     runs = {Path(note["run"]) for note in notes if note["run"]}
     members = {
         run: tuple(sorted(note["rank"] for note in notes if note["run"] == str(run)))
@@ -235,3 +239,12 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         {note["process_id"]: note["rank"] for note in notes if note["run"]},
         members,
     )
+
+
+def _close(note: dict[str, Any], exit_code: int) -> None:
+    """Complete the manifest of a process that could not do so itself: it may have been killed."""
+    if not note["run"] or note["rank"] is None:
+        return
+    known = exit_code if note["parent_id"] == os.getpid() else None
+    with contextlib.suppress(OSError, StepscopeError, KeyboardInterrupt):
+        close_manifest(RunLayout(Path(note["run"])).rank(note["rank"]), known)

@@ -141,8 +141,8 @@ class PhaseWatch:
         if fetches:
             self._replace(loaders._BaseDataLoaderIter, "__next__", self.around_fetch)
         self._replace(autograd, "backward", self.around_backward)
-        before = optimizers.register_optimizer_step_pre_hook(self.before_optimizer)
-        after = optimizers.register_optimizer_step_post_hook(self.after_optimizer)
+        before = optimizers.register_optimizer_step_pre_hook(_uncompiled(self.before_optimizer))
+        after = optimizers.register_optimizer_step_post_hook(_uncompiled(self.after_optimizer))
         self._undo += [before.remove, after.remove]
         if self._running is not None:
             self._wrap_collectives(self._running)
@@ -393,6 +393,21 @@ class PhaseWatch:
         optimizer, self._stepped_in_backward = self._stepped_in_backward, None
         self._named_for_backward = weakref.ref(optimizer)
         self._listener.after_optimizer(optimizer)
+
+
+def _uncompiled(hook: Callable[..., _Result]) -> Callable[..., _Result]:
+    """A hook that torch.compile calls and does not try to compile, where it compiles an optimizer.
+
+    It would fail at the first call into the operating system, and warn of it.
+    """
+    import torch
+
+    def call(*given: Any) -> _Result:
+        return hook(*given)
+
+    # As torch.compiler.disable, which loads the compiler; optimizers load it anyway.
+    leave_alone = getattr(torch, "_disable_dynamo", None)
+    return call if leave_alone is None else leave_alone(call)
 
 
 def _is_in_autograd() -> bool:

@@ -1,0 +1,39 @@
+"""Which optimizer ends the steps when a training has several."""
+
+from __future__ import annotations
+
+import gc
+
+from stepscope.capture.steps.main_optimizer import MainOptimizer
+
+
+class Optimizer:
+    """Stands for one; only its identity matters."""
+
+
+def test_the_first_one_ends_the_steps():
+    first, second = Optimizer(), Optimizer()
+    main = MainOptimizer()
+    assert [main.ends_steps(one) for one in (first, second, second, first)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_another_takes_the_place_of_one_that_goes_unused():
+    first, second = Optimizer(), Optimizer()
+    main = MainOptimizer()
+    assert main.ends_steps(first)
+    assert [main.ends_steps(second) for _ in range(52)] == [False] * 50 + [True] * 2
+    assert not main.ends_steps(first)
+
+
+def test_one_that_is_gone_is_replaced_at_once_even_by_one_at_the_same_address():
+    main = MainOptimizer()
+    for _ in range(5):
+        only = Optimizer()
+        assert main.ends_steps(only)
+        del only
+        gc.collect()
