@@ -113,7 +113,7 @@ def run(command: str, programs: Path, folder: Path, timeout: float = 600) -> str
 
 
 def trace(folder: Path) -> None:
-    t = GpuTrace(first_step=10)
+    t = GpuTrace(first_step=7)
     for _ in range(5):
         with t.step():
             t.op("aten::mm").launch("sgemm", us(100))
@@ -144,7 +144,7 @@ def test_the_commands_of_the_readme(source: Path, programs: Path, tmp_path: Path
             words = words.replace("torchrun", "python -m torch.distributed.run --standalone")
             run(f"stepscope {words}", programs, tmp_path)
     assert (tmp_path / "report.html").stat().st_size > 50_000
-    assert (tmp_path / "step12.pftrace").stat().st_size > 100
+    assert (tmp_path / "step8.pftrace").stat().st_size > 100
     beside_a_training(while_training, programs, tmp_path)
 
 

@@ -112,6 +112,9 @@ class Recorded:
         reached = max(reached, len(begun))
         if reached >= cycles:
             return []
+        on_request = any(one.cause != "schedule" and one.state in _RECORDED for one in self.windows)
+        if on_request and self.steps <= config.skip_first:
+            return []  # the schedule was put off on purpose, as for windows on request alone
         next_steps = schedule.recorded_steps(reached)
         needed = schedule.recorded_steps(cycles - 1).stop
         if reached:
@@ -119,7 +122,8 @@ class Recorded:
             text = f"{missing} of {cycles} windows {'was' if missing == 1 else 'were'} not recorded"
             which = "next"
         else:
-            text, which = "no window was recorded", "first"
+            text = f"no {'scheduled ' if on_request else ''}window was recorded"
+            which = "first"
         would = steps_text(next_steps.start, next_steps.stop - 1)
         ended = "1 step" if self.steps == 1 else f"{self.steps} steps"
         text += f": the training ended after {ended}, and the {which} window would be {would}"

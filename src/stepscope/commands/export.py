@@ -76,7 +76,7 @@ def command(
 
     For example, one step of a large trace as a small file:
 
-    stepscope export trace.json.gz --steps 12 -o step12.pftrace
+    stepscope export trace.json.gz --steps 8 -o step8.pftrace
     """
     from pathlib import Path
 
@@ -87,7 +87,7 @@ def command(
     target = target_of(name, file)
     if target is None:
         raise click.UsageError(
-            "give a format with --to, or an output whose ending says it, such as step12.pftrace"
+            "give a format with --to, or an output whose ending says it, such as step8.pftrace"
         )
     start_ns, end_ns = _moments(moments)
     selection = Selection(

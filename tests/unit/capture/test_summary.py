@@ -57,6 +57,21 @@ def test_too_few_steps_name_the_window_and_what_to_set():
     )
 
 
+def on_request(index, first, last):
+    return WindowRecord(index, "complete", first, last, last - first + 1, cause="signal")
+
+
+def test_a_requested_window_is_a_window_although_the_schedule_reached_none():
+    first, second = recorded(8, on_request(0, 2, 3), skip_first=5).sentences()
+    assert first == "recorded the times of 8 steps and 1 window: steps 2 to 3"
+    assert second.startswith("no scheduled window was recorded: the training ended after 8 steps")
+
+
+def test_windows_on_request_alone_lack_nothing():
+    said = recorded(60, on_request(0, 33, 34), skip_first=1_000_000).sentences()
+    assert said == ["recorded the times of 60 steps and 1 window: steps 33 to 34"]
+
+
 def test_one_of_three_cycles():
     _, missed = recorded(14, window(0, 7, 9), repeat=3).sentences()
     assert missed.startswith("2 of 3 windows were not recorded: ")

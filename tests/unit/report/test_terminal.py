@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 
+import polars as pl
 import pytest
 from rich.console import Console
 from tests.support.step_records import MS, step_records, write_run
@@ -13,7 +14,9 @@ from tests.support.step_records import MS, step_records, write_run
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
 from stepscope.report.console import UNLIMITED
+from stepscope.report.diagnosis import words
 from stepscope.report.diagnosis.json import diagnosis_to_dict
+from stepscope.report.diagnosis.tables import RANKS
 from stepscope.report.diagnosis.terminal import print_diagnosis, print_summary
 from stepscope.report.diagnosis.words import findings_alike
 from stepscope.run.layout import RunLayout
@@ -227,3 +230,16 @@ def test_the_numbers_of_the_parts_are_whole_in_every_width(tmp_path, width, prin
         (line,) = (one for one in lines if one.startswith(f"  {part} ") and share in one)
         assert line.split()[-3:] == [*per_step.split(), share]
         assert len(line) <= width
+
+
+def test_of_ranks_that_wait_equally_little_the_one_that_others_wait_for_comes_first(monkeypatch):
+    waits = {0: (700, 1), 1: (0, 2), 2: (300, 0), 3: (0, 21)}
+    table = pl.DataFrame(
+        [(rank, 10_000_000, wait_ns, last, 24) for rank, (wait_ns, last) in waits.items()],
+        schema=["rank", "step_ns", "wait_ns", "last", "collectives"],
+        orient="row",
+    )
+    every = [pl.lit(None, kind).alias(name) for name, kind in RANKS.items()]
+    table = table.with_columns(*(one for one in every if one.meta.output_name() not in table))
+    monkeypatch.setattr(words, "ranks_table", lambda diagnosis: table)
+    assert [row[0] for row in words.rank_rows(None)] == ["3", "1", "2", "0"]

@@ -99,7 +99,7 @@ class StepTally:
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
             worst = ", ".join(
-                f"{step} ({_milliseconds(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
+                f"{step} ({_duration(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
             )
             findings.append(
                 f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
@@ -124,10 +124,13 @@ class StepTally:
                     "after the start"
                 )
         text = "; ".join(findings) or "steady"
-        return f"median step {_milliseconds(median_ns)}; {text}"
+        return f"median step {_duration(median_ns)}; {text}"
 
 
-def _milliseconds(duration_ns: float) -> str:
-    """Three significant digits, never an exponent."""
-    value = duration_ns / 1e6
-    return f"{value:.0f} ms" if value >= 1000 else f"{value:.3g} ms"
+def _duration(duration_ns: float) -> str:
+    """Three significant digits in milliseconds or seconds, never an exponent."""
+    for unit_ns, unit in ((1e6, "ms"), (1e9, "s")):
+        digits = f"{duration_ns / unit_ns:.3g}"
+        if float(digits) < 1000:
+            return f"{digits} {unit}"
+    return f"{duration_ns / 1e9:.0f} s"

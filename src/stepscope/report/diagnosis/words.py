@@ -201,12 +201,16 @@ def rank_columns(diagnosis: Diagnosis) -> list[str]:
 
 
 def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """Its rows, at most `MOST_RANKS`: the rank that waits least first, or else the slowest."""
+    """Its rows, at most `MOST_RANKS`: the rank that waits least first, or else the slowest.
+
+    Of ranks that wait equally little, the one that the others wait for most often comes first.
+    """
     table = ranks_table(diagnosis)
     kept = _known_columns(table)
     waits = [name for name in ("wait_ns", "record_wait_ns") if name in kept]
     by, largest = (waits[0], False) if waits else ("step_ns", True)
-    first = table.sort(by, "rank", descending=[largest, False], nulls_last=True).head(MOST_RANKS)
+    order = table.sort(by, "last", "rank", descending=[largest, True, False], nulls_last=True)
+    first = order.head(MOST_RANKS)
     return [[_rank_cell(name, row) for name in kept] for row in first.iter_rows(named=True)]
 
 

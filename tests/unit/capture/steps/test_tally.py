@@ -28,6 +28,14 @@ def test_even_steps_are_steady_whatever_the_first_ones_took():
     assert verdict([9000] * 5 + [10] * 300) == "median step 10 ms; steady"
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "shown"),
+    [(0.4567, "0.457 ms"), (12.34, "12.3 ms"), (999.6, "1 s"), (3839, "3.84 s"), (1.5e6, "1500 s")],
+)
+def test_durations_have_the_unit_that_a_person_would_choose(step_ms, shown):
+    assert verdict([step_ms] * 30) == f"median step {shown}; steady"
+
+
 def test_waiting_for_batches():
     text = verdict([10] * 50, data_wait_ns=lambda number: 4 * MS)
     assert "input-bound, 40% of the time" in text
