@@ -245,6 +245,29 @@ def test_one_interruption_does_not_make_a_small_model_slow():
     assert "too small" in finding.title
 
 
+def test_what_times_the_steps_is_no_python_of_theirs():
+    """A thread that loses its CPU while it reads a clock: nobody can move that out of the step."""
+
+    def window(folder):
+        t = GpuTrace(device_name=None)
+        for _ in range(3):
+            with t.step():
+                t.op("aten::linear").python(ms(5))
+                with (
+                    t.frame(f"{folder}/steps/host_time.py(64): needed_ns"),
+                    t.frame("<built-in function thread_time_ns>"),
+                ):
+                    t.python(ms(9))
+                t.op("aten::linear").python(ms(5))
+        return WindowView(t.load())
+
+    for own in ("stepscope/capture", "/venv/lib/python3.11/site-packages/stepscope/capture"):
+        assert cpu_bound_python.find(Subject(0, window=window(own))) == []
+    (finding,) = cpu_bound_python.find(Subject(0, window=window("mystepscope/capture")))
+    assert "mystepscope" in finding.title
+    assert finding.saving_ns == ms(9)
+
+
 def test_the_function_that_takes_most_of_the_python_is_named():
     def title(*stretches):
         t = GpuTrace(device_name=None)

@@ -203,6 +203,14 @@ def test_several_answers_are_told_apart():
     for name in ("table", "md"):
         text = written(name, 3).stream.getvalue()
         assert [text.count(f"trace-{number}") for number in range(3)] == [1, 1, 1]
+
+
+def test_one_answer_about_several_ranks_is_one_csv():
+    page = Page()
+    result = Result(pl.DataFrame({"step": [1]}), AnsweredScope(Scope(), (), (), 0))
+    answers = Answers(question("stragglers"), 4, [Answer("rank0, rank1, …", 0, result)])
+    output("answer", "csv").write(answers, page, Layout())
+    assert (page.stream.getvalue(), page.remarks) == ("step\n1\n", [])
     assert "trace-0" not in written("md").stream.getvalue()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -14,9 +15,10 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.viewer import PATIENCE_S, training, viewing
 
 from stepscope.commands.main import cli
-from stepscope.fleet.job import Job
+from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.rank_map import RankMap, rank_map
 from stepscope.report import units
+from stepscope.trace.paths import resolve_traces
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.ranks import MEASURES, MOST_STEPS, JobRanks
 
@@ -66,6 +68,24 @@ def test_blame_is_what_show_stragglers_says(viewer, job):
     # The others follow by what they do themselves.
     own = [row["own_ns"] for row in found["ranks"][1:]]
     assert own == sorted(own, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("peers", "accused"), [([], {1}), ([3], {1, 3}), ([0, 2, 3], set())], ids=["one", "two", "all"]
+)
+def test_all_that_a_slow_link_may_belong_to_are_marked_unless_that_is_everybody(
+    job, peers, accused
+):
+    found = JobRanks.of(read_job(resolve_traces((str(job),))))
+    causes = found.stragglers.causes.head(1).with_columns(
+        rank=pl.lit(1, pl.Int64),
+        cause=pl.lit("slow link"),
+        is_notable=pl.lit(value=True),
+        indistinguishable_from=pl.lit(peers, pl.List(pl.Int64)),
+    )
+    changed = replace(found, stragglers=replace(found.stragglers, causes=causes))
+    rows = changed.about({})["ranks"]
+    assert {row["rank"] for row in rows if row["cause"] == "slow link"} == accused
 
 
 def test_a_finding_of_several_ranks_is_one_card_of_its_largest_saving(viewer, job):

@@ -12,7 +12,8 @@ from stepscope.report.plain import frame_to_csv
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
     """Write the chosen table of each answer, or the first one."""
     for number, answer in enumerate(answers.answers):
-        if answers.traces > 1 and number == 0:
+        # The ranks of a job have one answer together.
+        if answers.traces > 1 and number == 0 and not answers.question.over_ranks:
             sink.remark(f"{answers.traces} traces, one CSV after the other")
         frame = table_of(answer.result, answers.question, layout.table)
         check_columns({"": frame}, layout.columns)
