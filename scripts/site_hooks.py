@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "read_a_trace.ipynb"
 NOTEBOOK_PAGE = "examples/read_a_trace.md"
+ABOUT_A_PROBLEM = ("my-step-is-slow.md", "out-of-memory.md", "does-not-scale.md", "coming-from.md")
+ABOUT_THE_PROJECT = ("benchmarks/", "architecture.md", "where-does-a-change-go.md")
 LINK = re.compile(r"\]\((?:\.\./)+examples/(\w+)\.\w+\)")
 LISTED = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
 
@@ -40,8 +42,16 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Lead links to the examples, which stand beside `docs`, into the site."""
-    depth = page.file.src_uri.count("/")
+    """Lead links to the examples, which stand beside `docs`, into the site.
+
+    In a search, pages that begin from a problem come first and those about the project last.
+    """
+    source = page.file.src_uri
+    if source.startswith(ABOUT_THE_PROJECT):
+        page.meta["search"] = {"boost": 0.1}  # who searches for "install" wants to install
+    elif source in ABOUT_A_PROBLEM:
+        page.meta["search"] = {"boost": 5}
+    depth = source.count("/")
     return LINK.sub(rf"]({'../' * depth}examples/\1.md)", markdown)
 
 

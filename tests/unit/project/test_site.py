@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -61,8 +62,6 @@ def test_the_examples_are_listed_with_links_to_their_pages(hooks):
 
 def test_links_to_the_examples_lead_into_the_site(hooks):
     def shown(source, text):
-        from types import SimpleNamespace
-
         page = SimpleNamespace(file=SimpleNamespace(src_uri=source))
         return hooks.on_page_markdown(text, page=page, config=None, files=None)
 
@@ -72,6 +71,24 @@ def test_links_to_the_examples_lead_into_the_site(hooks):
         "[a](examples/read_a_trace.md)"
     )
     assert shown("verbs/x.md", "[a](../index.md)") == "[a](../index.md)"
+
+
+@pytest.mark.parametrize(
+    ("source", "meta"),
+    [
+        ("out-of-memory.md", {"search": {"boost": 5}}),
+        ("benchmarks/loading.md", {"search": {"boost": 0.1}}),
+        ("loading.md", {}),
+    ],
+)
+def test_in_a_search_problems_come_first_and_the_project_last(hooks, source, meta):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=source), meta={})
+    hooks.on_page_markdown("text", page=page, config=None, files=None)
+    assert page.meta == meta
+    assert (ROOT / "docs" / source).exists()
+    assert all(
+        (ROOT / "docs" / one).exists() for one in hooks.ABOUT_THE_PROJECT + hooks.ABOUT_A_PROBLEM
+    )
 
 
 def test_the_notebook_is_shown_with_what_its_cells_answer(hooks):
