@@ -68,6 +68,11 @@ class Finding:
         slows_everything: Whether its cause has no time of its own but slows whatever runs, such as
             busy CPUs: what it saves is a share of the time that other findings save too.
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
+        with_waits_ns: What the rank's step would be shorter by without this and without any waiting
+            for other ranks in collectives; None where that was not replayed.
+        own_saving_ns: What it saves of its rank's own time in a step, where the job gains less
+            because another rank sets the pace then; None otherwise.
+        next_rank: That rank.
         placed: Why it stands above or below findings of other savings; empty where its own saving
             says so.
     """
@@ -87,6 +92,9 @@ class Finding:
     is_of_whole_file: bool = False
     waits_for: int | None = None
     slows_everything: bool = False
+    with_waits_ns: int | None = None
+    own_saving_ns: int | None = None
+    next_rank: int | None = None
     placed: str = ""
 
     def __post_init__(self) -> None:

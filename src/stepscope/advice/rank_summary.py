@@ -139,6 +139,8 @@ class RankSummary:
         together_ns: What its findings save together, per step; None if none has a saving.
         together_own_ns: The same without the findings whose saving rests on another rank's coming
             earlier (`Finding.waits_for`).
+        together_with_waits_ns: What all of them and its waits for other ranks in collectives take
+            from its step; None where how long it waits is unknown.
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
         metrics: The summary of the sampled metrics; None without any.
@@ -175,6 +177,7 @@ class RankSummary:
     step_source: str = ""
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
+    together_with_waits_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
     exchanges: bool = False
     is_cut_off: bool = False

@@ -121,7 +121,8 @@ class RankSkew:
         saving_ns: How much shorter a step would be if they arrived no later than the next rank:
             the minimum of the others' waits.
         last_share: Share of the steps in which one of them arrived last; by arrivals at
-            collectives, the share of all waiting that was for them.
+            collectives, the share of all waiting that was for them, or for ranks that they made
+            late.
         error_ns: Bound on the error of the waits due to clocks; 0 if no clocks are compared.
         ranks: Every rank, the latest first.
     """
