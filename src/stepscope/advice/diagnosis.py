@@ -17,7 +17,7 @@ from stepscope.advice.cached_summaries import (
     compute_and_cache_summary,
 )
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.late_parts import longer_parts
+from stepscope.advice.late_parts import LongerPart, longer_parts
 from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
@@ -45,6 +45,7 @@ from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.stages import slow_stage
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_skew import skew_of_windows, surest
 from stepscope.advice.worth_of_waits import limited_by_the_next
 from stepscope.advice.worth_to_job import limited_by_the_job
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
@@ -52,7 +53,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.figures import percent, ranks_in_words
-from stepscope.run.rank_skew import RankSkew
+from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ def judge(
         between = RankComparison.of(matched, means, costs, by_step)
         ranks = limited_by_the_next(ranks, between, limits)
     recorded = skew if lateness(skew, limits) is not None else None
+    recorded = surest(recorded, skew_of_windows(ranks))
     seen = recorded or skew_of_arrivals(between) or skew
     ranks = limited_by_the_job(ranks, between, recorded, limits)
     late = lateness(seen, limits, ranks)
@@ -248,7 +250,8 @@ def judge(
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
         odd = odd_parts(partitions, limits)
-    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, skew, notes)
+    told = recorded or skew
+    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, told, notes)
 
 
 def _findings(
@@ -261,7 +264,9 @@ def _findings(
     clocks = {rank: clock for rank, clock in sampled if clock is not None}
     slow = slow_clocks(clocks, limits.throttled_gpu)
     stage = slow_stage(ranks)
-    longer = () if skew is None else longer_parts(ranks, skew.late)
+    longer: tuple[LongerPart, ...] = ()
+    if skew is not None:
+        longer = longer_parts(ranks, skew.late, recorded=skew.basis == RECORDED_WAITS)
     for place, rank in enumerate(ranks):
         subject = Subject(
             rank.rank,

@@ -34,7 +34,9 @@ class LongerPart:
         return self.late_ns - self.others_ns
 
 
-def longer_parts(ranks: Sequence[RankSummary], late: Collection[int]) -> tuple[LongerPart, ...]:
+def longer_parts(
+    ranks: Sequence[RankSummary], late: Collection[int], *, recorded: bool = False
+) -> tuple[LongerPart, ...]:
     """The parts that take longer on all late ranks than on the others, the most longer first.
 
     Only steps that were divided alike are compared.
@@ -42,8 +44,13 @@ def longer_parts(ranks: Sequence[RankSummary], late: Collection[int]) -> tuple[L
     Args:
         ranks: All ranks.
         late: Those that come late.
+        recorded: Whether to compare recorded steps where others are shown: without a GPU, only a
+            trace divides the waiting for others from what a rank does itself.
     """
-    divided = [(rank.rank in late, rank.partition) for rank in ranks]
+    divided = [
+        (rank.rank in late, rank.recorded_partition if recorded else rank.partition)
+        for rank in ranks
+    ]
     known = [(is_late, one) for is_late, one in divided if one is not None and one.parts]
     basis = next((one.basis for is_late, one in known if is_late), None)
     own = [one for is_late, one in known if is_late and one.basis == basis]

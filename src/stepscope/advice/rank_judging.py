@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
 from stepscope.advice.collectives import cost_of_waits, waited_in, without_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
@@ -376,8 +378,17 @@ class _WindowJudge:
             meeting=meeting,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
-            exchanges=device is not None and bool(point_to_point(view).is_one.any()),
+            exchanges=_exchanges(view, has_gpu=device is not None),
         )
+
+
+def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
+    """Whether the rank sends to single other ranks or receives."""
+    if has_gpu:
+        return bool(point_to_point(view).is_one.any())
+    name = pl.col("name").cast(pl.String)
+    found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
+    return bool(len(found.select("name").head(1).collect()))
 
 
 def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:

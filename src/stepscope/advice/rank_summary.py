@@ -149,7 +149,7 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
-        exchanges: Whether its GPU sends to other ranks or receives, as the stages of a pipeline do.
+        exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
     """

@@ -18,7 +18,7 @@ from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.severities import severity_of
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, ranks_in_words
+from stepscope.run.figures import duration
 from stepscope.run.rank_skew import RankSkew
 
 _WITHIN = 0.05
@@ -106,12 +106,18 @@ def limited_by_the_job(
                 continue
             of_rule = found.setdefault(one.id, {})
             before = of_rule.get(rank.rank, slack.shares[rank.rank])
-            of_rule[rank.rank] = max(before + share, _with_waits(one))
+            if rank.device is None and one.id in OF_COMMUNICATION:
+                of_rule[rank.rank] = max(before, share)  # waits for others are part of it
+            else:
+                of_rule[rank.rank] = max(before + share, _with_waits(one))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
+    # Without a GPU, what a thread waits in collectives is known of each rank.
+    on_hosts = all(rank.device is None for rank in ranks)
     gains = {
         rule: gain
         for rule, shares in found.items()
-        if (gain := _gain(shares, slack, is_known=rule not in OF_COMMUNICATION)) is not None
+        if (gain := _gain(shares, slack, is_known=on_hosts or rule not in OF_COMMUNICATION))
+        is not None
         and largest[rule] - gain.share >= _WITHIN
     }
     together = _gain(
@@ -195,8 +201,8 @@ def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding
             saving_ns=None,
             predicted_step_ns=None,
             severity=Severity.INFO,
-            saving_reason=f"{ranks_in_words([one.rank])} has {duration(saving_ns)} less to do in a "
-            f"step without it, but rank {gain.next_rank} does not, and sets the pace of all",
+            saving_reason=f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without "
+            f"it, but rank {gain.next_rank}'s is not, and that sets the pace of all",
             assumption="",
         )
     gain_ns = round(gain.share * step_ns)

@@ -82,7 +82,7 @@ def test_what_keeps_a_rank_that_waits_anyway_saves_the_job_nothing(tmp_path):
     finding = _one(diagnosis, "input-bound", 0)
     assert finding.saving_ns is None
     assert finding.severity is Severity.INFO
-    assert "but rank 2 does not, and sets the pace of all" in finding.saving_reason
+    assert "but rank 2's is not, and that sets the pace of all" in finding.saving_reason
 
 
 def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
