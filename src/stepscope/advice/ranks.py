@@ -119,17 +119,24 @@ class RankComparison:
             step_ns: Mean step of each rank's window.
             cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
                 count.
-            step_costs_ns: The same by rank and step.
+            step_costs_ns: The same by rank and step. If known of all, only steps that all have
+                count: how long a rank waits in others is not known.
         """
+        met = match.report.ranks.filter(pl.col("sets") > 0)
+        of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
+        of_shared = {
+            rank: _mean(list(of_rank.values())) for rank, of_rank in of_all.items() if of_rank
+        }
         costs = pl.DataFrame(
-            list(cost_ns.items()), schema={"rank": pl.Int64, "cost_ns": pl.Int64}, orient="row"
+            list({**cost_ns, **of_shared}.items()),
+            schema={"rank": pl.Int64, "cost_ns": pl.Int64},
+            orient="row",
         )
         mean_steps = pl.DataFrame(
             list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
         )
         table = (
-            match.report.ranks.filter(pl.col("sets") > 0)
-            .join(mean_steps, on="rank")
+            met.join(mean_steps, on="rank")
             .join(costs, on="rank", how="left")
             .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
             .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
@@ -273,6 +280,10 @@ class RankComparison:
         """
         others = self.table.filter(~pl.col("rank").is_in(self.late))["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
+
+
+def _mean(values: Sequence[int]) -> int:
+    return round(sum(values) / len(values))
 
 
 def _gain(costs_ns: Mapping[int, int], late: Sequence[int]) -> int:

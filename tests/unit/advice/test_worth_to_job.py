@@ -103,6 +103,17 @@ def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
     assert "what ranks 3, 4 do before" in waiting.advice
 
 
+def test_waits_count_in_steps_that_all_ranks_recorded(tmp_path):
+    """The recording of rank 0 ends two steps before those of the others."""
+    now = _data_parallel([0.03] * 3, {1: 1.5})
+    (end_ns,) = (one["ts"] + one["dur"] for one in now[0].events if one["name"] == "ProfilerStep#1")
+    now[0].events = [one for one in now[0].events if one["ts"] < end_ns]
+    diagnosis = _judged(now, tmp_path / "job")
+    assert diagnosis.between is not None
+    assert diagnosis.between.others_wait_ns == pytest.approx(ms(3.6), rel=0.02)
+    assert _one(diagnosis, "late-rank", 1).saving_ns == pytest.approx(ms(3.6), rel=0.02)
+
+
 def _pairs_and_groups(slow_pair: bool) -> list[GpuTrace]:
     """Eight ranks in pairs, then in groups of four, then all; the link of ranks 2, 3 is slow."""
 
