@@ -17,6 +17,7 @@ from stepscope.advice.cached_summaries import (
     compute_and_cache_summary,
 )
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_parts import LongerPart, longer_parts
 from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
@@ -44,13 +45,15 @@ from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.stages import slow_stage
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_skew import skew_of_windows, surest
 from stepscope.advice.worth_of_waits import limited_by_the_next
+from stepscope.advice.worth_to_job import limited_by_the_job
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
-from stepscope.run.figures import percent
-from stepscope.run.rank_skew import RankSkew
+from stepscope.run.figures import percent, ranks_in_words
+from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
 
 if TYPE_CHECKING:
@@ -235,7 +238,10 @@ def judge(
         }
         between = RankComparison.of(matched, means, costs, by_step)
         ranks = limited_by_the_next(ranks, between, limits)
-    seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
+    recorded = skew if lateness(skew, limits) is not None else None
+    recorded = surest(recorded, skew_of_windows(ranks))
+    seen = recorded or skew_of_arrivals(between) or skew
+    ranks = limited_by_the_job(ranks, between, recorded, limits)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = causes_first(findings, late, ranks)
@@ -244,7 +250,8 @@ def judge(
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
         odd = odd_parts(partitions, limits)
-    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, skew, notes)
+    told = recorded or skew
+    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, told, notes)
 
 
 def _findings(
@@ -257,6 +264,9 @@ def _findings(
     clocks = {rank: clock for rank, clock in sampled if clock is not None}
     slow = slow_clocks(clocks, limits.throttled_gpu)
     stage = slow_stage(ranks)
+    longer: tuple[LongerPart, ...] = ()
+    if skew is not None:
+        longer = longer_parts(ranks, skew.late, recorded=skew.basis == RECORDED_WAITS)
     for place, rank in enumerate(ranks):
         subject = Subject(
             rank.rank,
@@ -266,6 +276,7 @@ def _findings(
             shown_compute_ns=rank.compute_ns,
             slow_clock=slow.get(rank.rank),
             slow_stage=stage,
+            longer_parts=longer,
         )
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
@@ -278,6 +289,14 @@ def _findings(
         )
     )
     return tuple(finding for _, _, finding in found)
+
+
+def _where(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
+    """What to fix, and on which ranks, where several are late by the same."""
+    if not is_cause(best, late, findings):
+        return "it"
+    having = {one.rank for one in findings if one.id == best.id and one.rank in late.ranks}
+    return f"it on {ranks_in_words(having)}" if len(having) > 1 else "it"
 
 
 def _sentence(words: str) -> str:
@@ -328,8 +347,11 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
+            it = "it" if late is None else _where(best, late, findings)
             most = "up to " if best.is_upper_bound else ""
-            words = f"{best.id}: {best.title}; fixing it saves {most}{percent(share)} of {step}"
+            words = f"{best.id}: {best.title}; fixing {it} saves {most}{percent(share)} of {step}"
+            if best.next_rank is not None:
+                words += f", until rank {best.next_rank} sets the pace"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
             elif late is not None and is_slow_link(best, late, findings):

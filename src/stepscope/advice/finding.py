@@ -70,6 +70,11 @@ class Finding:
         is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
         is_upper_bound: Whether its saving is the most that a fix can bring, since it assumes that
             something costs nothing or is hidden entirely. People then read "saves up to".
+        with_waits_ns: What the rank's step would be shorter by without this and without any waiting
+            for other ranks in collectives; None where that was not replayed.
+        own_saving_ns: What it saves of its rank's own time in a step, where the job gains less
+            because another rank sets the pace then; None otherwise.
+        next_rank: That rank.
         placed: Why it stands above or below findings of other savings; empty where its own saving
             says so.
     """
@@ -90,6 +95,9 @@ class Finding:
     waits_for: int | None = None
     slows_everything: bool = False
     is_upper_bound: bool = False
+    with_waits_ns: int | None = None
+    own_saving_ns: int | None = None
+    next_rank: int | None = None
     placed: str = ""
 
     def __post_init__(self) -> None:

@@ -82,7 +82,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         late=late,
         wait_ns=round(statistics.mean(others)),
         saving_ns=between.gain_of_mending(late),
-        last_share=between.share_for_late,
+        last_share=between.share_through_late,
         error_ns=0,
         ranks=tuple(
             RankWait(rank, row["wait_ns"], row["last"])
@@ -184,11 +184,16 @@ def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bo
     if one.rank not in late.ranks or one.saving_ns is None:
         return False
     elsewhere = [
-        other.saving_ns or 0
+        _own_saving_ns(other)
         for other in findings
         if other.id == one.id and other.rank not in late.ranks
     ]
-    return one.saving_ns - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
+    return _own_saving_ns(one) - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
+
+
+def _own_saving_ns(one: Finding) -> int:
+    """What its rank has less to do without it, whatever the job gains by that."""
+    return one.own_saving_ns or one.saving_ns or 0
 
 
 def _is_wait(one: Finding, waits: dict[int, int]) -> bool:

@@ -12,12 +12,16 @@ read, and then only for how long its steps take on the host.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.advice.collectives import cost_of_waits
+import polars as pl
+
+from stepscope.advice.collectives import cost_of_waits, waited_in, without_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.point_to_point import point_to_point
@@ -31,6 +35,8 @@ from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.replay import replay
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
@@ -372,8 +378,17 @@ class _WindowJudge:
             meeting=meeting,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
-            exchanges=device is not None and bool(point_to_point(view).is_one.any()),
+            exchanges=_exchanges(view, has_gpu=device is not None),
         )
+
+
+def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
+    """Whether the rank sends to single other ranks or receives."""
+    if has_gpu:
+        return bool(point_to_point(view).is_one.any())
+    name = pl.col("name").cast(pl.String)
+    found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
+    return bool(len(found.select("name").head(1).collect()))
 
 
 def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:
@@ -440,11 +455,42 @@ def _with_findings(
     own_ns = together_ns
     if len(own) < len(found):
         own_ns = saved_together(own, subject.window, subject.step_ns or 0)
+    found, with_waits_ns = _with_waits(found, subject)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
         findings = tuple(map(of_whole_file, findings))
-    return replace(summary, findings=findings, together_ns=together_ns, together_own_ns=own_ns)
+    return replace(
+        summary,
+        findings=findings,
+        together_ns=together_ns,
+        together_own_ns=own_ns,
+        together_with_waits_ns=with_waits_ns,
+    )
+
+
+def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Finding], int | None]:
+    """The findings with what each saves together with the waits for other ranks; and all of them.
+
+    Waits that a slow host hides appear once it is quicker, so the two do not add up.
+    """
+    window = subject.window
+    if window is None or subject.waits is None or not window.has_gpu:
+        return list(found), None
+    calm = without_waits(window, waited_in(window, subject.waits))
+    step_ns = subject.step_ns or window.step_ns
+
+    def saved_ns(changes: Changes) -> int:
+        return round(replay(changes).saving_ns / max(1, window.step_ns) * step_ns)
+
+    replayed = [one.changes for one in found if one.changes is not None]
+    told = [
+        one
+        if one.changes is None
+        else replace(one, with_waits_ns=saved_ns(one.changes.and_also(calm)))
+        for one in found
+    ]
+    return told, saved_ns(functools.reduce(Changes.and_also, replayed, calm))
 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:

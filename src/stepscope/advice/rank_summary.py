@@ -139,6 +139,8 @@ class RankSummary:
         together_ns: What its findings save together, per step; None if none has a saving.
         together_own_ns: The same without the findings whose saving rests on another rank's coming
             earlier (`Finding.waits_for`).
+        together_with_waits_ns: What all of them and its waits for other ranks in collectives take
+            from its step; None where how long it waits is unknown.
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
         metrics: The summary of the sampled metrics; None without any.
@@ -147,7 +149,7 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
-        exchanges: Whether its GPU sends to other ranks or receives, as the stages of a pipeline do.
+        exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
     """
@@ -175,6 +177,7 @@ class RankSummary:
     step_source: str = ""
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
+    together_with_waits_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
     exchanges: bool = False
     is_cut_off: bool = False

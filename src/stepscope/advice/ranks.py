@@ -17,6 +17,7 @@ from functools import cached_property
 
 import polars as pl
 
+from stepscope.advice.late_parts import NOT_OWN
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
@@ -50,9 +51,8 @@ ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 _NOTABLY = 0.1
 """Of all waiting: what must be for a rank that is called late beside the straggler."""
-_NOT_OWN = ("communication", "exposed communication", "idle: launch not recorded")
-"""Parts that tell nothing of the rank itself: it suffers from others in them, or its recorder
-missed something."""
+_NOTABLE_COST = 0.05
+"""Of a step: what waiting must cost every rank for ranks that are late in turn within a step."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,24 @@ class RankComparison:
             step_ns: Mean step of each rank's window.
             cost_ns: What waiting costs each rank per step. Where that is unknown, all its waits
                 count.
-            step_costs_ns: The same by rank and step.
+            step_costs_ns: The same by rank and step. If known of all, only steps that all have
+                count: how long a rank waits in others is not known.
         """
+        met = match.report.ranks.filter(pl.col("sets") > 0)
+        of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
+        of_shared = {
+            rank: _mean(list(of_rank.values())) for rank, of_rank in of_all.items() if of_rank
+        }
         costs = pl.DataFrame(
-            list(cost_ns.items()), schema={"rank": pl.Int64, "cost_ns": pl.Int64}, orient="row"
+            list({**cost_ns, **of_shared}.items()),
+            schema={"rank": pl.Int64, "cost_ns": pl.Int64},
+            orient="row",
         )
         mean_steps = pl.DataFrame(
             list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
         )
         table = (
-            match.report.ranks.filter(pl.col("sets") > 0)
-            .join(mean_steps, on="rank")
+            met.join(mean_steps, on="rank")
             .join(costs, on="rank", how="left")
             .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
             .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
@@ -184,6 +191,15 @@ class RankComparison:
         """How much of all waiting in collectives is for the late ranks."""
         return sum(self._share_of_waiting(rank) for rank in self.late)
 
+    @property
+    def share_through_late(self) -> float:
+        """The same with what is for ranks that late ones made late, by what waiting costs.
+
+        A rank that has waited for a late one is late itself in its next group.
+        """
+        gone = self.gain_of_mending(self.late) / max(1, self.others_wait_ns)
+        return max(self.share_for_late, min(1.0, gone))
+
     def _share_of_waiting(self, rank: int) -> float:
         total_ns = sum(self.waits_for_ranks.values())
         return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
@@ -209,6 +225,28 @@ class RankComparison:
             return _gain(costs, late)
         steps = self._costs_of_steps
         return round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
+
+    @cached_property
+    def is_uneven(self) -> bool:
+        """Whether ranks are late in turn within each step, so that waiting costs every rank much.
+
+        Each has less to do than others before some collectives and more before others: the step is
+        shorter by what waiting costs the one that it costs least if all came together each time.
+        """
+        if self.turns is not None or len(self.table) < 2 or not self.step_costs_ns:
+            return False
+        step_ns = int((self.table["wait_ns"] + self.table["own_ns"]).sum()) / len(self.table)
+        least_ns = self.least_cost_ns
+        is_more = least_ns > self.gain_of_mending(self.late)
+        return is_more and least_ns >= _NOTABLE_COST * step_ns
+
+    @cached_property
+    def least_cost_ns(self) -> int:
+        """What waiting costs in a step the rank that it costs least in it, on average."""
+        steps = self._costs_of_steps
+        if not steps:
+            return int(self.table["wait_ns"].min() or 0)  # type: ignore[arg-type]
+        return round(sum(min(costs.values()) for costs in steps) / len(steps))
 
     @cached_property
     def cost_of_turns_ns(self) -> int | None:
@@ -242,6 +280,10 @@ class RankComparison:
         """
         others = self.table.filter(~pl.col("rank").is_in(self.late))["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
+
+
+def _mean(values: Sequence[int]) -> int:
+    return round(sum(values) / len(values))
 
 
 def _gain(costs_ns: Mapping[int, int], late: Sequence[int]) -> int:
@@ -310,7 +352,7 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
     means: dict[tuple[str, str], list[float]] = {}
     for basis in {partition.basis for _, partition in partitions}:
         alike = [partition for _, partition in partitions if partition.basis == basis]
-        for name in {part.name for one in alike for part in one.parts}.difference(_NOT_OWN):
+        for name in {part.name for one in alike for part in one.parts}.difference(NOT_OWN):
             means[basis, name] = sorted(_mean_ns(one, name) for one in alike)
     rows = []
     for rank, mine in partitions:

@@ -11,6 +11,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
 
 if TYPE_CHECKING:
+    from stepscope.advice.late_parts import LongerPart
     from stepscope.advice.stages import SlowStage
     from stepscope.advice.window_view import WindowView
     from stepscope.analysis.host.partition import HostPartition
@@ -41,6 +42,7 @@ class Subject:
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
         slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
+        longer_parts: What takes longer on the late ranks than on the others, if any come late.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
@@ -59,6 +61,7 @@ class Subject:
     shown_compute_ns: int | None = None
     slow_clock: SlowClock | None = None
     slow_stage: SlowStage | None = None
+    longer_parts: tuple[LongerPart, ...] = ()
 
     @property
     def step_ns(self) -> int | None:

@@ -14,6 +14,14 @@ ADVICE = (
     "machine."
 )
 
+TITLE_WITHIN = "it waits for others in its collectives, each time for another rank"
+ADVICE_WITHIN = (
+    "No one rank is slow: between collectives, now one rank has more to do, now another, and all "
+    "wait for it each time. Even that out: tokens over experts (a balancing loss, a capacity), "
+    "sequence lengths over ranks (group or pack samples), layers and micro-batches over ranks. Or "
+    "let the ranks meet less often."
+)
+
 _FEWEST_STEPS = 3
 _MOST_FOR_ONE = 0.5
 _OF_A_STEP = 0.75

@@ -6,6 +6,9 @@ it is the next rank that sets the pace: by what waiting costs the rank that it c
 
 Where ranks are late in turn, a rank does not wait in the steps in which it is late itself, but the
 job loses as much in these: in each step what the other ranks wait, on average, for the late one.
+
+Where ranks are late in turn within a step, each waits in it, and the step would be shorter by what
+waiting costs the rank that it costs least.
 """
 
 from __future__ import annotations
@@ -62,8 +65,11 @@ def limited_by_the_next(
 
 
 def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> RankSummary:
+    rank = replace(rank, findings=tuple(_of_all_late(one, between.late) for one in rank.findings))
     if between.turns is not None:
         findings = tuple(_of_all_turns(one, rank, between, limits) for one in rank.findings)
+    elif between.is_uneven:
+        findings = tuple(_of_each_meeting(one, rank, between, limits) for one in rank.findings)
     else:
         findings = tuple(_with_limit(one, rank, between, limits) for one in rank.findings)
     if findings == rank.findings:
@@ -77,12 +83,32 @@ def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> 
         all_ns = sum(one.saving_ns or 0 for one in findings)
         together_ns = min(together_ns + more_ns, all_ns, rank.step_ns or all_ns)
         return replace(rank, findings=findings, together_ns=together_ns)
+    if together_ns is not None and between.is_uneven:
+        savings = [one.saving_ns for one in findings if one.saving_ns is not None]
+        return replace(rank, findings=findings, together_ns=min(together_ns, sum(savings)))
     if together_ns is not None:
         about_others = [one.saving_ns or 0 for one in findings if one.waits_for is not None]
         own_ns = (rank.together_own_ns or 0) + max(about_others)
         least_ns = max((one.saving_ns or 0 for one in findings), default=0)
         together_ns = max(least_ns, min(together_ns, own_ns))
     return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _of_all_late(one: Finding, late: Sequence[int]) -> Finding:
+    """A finding about waiting for one of several late ranks, which names them all.
+
+    Which of them comes last is a matter of chance.
+    """
+    if one.id != _RANK_WAITING or one.waits_for is None:
+        return one
+    if len(late) < 2 or one.waits_for not in late:
+        return one
+    single, all_late = ranks_in_words([one.waits_for]), ranks_in_words(late)
+    advice = one.advice.replace(f"{single} does", f"{all_late} do").replace(
+        "on its trace", "on their traces"
+    )
+    title = one.title.replace(single, all_late)
+    return replace(one, title=title, advice=advice.replace("its own findings", "their findings"))
 
 
 def _of_all_turns(
@@ -109,6 +135,29 @@ def _of_all_turns(
         predicted_step_ns=step_ns - saving_ns,
         severity=Severity.LOW if one.severity is Severity.LOW else severity,
         assumption="in each step, the last rank comes when the others do, on average",
+    )
+
+
+def _of_each_meeting(
+    one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
+) -> Finding:
+    """A finding about waiting, with what every rank loses by it."""
+    if one.id != _RANK_WAITING or one.saving_ns is None or one.predicted_step_ns is None:
+        return one
+    step_ns = one.saving_ns + one.predicted_step_ns
+    least_ns = round(between.least_cost_ns * step_ns / max(1, rank.window_step_ns or step_ns))
+    saving_ns = min(one.saving_ns, least_ns)
+    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    return replace(
+        one,
+        title=turns.TITLE_WITHIN,
+        advice=turns.ADVICE_WITHIN,
+        waits_for=None,
+        saving_ns=saving_ns,
+        predicted_step_ns=step_ns - saving_ns,
+        severity=Severity.LOW if one.severity is Severity.LOW else severity,
+        assumption="each rank has as much to do in a step as now, and all come to each collective "
+        "together",
     )
 
 

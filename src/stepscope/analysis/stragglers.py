@@ -59,7 +59,7 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "sets": pl.Int64,  # matched collectives that it has part in
     "total_wait_ns": pl.Int64,
     "mean_wait_ns": pl.Int64,
-    "last": pl.Int64,  # times that it was the last to arrive
+    "last": pl.Int64,  # times that others waited and it came when or after all others had
     "first": pl.Int64,
     "offset_ns": pl.Int64,  # of its clock, taken off; 0 where clocks are taken as recorded
     "end_spread_ns": pl.Int64,  # median distance of its ends from the sets' median, after alignment
@@ -203,7 +203,10 @@ def _together(scopes: dict[int, AnsweredScope]) -> AnsweredScope:
 def _ranks(aligned: Aligned) -> pl.DataFrame:
     table = aligned.table
     order = ["key", "arrival_ns", "rank"]
-    last = table.sort(order).unique("key", keep="last")["rank"].value_counts(name="last")
+    waited = pl.col("wait_ns").max().over("key") > 0
+    # Of ranks that come last at the same moment, each is the last; where all do, none is.
+    latest = table.filter(waited & (pl.col("wait_ns") == 0))
+    last = latest["rank"].value_counts(name="last")
     first = table.sort(order).unique("key", keep="first")["rank"].value_counts(name="first")
     waits = table.group_by("rank").agg(
         sets=pl.len(),

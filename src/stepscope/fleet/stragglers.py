@@ -65,7 +65,9 @@ class Stragglers:
         straggler: The rank that makes the others wait most; None where nothing could be matched,
             or nothing fits.
         verdict: Who, why and what it costs, in one sentence.
-        step_ns: Mean step, from the first arrival of any rank to the end of the last collective.
+        step_ns: Mean step: the time from the first arrival of any rank to the end of the last
+            collective, divided by the steps. What the ranks do before and after that is no part of
+            it, so of few steps it is shorter than the step that a report states.
         waits_ns: All waits of all ranks, as durations of collectives tell them.
         unexplained_ns: The part of them that nothing unusual caused.
         clock: `RECORDED` or `ALIGNED`: what was done.
@@ -83,7 +85,7 @@ class Stragglers:
 
     straggler: int | None
     verdict: str
-    step_ns: int | None = field(metadata={"label": "step, as replayed"})
+    step_ns: int | None = field(metadata={"label": "step, from the first collective to the last"})
     waits_ns: int
     unexplained_ns: int
     clock: Clock

@@ -45,6 +45,8 @@ from stepscope.run.step_record import (
 STEP_BORDERS = "step borders"
 ARRIVALS = "arrivals at collectives"
 """Found in the traces of all ranks, not in their records."""
+RECORDED_WAITS = "communication in the recorded steps"
+"""Likewise, from how long each training thread waits in collectives."""
 
 _FIRST_STEPS = 5
 """The first steps are slow in every run, but not equally slow."""
@@ -121,7 +123,8 @@ class RankSkew:
         saving_ns: How much shorter a step would be if they arrived no later than the next rank:
             the minimum of the others' waits.
         last_share: Share of the steps in which one of them arrived last; by arrivals at
-            collectives, the share of all waiting that was for them.
+            collectives, the share of all waiting that was for them, or for ranks that they made
+            late.
         error_ns: Bound on the error of the waits due to clocks; 0 if no clocks are compared.
         ranks: Every rank, the latest first.
     """
@@ -305,7 +308,9 @@ def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> Ran
     if spread_ns > statistics.median(record.dur_ns for row in rows for record in row):
         return None  # they do not meet in every step, or count their steps differently
     errors = sorted(rank.clock_error_ns for rank in ranks)
-    return _skew(ranks, rows, positions, STEP_BORDERS, error_ns=errors[-1] + errors[-2])
+    error_ns = errors[-1] + errors[-2]
+    numbers = [rank.rank for rank in ranks]
+    return skew_of_positions(numbers, _step_ns(rows), positions, STEP_BORDERS, error_ns=error_ns)
 
 
 def _compared(
@@ -325,20 +330,34 @@ def _compared(
             positions.append(known)
     if len(positions) < _LEAST_STEPS:
         return None
-    return _skew(ranks, known_rows, positions, basis, is_device=is_device)
+    numbers = [rank.rank for rank in ranks]
+    return skew_of_positions(numbers, _step_ns(known_rows), positions, basis, is_device=is_device)
 
 
-def _skew(
-    ranks: Sequence[RankSteps],
-    rows: list[list[StepRecord]],
-    positions: list[list[int]],
+def _step_ns(rows: list[list[StepRecord]]) -> int:
+    return round(statistics.median(record.dur_ns for row in rows for record in row))
+
+
+def skew_of_positions(
+    ranks: Sequence[int],
+    step_ns: int,
+    positions: Sequence[Sequence[int]],
     basis: str,
     *,
     error_ns: int = 0,
     is_device: bool = False,
 ) -> RankSkew:
-    """The ranks by their usual positions; the largest position is the last."""
-    steps = len(rows)
+    """The ranks by their usual positions; the largest position is the last.
+
+    Args:
+        ranks: The ranks.
+        step_ns: The median step.
+        positions: Of each step, that of each rank.
+        basis: What they come from.
+        error_ns: Bound on the error of the waits.
+        is_device: Whether they were measured on the device.
+    """
+    steps = len(positions)
     # Times since the epoch are too large for exact halves; their differences are not.
     distances = [[position - row[0] for position in row] for row in positions]
     middles = [statistics.median(row) for row in distances]
@@ -353,16 +372,16 @@ def _skew(
     last = [0] * len(ranks)
     for row in positions:
         last[row.index(max(row))] += 1
-    order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i].rank))
+    order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i]))
     return RankSkew(
         basis=basis,
         is_device=is_device,
         steps=steps,
-        step_ns=round(statistics.median(record.dur_ns for row in rows for record in row)),
-        late=tuple(ranks[i].rank for i in order if i in late),
+        step_ns=step_ns,
+        late=tuple(ranks[i] for i in order if i in late),
         wait_ns=round(statistics.median(others)),
         saving_ns=round(min(others)),
         last_share=sum(last[i] for i in late) / steps,
         error_ns=error_ns,
-        ranks=tuple(RankWait(ranks[i].rank, round(waits[i]), last[i]) for i in order),
+        ranks=tuple(RankWait(ranks[i], round(waits[i]), last[i]) for i in order),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.rank_jobs import compare_traces
+from tests.support.rank_jobs import compare_traces, rank_of_job
 
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.matching import BY_ORDER, BY_SEQUENCE, BY_STEP
@@ -175,3 +175,17 @@ def test_ends_that_no_offset_brings_together_name_no_straggler():
     report = compare_traces(made)
     assert report.clock is Clock.ALIGNED
     assert (report.straggler, report.fits) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("delays_ms", "last"),
+    [
+        pytest.param((0, 3, 3), [0, 6, 6], id="each that comes when the last does"),
+        pytest.param((3, 3, 3), [0, 0, 0], id="none where all come together"),
+    ],
+)
+def test_ranks_come_last_where_others_wait_for_them(delays_ms, last):
+    ranks = [(rank, rank_of_job(rank, delays_ms, layers=2).load()) for rank in range(3)]
+    table = compare_traces(ranks).ranks.sort("rank")
+    assert table["sets"].to_list() == [6, 6, 6]
+    assert table["last"].to_list() == last

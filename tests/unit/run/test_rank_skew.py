@@ -288,8 +288,8 @@ def test_the_report_has_it_without_any_trace(tmp_path):
     assert (finding.rank, finding.saving_ns) == (2, 10 * MS)
     assert finding.predicted_step_ns == 13 * MS
     assert diagnosis.verdict == (
-        "late-rank: rank 2 comes last in 100% of the steps, and the others wait; "
-        "fixing it saves 43% of rank 2's step"
+        "late-rank: rank 2 comes last in 100% of the steps, and the others wait, and 'forward' "
+        "takes 10.0 ms longer on it; fixing it saves 43% of rank 2's step"
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.collectives import collectives, outliers, shortened
+from stepscope.advice.collectives import collectives, outliers, shortened, waited_in
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.subject import Subject
@@ -50,6 +50,11 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     if not len(odd):
         return []
     odd = _with_waits(_with_snapshot(odd, subject, window), subject.waits)
+    if _is_waiting_in_turn(odd, subject, window):
+        # `rank-waiting` is about these.
+        odd = odd.filter(pl.col("cause").str.starts_with(_JOINED_BY).fill_null(False).not_())
+    if not len(odd):
+        return []
     worst = odd.sort(
         pl.col("dur_ns") - pl.col("expected_ns"), descending=True, maintain_order=True
     ).row(0, named=True)
@@ -96,6 +101,16 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         advice=_advice(worst["cause"]),
         waits_for=_waits_for(odd["cause"]),
     )
+
+
+def _is_waiting_in_turn(odd: pl.DataFrame, subject: Subject, window: WindowView) -> bool:
+    """Whether most outliers are waits, notable ones, now for one rank and now for another."""
+    if subject.waits is None:
+        return False
+    late = [rank for cause in odd["cause"] if (rank := _joined_by(cause)) is not None]
+    waited_ns = int(waited_in(window, subject.waits)["wait_ns"].sum())
+    is_notable = window.share(waited_ns) >= subject.thresholds.rank_waiting
+    return is_notable and len(set(late)) > 1 and 2 * len(late) > len(odd)
 
 
 def _waits_for(causes: pl.Series) -> int | None:

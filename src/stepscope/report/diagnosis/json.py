@@ -15,7 +15,14 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.plain import json_text, plain, scope_to_dict
 
 FORMAT_VERSION = 1
-_NOT_WRITTEN = ("changes", "waits_for", "slows_everything")
+_NOT_WRITTEN = (
+    "changes",
+    "waits_for",
+    "slows_everything",
+    "with_waits_ns",
+    "own_saving_ns",
+    "next_rank",
+)
 """Fields of a finding that only serve to put savings together."""
 
 

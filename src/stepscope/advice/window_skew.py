@@ -1,0 +1,71 @@
+"""Which rank comes late, from how long each training thread waits in the recorded steps.
+
+A training without a GPU waits for its collectives on the training thread, and a trace shows for how
+long. The rank that waits least in a step arrives last, as with the phase `communication` of a step
+record. That holds whatever else a rank does, while the phase `backward` of a record, in which
+DistributedDataParallel waits, is also longer on a rank with more to compute.
+
+Only few steps are recorded, so the same ranks must be last in all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew, rank_steps, skew_of_positions
+
+_LEAST_STEPS = 3
+_LEAST_SHARE = 0.2
+"""Of the step: what the others must wait where so few steps are known."""
+_WAIT = "communication_ns"
+
+
+def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
+    """How far apart the ranks come in the steps that all their windows have.
+
+    Times are those of a step without recording, where step records tell it.
+
+    Returns:
+        The skew; None with a GPU, in a pipeline, with fewer than three steps in common, or where no
+        ranks come last in all of them by a fifth of a step.
+    """
+    if len(ranks) < 2 or any(rank.device is not None or rank.exchanges for rank in ranks):
+        return None
+    manifests = [one for rank in ranks if (one := rank.meeting.manifest) is not None]
+    if len({one.stage for one in rank_steps([(each, ()) for each in manifests])} - {None}) > 1:
+        return None
+    waits: list[dict[int, int]] = []
+    factors = []
+    for rank in ranks:
+        steps = None if rank.host is None else rank.host.steps
+        if steps is None or _WAIT not in steps.columns or not rank.window_step_ns:
+            return None
+        mine = dict(zip(steps["step"], steps[_WAIT], strict=True))
+        waits.append({step: mine[step] for step in rank.window_steps if step in mine})
+        factors.append((rank.step_ns or rank.window_step_ns) / rank.window_step_ns)
+    shared = sorted(set(waits[0]).intersection(*waits[1:]))
+    if len(shared) < _LEAST_STEPS:
+        return None
+    factor = min(1.0, statistics.median(factors))
+    positions = [[-round(of_rank[step] * factor) for of_rank in waits] for step in shared]
+    step_ns = round(statistics.median(rank.window_step_ns or 0 for rank in ranks) * factor)
+    numbers = [rank.rank for rank in ranks]
+    skew = skew_of_positions(numbers, step_ns, positions, RECORDED_WAITS)
+    places = [place for place, rank in enumerate(numbers) if rank in skew.late]
+    always = all(max(row) in [row[place] for place in places] for row in positions)
+    return skew if always and skew.share >= _LEAST_SHARE else None
+
+
+def surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None:
+    """The skew of the step records, unless the windows show a longer wait for the same ranks.
+
+    Args:
+        recorded: By the step records, if a rank is late by them.
+        seen: By the windows.
+    """
+    if recorded is None or seen is None:
+        return recorded or seen
+    is_longer = set(seen.late) == set(recorded.late) and seen.wait_ns > recorded.wait_ns
+    return seen if is_longer else recorded

@@ -1,0 +1,224 @@
+"""What mending a finding is worth to the whole job, whose ranks meet in every step.
+
+A replay of one rank says how much shorter its own step would be. But the ranks meet in every step,
+so the job's step gets shorter only until it is another rank that sets the pace. How far each rank
+is from that is known by what its waits for others cost it. A finding is taken to be mended on all
+ranks that have it: what each of these gains without both, its finding and its waits, is known from
+a replay, and the job gains what the rank does that gains least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.ranks import RankComparison
+from stepscope.advice.rules import OF_COMMUNICATION
+from stepscope.advice.severities import severity_of
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import duration
+from stepscope.run.rank_skew import RankSkew
+
+_WITHIN = 0.05
+"""Of the step: how much more than the job gains a finding may save. Ranks without the finding may
+have as much of its cause, below the limit from which it is one."""
+_APART = frozenset(
+    {"slow-first-steps", "abnormal-collective", "stalled-step", "uneven-steps", "rank-waiting"}
+)
+"""Rules about steps that waits are not known of, or about the waits themselves."""
+
+
+@dataclass(frozen=True)
+class Slack:
+    """How far the ranks of a job are from setting its pace.
+
+    Attributes:
+        shares: By rank: what waiting for others costs it, as a share of the step.
+        least: What it costs in each step the rank that it costs least, on average; likewise.
+    """
+
+    shares: Mapping[int, float]
+    least: float
+
+    @classmethod
+    def of_comparison(cls, between: RankComparison) -> Slack:
+        """By the collectives of all ranks, matched."""
+        rows = between.table.select("rank", "wait_ns", "own_ns").iter_rows()
+        times = {rank: (wait_ns, max(1, wait_ns + own_ns)) for rank, wait_ns, own_ns in rows}
+        shares = {rank: wait_ns / step_ns for rank, (wait_ns, step_ns) in times.items()}
+        longest_ns = max((step_ns for _, step_ns in times.values()), default=1)
+        least = between.least_cost_ns / longest_ns
+        return cls(shares, min(least, min(shares.values(), default=0.0)))
+
+    @classmethod
+    def of_skew(cls, skew: RankSkew) -> Slack:
+        """By the step records of all ranks, whose clocks may be wrong by as much as they say."""
+        step_ns = max(1, skew.step_ns)
+        return cls({r.rank: (r.wait_ns + skew.error_ns) / step_ns for r in skew.ranks}, 0.0)
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """What the job gains if something is mended on all ranks that have it.
+
+    Attributes:
+        share: Of the step.
+        next_rank: The rank that sets the pace then.
+    """
+
+    share: float
+    next_rank: int
+
+
+def limited_by_the_job(
+    ranks: Sequence[RankSummary],
+    between: RankComparison | None,
+    skew: RankSkew | None,
+    limits: Thresholds,
+) -> tuple[RankSummary, ...]:
+    """The ranks, with no finding that saves notably more than the job gains by mending it.
+
+    Stages of a pipeline are left as they are: they wait for each other in sends and receives, and
+    what these waits cost is not known.
+
+    Args:
+        ranks: The ranks.
+        between: Their collectives, matched; None where they are not.
+        skew: How far apart they come by their step records, if a rank is late by these.
+        limits: Limits for the severity.
+    """
+    if any(rank.exchanges for rank in ranks):
+        return tuple(ranks)
+    if skew is not None:
+        slack = Slack.of_skew(skew)
+    elif between is not None:
+        slack = Slack.of_comparison(between)
+    else:
+        return tuple(ranks)
+    found: dict[str, dict[int, float]] = {}
+    largest: dict[str, float] = {}
+    for rank in ranks:
+        for one in rank.findings:
+            share = _share(one)
+            if share is None or rank.rank not in slack.shares:
+                continue
+            of_rule = found.setdefault(one.id, {})
+            before = of_rule.get(rank.rank, slack.shares[rank.rank])
+            if rank.device is None and one.id in OF_COMMUNICATION:
+                of_rule[rank.rank] = max(before, share)  # waits for others are part of it
+            else:
+                of_rule[rank.rank] = max(before + share, _with_waits(one))
+            largest[one.id] = max(share, largest.get(one.id, 0.0))
+    # Without a GPU, what a thread waits in collectives is known of each rank.
+    on_hosts = all(rank.device is None for rank in ranks)
+    gains = {
+        rule: gain
+        for rule, shares in found.items()
+        if (gain := _gain(shares, slack, is_known=on_hosts or rule not in OF_COMMUNICATION))
+        is not None
+        and largest[rule] - gain.share >= _WITHIN
+    }
+    together = _gain(
+        {
+            rank.rank: max(
+                slack.shares[rank.rank] + (rank.together_own_ns or 0) / max(1, rank.step_ns or 1),
+                (rank.together_with_waits_ns or 0) / max(1, rank.step_ns or 1),
+            )
+            for rank in ranks
+            if rank.rank in slack.shares
+        },
+        slack,
+        is_known=True,
+    )
+    return tuple(_limited(rank, gains, together, slack, limits) for rank in ranks)
+
+
+def _share(one: Finding) -> float | None:
+    """What a finding saves as a share of its rank's step; None where it says nothing of that."""
+    if one.saving_ns is None or one.predicted_step_ns is None or one.id in _APART:
+        return None
+    if one.waits_for is not None:
+        return None
+    return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
+
+
+def _with_waits(one: Finding) -> float:
+    """What its rank gains without it and without its waits, as a share of its step."""
+    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    return (one.with_waits_ns or 0) / max(1, step_ns)
+
+
+def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool) -> _Gain | None:
+    """The gain, from what each rank saves of its own step.
+
+    Args:
+        shares: By rank with the finding: what it gains of its step without it and without waits.
+        slack: How far each rank is from setting the pace.
+        is_known: Whether ranks without the finding save nothing by it. Communication that is no
+            finding is there on every rank.
+    """
+    after = {
+        rank: shares.get(rank, share)
+        for rank, share in slack.shares.items()
+        if is_known or rank in shares
+    }
+    if not after:
+        return None
+    next_rank = min(after, key=lambda rank: (after[rank], rank))
+    return _Gain(max(0.0, after[next_rank] - slack.least), next_rank)
+
+
+def _limited(
+    rank: RankSummary,
+    gains: Mapping[str, _Gain],
+    together: _Gain | None,
+    slack: Slack,
+    limits: Thresholds,
+) -> RankSummary:
+    if rank.rank not in slack.shares:
+        return rank
+    findings = tuple(_with_limit(one, gains.get(one.id), limits) for one in rank.findings)
+    if findings == rank.findings:
+        return rank
+    savings = [one.saving_ns for one in findings if one.saving_ns is not None]
+    if not savings or together is None or rank.together_ns is None:
+        return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
+    gain_ns = round(together.share * (rank.step_ns or 0))
+    together_ns = max(*savings, 0, min(rank.together_ns, gain_ns, sum(savings)))
+    return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding:
+    share = _share(one)
+    if gain is None or share is None or share <= gain.share:
+        return one
+    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    if gain.share < limits.saving_low:
+        return replace(
+            one,
+            saving_ns=None,
+            predicted_step_ns=None,
+            severity=Severity.INFO,
+            saving_reason=f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without "
+            f"it, but rank {gain.next_rank}'s is not, and that sets the pace of all",
+            assumption="",
+        )
+    gain_ns = round(gain.share * step_ns)
+    assumption, next_rank = one.assumption, None
+    if gain.next_rank != one.rank:
+        assumption += (
+            f"; then rank {gain.next_rank} sets the pace: rank {one.rank} alone has "
+            f"{duration(saving_ns)} less to do"
+        )
+        next_rank = gain.next_rank
+    return replace(
+        one,
+        saving_ns=gain_ns,
+        predicted_step_ns=step_ns - gain_ns,
+        severity=Severity.LOW if one.severity is Severity.LOW else severity_of(gain.share, limits),
+        assumption=assumption,
+        own_saving_ns=saving_ns,
+        next_rank=next_rank,
+    )
