@@ -55,7 +55,8 @@ class RawTrace:
                 tail = file.read().rstrip()
         except OSError:
             raise RawTraceError(
-                "torch wrote no trace file (full disk, or the folder was removed?)"
+                "torch wrote no trace file "
+                "(full disk, no file descriptor left, or the folder removed?)"
             ) from None
         if not head.startswith(b"{") or not tail.endswith(b"}"):
             raise RawTraceError(f"torch's trace file is truncated after {size} bytes (full disk?)")

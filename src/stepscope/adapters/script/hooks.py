@@ -117,7 +117,8 @@ class ScriptRecorder:
         self.after_step: Callable[[int], None] | None = None
         self._has_trained = False
         self._backwards = 0
-        self._most_backwards = 0
+        self._batches = 0
+        self._most_batches = 0
         self._main = MainOptimizer()
         self._fetched: set[int] = set()
         self._training_data: set[int] = set()
@@ -156,6 +157,7 @@ class ScriptRecorder:
                 # No backward pass followed these batches, and now the training continues.
                 profiler.restart_step()
                 self._fetched.clear()
+                self._batches = 0
                 # What recurs in every step is not an evaluation but part of the step.
                 self._training_data |= foreign & self._suspects
                 self._suspects |= foreign
@@ -165,6 +167,7 @@ class ScriptRecorder:
     def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
         """Begin the forward phase: a batch has arrived."""
         self._has_batch = True
+        self._batches += 1
         self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> Profiler | None:
@@ -256,8 +259,9 @@ class ScriptRecorder:
 
     def _end_step(self, profiler: Profiler) -> None:
         self.watch.leave()
-        self._most_backwards = max(self._most_backwards, self._backwards)
-        self._backwards = 0
+        # Several losses of one batch are no accumulation; nor is a batch without a loss.
+        self._most_batches = max(self._most_batches, min(self._batches, self._backwards))
+        self._backwards = self._batches = 0
         self._fetched.clear()
         profiler.step()
         if self.after_step is not None:
@@ -327,7 +331,7 @@ class ScriptRecorder:
             "run": str(path.absolute()) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,
             "has_trained": self._has_trained,
-            "batches_per_step": self._most_backwards,
+            "batches_per_step": self._most_batches,
             "problem": self._problem,
         }
         with contextlib.suppress(OSError):

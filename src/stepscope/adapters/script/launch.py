@@ -60,7 +60,8 @@ class Launched:
         exit_code: Its exit code; 128 plus the signal number if a signal ended it.
         runs: The run directories that it wrote, in no particular order.
         imported_torch: Whether any process imported torch.
-        batches_per_step: Maximum number of backward passes in a step, over all processes.
+        batches_per_step: Maximum number of batches that a step trained on, over all processes; 0
+            where no DataLoader brought them.
         problems: Why processes recorded nothing.
         ranks: Process ID to rank, for each process that trained.
         members: Run directory to the ranks that wrote into it.

@@ -136,6 +136,11 @@ NOT_TRACES = (
         "speedscope shows them; py-spy writes a trace with --format chrometrace",
         lambda beginning: _COLLAPSED.match(beginning) is not None,
     ),
+    NotATrace(
+        "a recording of memray, not a trace",
+        "`python -m memray flamegraph FILE` draws it",
+        lambda beginning: b"memray\0" in beginning[:64],  # in a frame of LZ4, or by itself
+    ),
     NotATrace("a web page, not a trace", "open it in a browser", _is_html),
     NotATrace("a program, not a trace", "give the trace that it wrote", _begins_with(b"\x7fELF")),
     NotATrace(

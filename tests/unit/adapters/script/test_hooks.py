@@ -113,6 +113,19 @@ def test_gradient_accumulation_makes_one_step_of_several_batches(script, tmp_pat
     assert note["steps"] == 5
 
 
+def test_several_losses_of_one_batch_are_no_accumulation(script, tmp_path):
+    """As of a GAN, whose two networks learn from the same batch."""
+    for _ in range(5):
+        script.batch()
+        script.backward()
+        script.backward()
+        script.learn()
+    script.recorder.finish()
+    (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
+    assert note["batches_per_step"] == 1
+    assert note["steps"] == 5
+
+
 def test_an_iteration_ends_where_the_next_batch_is_asked_for(tmp_path):
     script = Script(tmp_path, "iteration")
     for _ in range(3):

@@ -136,6 +136,8 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         (b'{"$schema": "https://www.speedscope.app/file-format-schema.json"', "of speedscope, not"),
         (b'{"nodes":[{"id":1,"callFrame":{}}]}', "a CPU profile of V8"),
         (b"main (train.py:1);loss (train.py:9) 17\n", "collapsed stacks with counts, not a trace"),
+        (b"memray\x00\x0b" + bytes(40), "a recording of memray, not a trace"),
+        (b"\x04\x22\x4d\x18\x40\x40\xc0\x50\x08\0\0\xfa\x04memray\0\x0b", "a recording of memray"),
         (bytes(range(256)), "its content is binary"),
         (b"import os\nprint(1)\n", "it starts with 'import os'"),
     ],
