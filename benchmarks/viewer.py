@@ -154,14 +154,15 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     """Draw it in Chromium."""
     from tests.support.browser import browsing
 
-    from stepscope.viewer import opened
     from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
+    from stepscope.viewer.library import Library
+    from stepscope.viewer.opened import Content, Origin
     from stepscope.viewer.security import Secrets
 
-    library = opened.Library([opened.Origin("benchmark", "benchmark", ("benchmark",))])
+    library = Library([Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
     one.opening.set()
-    one.content = opened.Content(trace, index, True, None, None, None)
+    one.content = Content(trace, index, True, None, None, None)
     one.stage = "ready"
     one.is_over.set()
     listening, keys = listen(), Secrets()

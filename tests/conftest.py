@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -97,3 +98,11 @@ def pytest_collection_finish() -> None:
     # Large documents hold no garbage either: to look for it every 700 objects takes a quarter of
     # the time of reading them.
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own cache directory, not made yet, in place of the user's."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
+    return directory

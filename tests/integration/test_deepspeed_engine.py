@@ -8,7 +8,7 @@ import re
 
 import pytest
 from tests.support.guides import run_script
-from tests.support.launching import free_port
+from tests.support.launching import ALONE_UNDER_DEEPSPEED, free_port
 from tests.support.runs import manifest_of, rank_directory, steps_in_trace
 
 from stepscope import open_run
@@ -57,14 +57,6 @@ SCRIPT = """
     print("LOSSES", json.dumps(losses))
     torch.distributed.destroy_process_group()
 """
-ALONE = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore",
-}
 FLOPS = 2 * 8 * 16 * 32 + 2 * 8 * 32 * 4
 PARAMETERS = 16 * 32 + 32 + 32 * 4 + 4
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -76,7 +68,9 @@ def losses_of(result):
 
 
 def train(folder, port, **wanted):
-    return run_script(folder, SCRIPT, [json.dumps(wanted)], MASTER_PORT=str(port), **ALONE)
+    return run_script(
+        folder, SCRIPT, [json.dumps(wanted)], MASTER_PORT=str(port), **ALONE_UNDER_DEEPSPEED
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +140,7 @@ def test_micro_batches_as_steps(tmp_path, bare_losses, free_ports):
 
 @pytest.mark.slow
 def test_two_ranks_and_gradients_in_parts(tmp_path):
-    more = {**ALONE, "MASTER_PORT": ""}
+    more = {**ALONE_UNDER_DEEPSPEED, "MASTER_PORT": ""}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         del more[name]
     wanted = {
@@ -203,7 +197,9 @@ PIPELINE = """
 
 
 def test_a_pipelines_batches_are_steps(tmp_path, free_ports):
-    result = run_script(tmp_path, PIPELINE, [], MASTER_PORT=str(next(free_ports)), **ALONE)
+    result = run_script(
+        tmp_path, PIPELINE, [], MASTER_PORT=str(next(free_ports)), **ALONE_UNDER_DEEPSPEED
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     (rank,) = open_run(tmp_path / "profiles").ranks
     assert len(rank.steps) == 6

@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
 from tests.support.guides import environment, run_inline, run_script
-from tests.support.launching import free_port
+from tests.support.launching import ALONE_UNDER_DEEPSPEED, free_port
 from tests.support.runs import manifest_of, rank_directory, trace_document
 from tests.support.training import SmallTraining, batches
 from tests.support.warm_python import warm_python
@@ -372,14 +372,6 @@ DEEPSPEED = """
 
     main()
 """
-ALONE = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore",
-}
 needs_deepspeed = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
 )
@@ -390,7 +382,9 @@ needs_deepspeed = pytest.mark.skipif(
 def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
     flags = ["--profiling", "--ptensorboard", "--prof_dir", "./prof_other", "--strategy=Zero"]
     port = str(free_port())
-    result = run_script(tmp_path, DEEPSPEED, [*flags, *debug], **ALONE, MASTER_PORT=port)
+    result = run_script(
+        tmp_path, DEEPSPEED, [*flags, *debug], **ALONE_UNDER_DEEPSPEED, MASTER_PORT=port
+    )
     assert result.returncode == 0, result.stderr[-4000:]
     folder = tmp_path / "prof_other"
     profile = (folder / "profiler_ds.txt").read_text()

@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 from tests.support.launching import (
+    ALONE_UNDER_DEEPSPEED,
     HEAD,
     free_port,
     paths_of_this_process,
@@ -132,14 +133,6 @@ tell(engine.global_steps, loss.item())
 torch.distributed.destroy_process_group()
 """
 )
-ALONE = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore",
-}
 
 
 def record_of(folder, ended, steps):
@@ -182,7 +175,7 @@ def test_the_real_engine_is_counted_right_and_gives_the_same(
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
     words = [accumulate, stage, kind]
-    more = {**ALONE, "PYTHONPATH": paths_of_this_process()}
+    more = {**ALONE_UNDER_DEEPSPEED, "PYTHONPATH": paths_of_this_process()}
     bare = plainly(tmp_path, REAL, words, MASTER_PORT=str(free_port()), **more)
     ours = recorded(tmp_path, REAL, words, MASTER_PORT=str(free_port()), **more)
     assert results_of(ours) == results_of(bare)
@@ -193,7 +186,7 @@ def test_the_real_engine_is_counted_right_and_gives_the_same(
 def test_a_pipeline_of_the_real_one(tmp_path):
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
-    more = {**ALONE, "PYTHONPATH": paths_of_this_process()}
+    more = {**ALONE_UNDER_DEEPSPEED, "PYTHONPATH": paths_of_this_process()}
     bare = plainly(tmp_path, PIPELINE, MASTER_PORT=str(free_port()), **more)
     ours = recorded(tmp_path, PIPELINE, MASTER_PORT=str(free_port()), **more)
     assert results_of(ours) == results_of(bare)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from tests.support.peak_memory import MadeStream, peak_of_reading
 from tests.support.trace_server import Served, serving
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="peak memory is read from /proc"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="peak memory is read from /proc"
+    ),
+    pytest.mark.usefixtures("cache"),
+]
 SMALL_BLOCK, ROWS = 1 << 18, 20_000
 MEGABYTE = 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_stream_fifteen_times_as_long_takes_no_more_memory() -> None:

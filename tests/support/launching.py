@@ -11,6 +11,16 @@ from stepscope import open_run
 from tests.support.guides import environment
 from tests.support.warm_python import warm_python
 
+ALONE_UNDER_DEEPSPEED = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "DS_ACCELERATOR": "cpu",
+    "PYTHONWARNINGS": "ignore",
+}
+"""Variables for a job of one rank, without a GPU, as DeepSpeed reads them."""
+
 HEAD = """
 import hashlib, os, sys, time
 import torch

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.origins import origins_of
 from stepscope.viewer.security import Secrets
 from tests.support.gpu_trace import GpuTrace, us

@@ -56,7 +56,7 @@ def command(
         return
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.viewer.app import serve
-    from stepscope.viewer.opened import Library
+    from stepscope.viewer.library import Library
     from stepscope.viewer.origins import origins_of
 
     keep_freed_memory()

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stepscope.errors import UsageError
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
 from stepscope.viewer.security import Guard, Secrets
 from stepscope.viewer.static_files import static_route

@@ -18,15 +18,11 @@ from stepscope.commands.main import main
 from stepscope.errors import UnreadableInputError
 from stepscope.run.reader import Run, open_run
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
 
 CONTENT = write([operator(start=str(number)) for number in range(50)])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def only_content(run: Run) -> bytes:

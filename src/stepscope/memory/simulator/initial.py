@@ -14,7 +14,8 @@ from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import State
 from stepscope.memory.schema import BlockState
 from stepscope.memory.simulator import blocks as b
-from stepscope.memory.simulator.machine import (
+from stepscope.memory.simulator.operations import place_numbers
+from stepscope.memory.simulator.settings import (
     CLASS,
     GIVEN,
     GIVEN_END,
@@ -22,7 +23,6 @@ from stepscope.memory.simulator.machine import (
     POOL,
     RELEASABLE,
 )
-from stepscope.memory.simulator.operations import place_numbers
 
 _SYNTHETIC_FROM = 2**48
 """Addresses of segments whose real one is not known; above all that devices use."""

@@ -25,16 +25,9 @@ from stepscope.memory.simulator.blocks import (
     Numbers,
     Order,
 )
-from stepscope.memory.simulator.machine import (
-    RELEASABLE,
-    Ages,
-    Groups,
-    allocate,
-    finish_free,
-    give_back,
-    is_whole,
-    release_all,
-)
+from stepscope.memory.simulator.machine import allocate
+from stepscope.memory.simulator.release import finish_free, give_back, is_whole, release_all
+from stepscope.memory.simulator.settings import RELEASABLE, Ages, Groups
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code

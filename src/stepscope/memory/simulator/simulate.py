@@ -21,7 +21,6 @@ from stepscope.memory.replay.arrays import Int64Array, largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.simulator import blocks as b
-from stepscope.memory.simulator import machine as m
 from stepscope.memory.simulator.initial import (
     Machine,
     give_addresses,
@@ -36,6 +35,18 @@ from stepscope.memory.simulator.run import (
     NEEDS_ROOM,
     OUT_OF_MEMORY,
     compiled_run,
+)
+from stepscope.memory.simulator.settings import (
+    ADDRESS_SPACE,
+    CAPACITY,
+    COLLECT_ABOVE,
+    CONFIG_FIELDS,
+    EXPANDABLE,
+    LARGE_SEGMENT,
+    LIMIT,
+    MAX_SPLIT,
+    ROUNDING_LIMIT,
+    UNLIMITED,
 )
 
 _BOUNDLESS = 2**46
@@ -238,18 +249,18 @@ class _Run:
 def _config(
     settings: AllocatorSettings, capacity_bytes: int | None, limit_bytes: int | None
 ) -> Int64Array:
-    capacity = m.UNLIMITED if capacity_bytes is None else capacity_bytes
-    config = np.zeros(m.CONFIG_FIELDS, np.int64)
-    config[m.EXPANDABLE] = settings.expandable_segments
+    capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
+    config = np.zeros(CONFIG_FIELDS, np.int64)
+    config[EXPANDABLE] = settings.expandable_segments
     split = settings.max_split_bytes
-    config[m.MAX_SPLIT] = m.UNLIMITED if split is None else split
-    config[m.ROUNDING_LIMIT] = settings.rounding_limit_bytes
-    config[m.LARGE_SEGMENT] = settings.large_segment_bytes
-    config[m.CAPACITY] = capacity
-    config[m.LIMIT] = 0 if limit_bytes is None else limit_bytes
-    config[m.COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (limit_bytes or 0))
+    config[MAX_SPLIT] = UNLIMITED if split is None else split
+    config[ROUNDING_LIMIT] = settings.rounding_limit_bytes
+    config[LARGE_SEGMENT] = settings.large_segment_bytes
+    config[CAPACITY] = capacity
+    config[LIMIT] = 0 if limit_bytes is None else limit_bytes
+    config[COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (limit_bytes or 0))
     is_bounded = capacity_bytes is not None
-    config[m.ADDRESS_SPACE] = capacity + capacity // 8 if is_bounded else _BOUNDLESS
+    config[ADDRESS_SPACE] = capacity + capacity // 8 if is_bounded else _BOUNDLESS
     return config
 
 

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.plain import plain
 from stepscope.run.utf8_json import utf8_json
-from stepscope.viewer.opened import Content, Library, TraceChangedError
+from stepscope.viewer.library import Library
+from stepscope.viewer.opened import Content, TraceChangedError
 from stepscope.viewer.tiles import MOST_BUCKETS, MOST_LEVEL
 
 MOST_TIME_NS = 2**53

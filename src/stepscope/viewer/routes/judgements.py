@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 
 

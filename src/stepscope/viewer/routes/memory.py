@@ -8,7 +8,7 @@ import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 
 if TYPE_CHECKING:

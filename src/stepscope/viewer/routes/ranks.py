@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
 from stepscope.viewer.encoding import encode
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 
 MOST_ROWS = 2000

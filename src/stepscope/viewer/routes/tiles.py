@@ -6,7 +6,7 @@ from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
 from stepscope.viewer.encoding import encode_counter, encode_slices
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 from stepscope.viewer.slice_rows import SliceRows
 from stepscope.viewer.tiles import slice_tile

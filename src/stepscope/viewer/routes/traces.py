@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
 from stepscope.trace.schema import DEVICE_STEPS
-from stepscope.viewer.opened import Library
+from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
 
 

@@ -32,11 +32,8 @@ CONTENT = write([make(start=str(number)) for number in range(50) for make in (op
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
+def stores_of_small_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_module, "REMOTE_STORE_ABOVE_BYTES", 100)
-    return directory
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from stepscope.trace.store import origin
 from stepscope.trace.store.code import code_digest, digest_of_modules
 from stepscope.trace.store.directory import MANIFEST
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 PACKAGE = Path(stepscope.__file__).parent
 READ = """
 import json, sys
@@ -36,13 +38,6 @@ print(json.dumps({
     "directory": str(trace.store),
 }))
 """
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
-    return directory
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from stepscope.trace.store import folder
 from stepscope.trace.store.derived import DERIVED
 from stepscope.trace.store.directory import MANIFEST
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 STEP = {"ph": "X", "cat": "user_annotation", "pid": 5, "tid": 5}
 EVENTS_LISTED = [
     event
@@ -41,13 +43,6 @@ EVENTS_LISTED = [
          "args": {"correlation": number + 1, "device": 0, "stream": 7}},
     )
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
-    return directory
 
 
 @pytest.fixture

@@ -31,18 +31,13 @@ from stepscope.trace.store.listing import stores_in
 from stepscope.trace.store.origin import key_of, origin_of_file
 from stepscope.trace.store.writer import StoreWriter
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
 
 
 def find_store(path: Path) -> Path | None:
     return find_store_of(origin_of_file(path))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
-    return directory
 
 
 @pytest.fixture

@@ -21,15 +21,10 @@ from stepscope.trace.source.opening import open_source
 from stepscope.trace.store.directory import Claim, temporary_name
 from stepscope.trace.store.listing import StoreState, keep_most_recent, stores_in
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 PREFIX = f"import sys; sys.path[:0] = {sys.path!r}\n"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "cache"
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(directory))
-    return directory
 
 
 class Trickle(io.RawIOBase):

@@ -1,0 +1,221 @@
+"""Memory from the device, and back to it: segments, and pages of expandable ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.memory.allocator.rounding import (
+    LARGE_STEP_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes,
+    up_to_multiple,
+)
+from stepscope.memory.arithmetic import as_long
+from stepscope.memory.simulator.blocks import (
+    ADDRESS,
+    AFTER,
+    BEFORE,
+    DEVICE_ALLOCS,
+    DEVICE_FREES,
+    FREE,
+    GROUP,
+    NEXT_ADDRESS,
+    NONE,
+    RESERVED,
+    SEGMENT,
+    SIZE,
+    STATE,
+    UNMAPPED,
+    VOID_COUNT,
+    Blocks,
+    Numbers,
+    Order,
+    absorb_neighbours,
+    add_free,
+    add_void,
+    drop_block,
+    first_at_least,
+    link,
+    new_block,
+    remove_free,
+    remove_void,
+)
+from stepscope.memory.simulator.settings import (
+    ADDRESS_SPACE,
+    CAPACITY,
+    CLASS,
+    EXPANDABLE,
+    GIVEN,
+    GIVEN_END,
+    LARGE_SEGMENT,
+    LIMIT,
+    Ages,
+    Groups,
+)
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.machine.called import callable_from_loops
+
+
+@callable_from_loops
+def _whole(size: int, page: int) -> int:
+    """Bytes of the pages that fit into a size."""
+    return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
+
+
+@callable_from_loops
+def new_address(
+    group: int, size: int, numbers: Numbers, groups: Groups, given_sizes: Int64Array,
+    given_addresses: Int64Array,
+) -> int:  # fmt: skip
+    """Where the device puts a segment: where it was in the recording, if that is known."""
+    at = groups[GIVEN, group]
+    if at < groups[GIVEN_END, group] and (given_sizes[at] == size or given_sizes[at] == NONE):
+        groups[GIVEN, group] = at + 1
+        return as_long(given_addresses[at])
+    address = as_long(numbers[NEXT_ADDRESS])
+    numbers[NEXT_ADDRESS] += up_to_multiple(size, as_long(LARGE_STEP_BYTES))
+    return address
+
+
+@callable_from_loops
+def _page_bytes(config: Int64Array, group: int) -> int:
+    """The size of the pages that an expandable segment of a group consists of."""
+    return as_long(SMALL_SEGMENT_BYTES) if group & 1 else as_long(config[LARGE_SEGMENT])
+
+
+@callable_from_loops
+def _is_open(blocks: Blocks, block: int) -> bool:
+    return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
+
+
+@callable_from_loops
+def _map(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, block: int, wanted: int,
+) -> int:  # fmt: skip
+    """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
+    group = blocks[GROUP, block]
+    page = _page_bytes(config, group)
+    size = min(_whole(wanted + page - 1, page), as_long(blocks[SIZE, block]))
+    if numbers[RESERVED] + size > config[CAPACITY]:
+        return as_long(NONE)
+    remove_void(blocks, voids, numbers, block)
+    left = blocks[SIZE, block] - size
+    if left > 0:
+        rest = new_block(
+            blocks, numbers, blocks[ADDRESS, block] + size, left, UNMAPPED, group,
+            blocks[SEGMENT, block],
+        )  # fmt: skip
+        link(blocks, rest, as_long(blocks[AFTER, block]))
+        link(blocks, block, rest)
+        blocks[SIZE, block] = size
+        add_void(blocks, voids, numbers, rest)
+    blocks[STATE, block] = FREE
+    absorb_neighbours(blocks, free, voids, numbers, block)
+    add_free(blocks, free, numbers, block, ages[groups[CLASS, group]])
+    numbers[RESERVED] += size
+    numbers[DEVICE_ALLOCS] += 1
+    return block
+
+
+@callable_from_loops
+def _grow_expandable(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
+    group: int,
+) -> int:  # fmt: skip
+    """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
+    candidate = as_long(NONE)
+    at = first_at_least(blocks, voids, numbers[VOID_COUNT], group, 0, 0, False)
+    while candidate == NONE and at < numbers[VOID_COUNT] and blocks[GROUP, voids[at]] == group:
+        start = as_long(voids[at])
+        before = as_long(blocks[BEFORE, start])
+        if _is_open(blocks, before):
+            start = before
+        room, block = as_long(0), start
+        while room < size and _is_open(blocks, block):
+            room += blocks[SIZE, block]
+            block = as_long(blocks[AFTER, block])
+        if room >= size:
+            candidate = start
+        at += 1
+    if candidate == NONE:
+        page = _page_bytes(config, group)
+        space = _whole(config[ADDRESS_SPACE] + page - 1, page)
+        address = new_address(group, space, numbers, groups, given_sizes, given_addresses)
+        candidate = new_block(blocks, numbers, address, space, UNMAPPED, group, address)
+        add_void(blocks, voids, numbers, candidate)
+    if blocks[STATE, candidate] == UNMAPPED:
+        candidate = _map(
+            blocks, free, voids, numbers, config, groups, ages, candidate,
+            min(as_long(blocks[SIZE, candidate]), size),
+        )  # fmt: skip
+    while candidate != NONE and blocks[SIZE, candidate] < size:
+        after = as_long(blocks[AFTER, candidate])
+        candidate = _map(
+            blocks, free, voids, numbers, config, groups, ages, after,
+            min(as_long(blocks[SIZE, after]), size - blocks[SIZE, candidate]),
+        )  # fmt: skip
+    if candidate != NONE:
+        remove_free(blocks, free, numbers, candidate)
+    return candidate
+
+
+@callable_from_loops
+def unmap(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, block: int,
+) -> None:  # fmt: skip
+    """Gives the whole pages within a free block of an expandable segment back to the device."""
+    group = blocks[GROUP, block]
+    page = _page_bytes(config, group)
+    segment = blocks[SEGMENT, block]
+    begin = blocks[ADDRESS, block] - segment
+    end = begin + blocks[SIZE, block]
+    first, last = _whole(begin + page - 1, page), _whole(end, page)
+    if first >= last:
+        return
+    now = ages[groups[CLASS, group]]
+    remove_free(blocks, free, numbers, block)
+    if first > begin:
+        head = new_block(blocks, numbers, segment + begin, first - begin, FREE, group, segment)
+        link(blocks, as_long(blocks[BEFORE, block]), head)
+        link(blocks, head, block)
+        add_free(blocks, free, numbers, head, now)
+    if end > last:
+        tail = new_block(blocks, numbers, segment + last, end - last, FREE, group, segment)
+        link(blocks, tail, as_long(blocks[AFTER, block]))
+        link(blocks, block, tail)
+        add_free(blocks, free, numbers, tail, now)
+    blocks[ADDRESS, block], blocks[SIZE, block] = segment + first, last - first
+    blocks[STATE, block] = UNMAPPED
+    absorb_neighbours(blocks, free, voids, numbers, block)
+    numbers[RESERVED] -= last - first
+    numbers[DEVICE_FREES] += 1
+    if blocks[BEFORE, block] == NONE and blocks[AFTER, block] == NONE:
+        drop_block(blocks, numbers, block)  # nothing of the segment is left
+    else:
+        add_void(blocks, voids, numbers, block)
+
+
+@callable_from_loops
+def grow(
+    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
+    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
+    group: int,
+) -> int:  # fmt: skip
+    """Asks the device for room; a block that is in no order, or `NONE`."""
+    asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
+    if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:
+        return as_long(NONE)
+    if config[EXPANDABLE]:
+        return _grow_expandable(
+            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
+            size, group,
+        )  # fmt: skip
+    if numbers[RESERVED] + asked > config[CAPACITY]:
+        return as_long(NONE)
+    address = new_address(group, asked, numbers, groups, given_sizes, given_addresses)
+    numbers[RESERVED] += asked
+    numbers[DEVICE_ALLOCS] += 1
+    return new_block(blocks, numbers, address, asked, FREE, group, as_long(NONE))
