@@ -28,7 +28,7 @@ All durations are integer nanoseconds; `us`, `ms` and `seconds` convert.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,10 @@ class Call:
     start_ns: int
     end_ns: int
     step: int | None
+
+
+Length = Callable[[int], int]
+"""How long work on the GPU runs that starts at a moment; both are nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -603,7 +607,7 @@ class GpuTrace:
         self,
         kind: str,
         size: int,
-        dur_ns: int,
+        dur_ns: int | Length,
         *,
         group_size: int | None = None,
         group_name: str = "0",
@@ -619,7 +623,7 @@ class GpuTrace:
         Args:
             kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "broadcast".
             size: Bytes that this rank puts in.
-            dur_ns: How long its kernel runs.
+            dur_ns: How long its kernel runs; a function is given its start.
             group_size: Ranks; by default the whole job.
             group_name: Name of the process group.
             group_ranks: Its ranks; by default the first `group_size`.
@@ -788,7 +792,7 @@ class GpuTrace:
         call_name: str,
         category: str,
         name: str,
-        dur_ns: int,
+        dur_ns: int | Length,
         kind: str,
         stream: int | None,
         device: int | None,
@@ -807,7 +811,7 @@ class GpuTrace:
         self,
         category: str,
         name: str,
-        dur_ns: int,
+        dur_ns: int | Length,
         kind: str,
         stream: int | None,
         device: int | None,
@@ -819,7 +823,8 @@ class GpuTrace:
     ) -> None:
         place = self._place(stream, device)
         start = max(call.end_ns + self.latency_ns, self._free.get(place, 0))
-        end = start + dur_ns
+        length = dur_ns(start) if callable(dur_ns) else dur_ns
+        end = start + length
         self._free[place] = end
         around = {"External id": self._open[-1]} if linked and self._open and self._open[-1] else {}
         self.events.append(
@@ -830,7 +835,7 @@ class GpuTrace:
                 "pid": place[0],
                 "tid": place[1],
                 "ts": start,
-                "dur": dur_ns,
+                "dur": length,
                 "args": {
                     **around,
                     "device": place[0],

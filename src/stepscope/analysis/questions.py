@@ -137,11 +137,13 @@ class Answers:
         question: The question.
         traces: How many traces it was asked of.
         answers: The answers. Each is computed when the iterator reaches it.
+        left_out: How many of the traces could not be read, where the answer is about the others.
     """
 
     question: Question
     traces: int
     answers: Iterable[Answer]
+    left_out: int = 0
 
 
 def ask_all(

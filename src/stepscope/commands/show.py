@@ -28,7 +28,7 @@ from stepscope.report.outputs import output as output_of
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
-    from stepscope.analysis.questions import Answers, Question
+    from stepscope.analysis.questions import Question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.engines.outcome import Engine
     from stepscope.memory.questions.table import MemoryQuestion
@@ -122,25 +122,23 @@ def command(
         _show_each(chosen, paths, scope, baseline, output, file, layout)
         return
     runner = engine_of(engine, scheduler, workers)
-    answers = _ask_of_job(chosen, paths, scope, runner, link_speed)
+    answers = _ask_of_files(chosen, paths, scope, runner, link_speed)
+    if answers is None:
+        _show_of_job(chosen, paths, scope, runner, output, file, layout)
+        return
     with sink_for(file) as sink:
         output.write(answers, sink, layout)
 
 
-def _ask_of_job(
+def _ask_of_files(
     question: Question,
     paths: tuple[str, ...],
     scope: Scope,
     engine: Engine | None,
     link_speed: tuple[str, ...],
-) -> Answers:
-    """Ask a question that compares the ranks of a job."""
-    from stepscope.fleet.ask import (
-        ask_collectives,
-        ask_of_job,
-        ask_of_operations,
-        is_of_operations,
-    )
+) -> Answers | None:
+    """Ask a question that finds other files than traces by itself; None if it does not."""
+    from stepscope.fleet.ask import ask_collectives, ask_of_operations, is_of_operations
 
     if question.takes_references:
         from stepscope.fleet.link_speed import link_speeds
@@ -150,9 +148,40 @@ def _ask_of_job(
     if question.takes_operations and is_of_operations(paths):
         with working(f"Answering {question.name}"):
             return ask_of_operations(question, paths, scope)
+    return None
+
+
+def _show_of_job(
+    question: Question,
+    paths: tuple[str, ...],
+    scope: Scope,
+    engine: Engine | None,
+    output: Output,
+    file: str | None,
+    layout: Layout,
+) -> None:
+    """Show what compares the ranks of a job, from the cache where possible."""
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.output_cache.cached_output import write_cached
+    from stepscope.trace.store.values import to_json
+
     traces = _traces(paths, scope, with_unrelated=True)
-    with working(f"Answering {question.name}"):
-        return ask_of_job(question, traces, scope, engine)
+
+    def write(sink: Sink) -> bool:
+        from stepscope.fleet.ask import ask_of_job
+
+        with working(f"Answering {question.name}"):
+            answers = ask_of_job(question, traces, scope, engine)
+        output.write(answers, sink, layout)
+        # A rank that a process failed to read may be read the next time.
+        return not answers.left_out
+
+    with sink_for(file) as sink:
+        if engine is not None:  # which may find other files under the same names
+            write(sink)
+            return
+        about = [question.name, to_json(Scope, scope)]
+        write_cached(sink, output, layout, traces, about, write)
 
 
 def _show_each(
@@ -181,8 +210,9 @@ def _show_each(
             output.write(ask_all(question, traces, scope, known), sink, layout)
         return
 
-    def write(sink: Sink) -> None:
+    def write(sink: Sink) -> bool:
         output.write(ask_all(question, traces, scope), sink, layout)
+        return True
 
     with sink_for(file) as sink:
         about = [question.name, to_json(Scope, scope)]

@@ -46,7 +46,8 @@ def ask_of_job(
     names = [part.name for part in job.parts]
     shown = some_in_words(names)
     first = min(part.first_ns for part in job.parts)
-    return Answers(question, len(traces), [Answer(shown, first, result)])
+    left_out = len(traces) - len(names)
+    return Answers(question, len(traces), [Answer(shown, first, result)], left_out)
 
 
 def pipeline_of_job(job: Job) -> PipelineBubbles:

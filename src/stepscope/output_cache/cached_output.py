@@ -19,6 +19,7 @@ from typing import Any
 
 from stepscope.output_cache.recording_sink import EncodedSink, RecordingSink
 from stepscope.report.outputs import TABLE, Layout, Output, Sink
+from stepscope.run.layout import METRICS_RECORD_FILE
 from stepscope.run.regular_files import is_regular
 from stepscope.trace.paths import STANDARD_INPUT, TraceRef
 from stepscope.trace.store.cached_answers import MOST_BYTES
@@ -57,7 +58,7 @@ def write_cached(
     layout: Layout,
     traces: Sequence[TraceRef],
     asked: Sequence[Any],
-    write: Callable[[Sink], None],
+    write: Callable[[Sink], bool],
 ) -> None:
     """Write an output from the cache; where it is not there, make, write and cache it.
 
@@ -65,9 +66,10 @@ def write_cached(
         sink: Where it goes.
         output: Which output it is.
         layout: Its layout.
-        traces: The traces that it is made from, and nothing else but their step records.
+        traces: The traces that it is made from, and nothing else but the step records and metrics
+            of their ranks.
         asked: What else it depends on, as `json.dumps` takes it.
-        write: Makes it, and writes it to a sink.
+        write: Makes it, and writes it to a sink; says whether it is the same the next time.
     """
     screen = _screen_of(sink, output)
     if screen is None:
@@ -84,8 +86,9 @@ def write_cached(
 
     def anew() -> CachedText:
         recording = RecordingSink(sink, MOST_BYTES)
-        write(recording)
-        return CachedText("".join(recording.texts), tuple(recording.remarks), recording.is_whole)
+        lasts = write(recording)
+        is_whole = lasts and recording.is_whole
+        return CachedText("".join(recording.texts), tuple(recording.remarks), is_whole)
 
     asked = [*asked, screen]
     known = _file_of(traces[0]) if traces else None
@@ -118,28 +121,26 @@ def _screen_of(sink: EncodedSink, output: Output) -> list[Any] | None:
 
 
 def _identity(trace: TraceRef) -> list[Any] | None:
-    """Stands for a trace and its step record; None if they cannot be identified.
+    """Stands for a trace and what else its rank recorded; None if they cannot be identified.
 
     Raises:
         UnreadableInputError: A file cannot be read.
     """
-    path, record = _file_of(trace), trace.step_record
+    path = _file_of(trace)
     key = None if path is None else key_of(path)
     if key is None:
         return None
-    record_key = None
-    if record is not None and record.exists():
-        record_key = key_of(record) if is_regular(record) else None
-        if record_key is None:
-            return None
-    return [
-        trace.name,
-        trace.rank,
-        trace.window,
-        None if record is None else str(record),
-        astuple(key),
-        None if record_key is None else astuple(record_key),
-    ]
+    found: list[Any] = [trace.name, trace.rank, trace.window, astuple(key)]
+    metrics = trace.metrics
+    about_metrics = None if metrics is None else metrics.with_name(METRICS_RECORD_FILE)
+    for beside in (trace.step_record, metrics, about_metrics):
+        found.append(None if beside is None else str(beside))
+        if beside is not None and beside.exists():
+            beside_key = key_of(beside) if is_regular(beside) else None
+            if beside_key is None:
+                return None
+            found.append(astuple(beside_key))
+    return found
 
 
 def _file_of(trace: TraceRef) -> Path | None:

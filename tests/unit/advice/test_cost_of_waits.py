@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.gpu_trace import GpuTrace, Length, ms, us
+from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
 
@@ -31,14 +31,14 @@ def _job(
         stops: Whether each rank reads a result of the GPU in every step.
     """
 
-    def build(rank: int, lengths: Lengths) -> GpuTrace:
+    def build(rank: int, length: Length) -> GpuTrace:
         t = GpuTrace(rank=rank, world_size=len(bucket_ns), device=rank)
         for _ in range(STEPS):
             with t.step():
                 for bucket in range(BUCKETS):
                     turn_ns = turns_ns[rank] * (-1) ** bucket
                     t.op("aten::mm", **MM).launch(GEMM, bucket_ns[rank] + turn_ns)
-                    reduced = t.collective("all_reduce", 96 << 20, lengths())
+                    reduced = t.collective("all_reduce", 96 << 20, length)
                 t.wait_collective(reduced)
                 t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", ms(1))
                 if stops:
@@ -127,13 +127,13 @@ def test_an_outlier_is_worth_no_more_than_the_next_rank_allows(tmp_path, late_ms
     """In two steps rank 2 takes 70 ms more, and rank 1 takes 40 or 66 ms more."""
 
     def job(more_ms: tuple[int, int, int]) -> list[GpuTrace]:
-        def build(rank: int, lengths: Lengths) -> GpuTrace:
+        def build(rank: int, length: Length) -> GpuTrace:
             t = GpuTrace(rank=rank, world_size=3, device=rank)
             for step in range(12):
                 with t.step():
                     t.op("aten::mm", **MM).launch(GEMM, ms(30))
                     t.python(ms(more_ms[rank] if step in (4, 8) else 0))
-                    t.wait_collective(t.collective("all_reduce", 96 << 20, lengths()))
+                    t.wait_collective(t.collective("all_reduce", 96 << 20, length))
                     t.item()
             return t
 
@@ -167,13 +167,13 @@ def test_two_ranks_that_are_late_in_turn_are_late_together(tmp_path):
 def test_a_late_rank_costs_nothing_where_every_host_is_as_slow(tmp_path):
     """All hosts take 40 ms for a step, and one is 10 ms behind: no step is shorter without that."""
 
-    def build(rank: int, lengths: Lengths) -> GpuTrace:
+    def build(rank: int, length: Length) -> GpuTrace:
         t = GpuTrace(rank=rank, world_size=2, device=rank)
         t.python(ms(10) * rank)
         for _ in range(STEPS):
             with t.step():
                 t.op("aten::mm", **MM).launch(GEMM, ms(2))
-                t.wait_collective(t.collective("all_reduce", 96 << 20, lengths()))
+                t.wait_collective(t.collective("all_reduce", 96 << 20, length))
                 t.python(ms(40))
         t.sync()
         return t

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.gpu_trace import GpuTrace, us
-from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.gpu_trace import GpuTrace, Length, us
+from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.planted import GEMM, MM, SMALL
 
 from stepscope.advice.diagnosis import diagnose
@@ -16,7 +16,7 @@ STEPS = 5
 def _job(collectives: int) -> list[GpuTrace]:
     """Two ranks that reduce their gradients in so many collectives, with copies around each."""
 
-    def build(rank: int, lengths: Lengths) -> GpuTrace:
+    def build(rank: int, length: Length) -> GpuTrace:
         t = GpuTrace(rank=rank, world_size=2, device=rank)
         for _ in range(STEPS):
             with t.step():
@@ -26,7 +26,7 @@ def _job(collectives: int) -> list[GpuTrace]:
                     t.op("aten::mm", before=us(15), **MM).launch(GEMM, us(100))
                 for _ in range(collectives):
                     t.op("aten::div", before=us(20)).launch(SMALL, us(4), call_ns=us(5))
-                    t.collective("all_reduce", 4 << 10, lengths())
+                    t.collective("all_reduce", 4 << 10, length)
                     t.op("aten::copy_", before=us(20)).launch(SMALL, us(4), call_ns=us(5))
                 for _ in range(60):
                     t.op("aten::addcdiv_", before=us(15)).launch(SMALL, us(4), call_ns=us(5))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import polars as pl
 import pytest
-from tests.support.gpu_trace import GpuTrace, ms
-from tests.support.meeting_ranks import Lengths, meet, steady_step_ns, write_ranks
+from tests.support.gpu_trace import GpuTrace, Length, ms
+from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
 
@@ -26,7 +26,7 @@ def _job(
 ) -> list[GpuTrace]:
     """Ranks that meet in each step, of which one waits longer for its batch."""
 
-    def build(rank: int, lengths: Lengths) -> GpuTrace:
+    def build(rank: int, length: Length) -> GpuTrace:
         t = GpuTrace(rank=rank, world_size=RANKS, device=rank)
         for late in late_rank_of_step:
             with t.step():
@@ -34,7 +34,7 @@ def _job(
                     t.data_wait(ms(late_ms[rank]))
                 for _ in range(4):
                     t.op("aten::mm", **MM).launch(GEMM, ms(4))
-                    reduced = t.collective("all_reduce", 96 << 20, lengths())
+                    reduced = t.collective("all_reduce", 96 << 20, length)
                 t.wait_collective(reduced)
                 t.item()
         return t

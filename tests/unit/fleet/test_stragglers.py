@@ -71,7 +71,7 @@ BUCKETS = 5
 def overlapped_job(bucket_ms=lambda rank, bucket: 3, *, transfer_ms=1, input_ms=(0, 0, 0, 0)):
     """Data-parallel ranks whose all-reduces run beside the rest of the backward pass."""
 
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=4, device=rank)
         for _ in range(OVERLAPPED_STEPS):
             with t.step():
@@ -79,7 +79,7 @@ def overlapped_job(bucket_ms=lambda rank, bucket: 3, *, transfer_ms=1, input_ms=
                 t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(8))
                 for bucket in range(BUCKETS):
                     t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(bucket_ms(rank, bucket)))
-                    reduced = t.collective("all_reduce", 50 << 20, lengths())
+                    reduced = t.collective("all_reduce", 50 << 20, length)
                 t.wait_collective(reduced)
                 t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", ms(1))
                 t.item()
@@ -296,14 +296,14 @@ def hosts(host_ms, *, beside=True, steps=8):
         steps: How many there are.
     """
 
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=len(host_ms), device=rank)
         for _ in range(steps):
             with t.step():
                 for _ in range(4):
                     t.python(ms(host_ms[rank]))
                     t.op("aten::mm").launch("ampere_sgemm_128x64_nn", us(200))
-                    t.collective("all_reduce", 25 << 20, lengths())
+                    t.collective("all_reduce", 25 << 20, length)
                     if not beside:
                         t.sync()
                 t.sync()
@@ -338,13 +338,13 @@ def test_hosts_that_go_on_beside_collectives_are_not_gained(host_ms, without, be
 def test_a_late_rank_gains_nothing_where_all_hosts_are_as_slow():
     """A rank stays 6 ms behind; hosts do as much on all, and never wait for the GPU."""
 
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=3, device=rank)
         for _ in range(12):
             with t.step():
                 # The late rank takes its time before the first bucket, the others after it.
                 t.python(ms(10 if rank == 2 else 4))
-                t.collective("all_reduce", 25 << 20, lengths())
+                t.collective("all_reduce", 25 << 20, length)
                 t.python(ms(4 if rank == 2 else 10))
         return t
 

@@ -247,6 +247,51 @@ def test_the_step_record_and_every_rank_are_part_of_the_key(tmp_path, opened):
     assert len(opened) == 4
 
 
+def job_of_two(folder: Path) -> Path:
+    """A run of two ranks, of which the second comes late."""
+    windows = {rank: dump(rank_of_job(rank, (0, 40))) for rank in range(2)}
+    return write_run(folder, dict.fromkeys(windows, step_records([40.5] * 30)), windows=windows)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("question", ["stragglers", "ranks"])
+def test_what_compares_ranks_prints_the_same_again(question, form, tmp_path, opened):
+    run = job_of_two(tmp_path)
+    check_same_twice(run, opened, ("show", question, run, "--format", form))
+    assert len(opened) == 2
+
+
+def test_every_rank_and_its_metrics_are_part_of_the_key_of_a_comparison(tmp_path, opened):
+    run = job_of_two(tmp_path)
+    asked = ("show", "stragglers", run)
+    first = printed(*asked)
+    window = RunLayout(run).rank(1).window(0) / "trace.json"
+    window.write_bytes(dump(rank_of_job(1, (0, 80))))
+    assert printed(*asked) != first
+    assert len(opened) == 4
+    RunLayout(run).rank(1).metrics.write_text("time_ns\n")
+    printed(*asked)
+    assert len(opened) == 6
+    printed(*asked, "--steps", "1-2")
+    assert len(opened) == 8
+
+
+def test_a_comparison_without_a_rank_that_cannot_be_read_is_made_each_time(tmp_path, opened):
+    run = job_of_two(tmp_path)
+    window = RunLayout(run).rank(1).window(0) / "trace.json"
+    window.write_bytes(b"{}")
+    for asked in (1, 2):
+        assert "left out" in "".join(printed("show", "ranks", run))
+        assert len(opened) == 2 * asked
+
+
+def test_a_chosen_engine_reads_the_ranks_each_time(tmp_path, opened):
+    run = job_of_two(tmp_path)
+    for asked in (1, 2):
+        printed("show", "ranks", run, "--workers", "1")
+        assert len(opened) == 2 * asked
+
+
 def test_nothing_is_kept_without_a_store_with_a_baseline_or_of_much(
     trace, opened, tmp_path, monkeypatch
 ):

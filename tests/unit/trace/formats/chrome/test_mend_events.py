@@ -25,6 +25,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.formats.chrome import read_piece
 from stepscope.trace.formats.chrome.scanner import mended
+from stepscope.trace.formats.chrome.tolerant import event_text
 from stepscope.trace.load import load
 
 MISTAKES = {
@@ -127,6 +128,19 @@ def test_random_mistakes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     data = write(listed, chance.choice(LAYOUTS), chance.choice(FRAMES))
     reads_alike(with_mistakes(data, chance), chance.choice((100, 1000, 1 << 22)))
+
+
+@pytest.mark.parametrize("tiny", [b'{"a":1}', b'{"a": 1}', b'{"ph":"X","a":1}'])
+def test_what_follows_very_many_tiny_elements_is_read(
+    tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where things are is noted for each that is mended: here, for more than expected."""
+    monkeypatch.setattr(event_text, "MOST_FRUITLESS", 2_000)  # soon, should it turn in circles
+    event = write([operator(start="3.5")], "minified", "bare-array").strip(b"[]\n ")
+    data = b"[" + (tiny + b",") * 400 + event + (b"," + tiny) * 400 + b"," + event + b"]"
+    expected = reads_alike(data)
+    assert expected.events["start_ns"].to_list().count(3_500) == 2
+    reads_alike(data, 1000)
 
 
 def test_times_of_mended_events_are_exact() -> None:

@@ -123,14 +123,17 @@ class Mended:
             position: A position in the copy, between events. What follows there is forgotten.
             original: The position in the block.
         """
-        job, log = self._job, self._log
-        count = int(np.searchsorted(log[COPY_START, : job[LOGGED]], position))
-        if count < log.shape[1]:
-            log[COPY_START, count] = log[COPY_END, count] = position
-            log[SHIFT, count] = original - position
-            log[WRONG, count] = NOTHING
-            count += 1
-        job[AT], job[USED], job[LOGGED] = original, position, count
+        job = self._job
+        count = int(np.searchsorted(self._log[COPY_START, : job[LOGGED]], position))
+        if count == self._log.shape[1]:
+            # Events were smaller than expected. Without a line for this, the rest has no place.
+            self._log = np.concatenate([self._log, np.empty_like(self._log)], axis=1)
+        log = self._log
+        log[COPY_START, count] = log[COPY_END, count] = position
+        log[SHIFT, count] = original - position
+        log[WRONG, count] = NOTHING
+        job[AT], job[LOGGED] = original, count + 1
+        _describe(job, self.data, position, log)
         self.data[position : position + PADDING] = 0
         self._at_once = _LEAST_AT_ONCE
 
