@@ -58,7 +58,7 @@ def test_waiting_is_worth_no_more_than_the_replay_of_all_ranks_gives(folder):
     assert waiting
     for one in waiting:
         assert (one.saving_ns or 0) <= most_ns
-        assert f"mending rank {told.straggler} alone brings little" in one.saving_reason
+        assert f"fixing rank {told.straggler} alone brings little" in one.saving_reason
 
 
 def test_what_sets_the_late_rank_apart():

@@ -198,7 +198,7 @@ def _worth_nothing(one: Finding, mended: _Mended) -> Finding:
         saving_ns=None,
         predicted_step_ns=None,
         severity=Severity.INFO,
-        saving_reason=f"mending {mended.who} alone brings little, because rank {mended.next_rank} "
+        saving_reason=f"fixing {mended.who} alone brings little, because rank {mended.next_rank} "
         "takes nearly as long by itself",
         assumption="",
         advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "

@@ -28,7 +28,7 @@ from stepscope.report.outputs import output as output_of
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
-    from stepscope.analysis.questions import Question
+    from stepscope.analysis.questions import Answers, Question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.engines.outcome import Engine
     from stepscope.memory.questions.table import MemoryQuestion

@@ -109,7 +109,7 @@ def test_who_waits_longest_is_promised_no_more_than_mending_the_late_rank_brings
             assert one.saving_ns is None
             assert one.severity is Severity.INFO
             assert one.saving_reason.startswith(
-                "mending rank 3 alone brings little, because rank 2"
+                "fixing rank 3 alone brings little, because rank 2"
             )
             assert one.advice.startswith("Begin with what slows all ranks")
     said = "rank 3 comes no later than the next, rank 2, which then sets the pace"
@@ -150,7 +150,7 @@ def test_an_outlier_is_worth_no_more_than_the_next_rank_allows(tmp_path, late_ms
         assert "rank 1, which then sets the pace" in odd[0].assumption
     else:
         assert odd[0].saving_ns is None
-        assert "mending rank 2 alone brings little, because rank 1" in odd[0].saving_reason
+        assert "fixing rank 2 alone brings little, because rank 1" in odd[0].saving_reason
 
 
 def test_two_ranks_that_are_late_in_turn_are_late_together(tmp_path):
