@@ -124,7 +124,7 @@ def command(
     runner = engine_of(engine, scheduler, workers)
     answers = _ask_of_files(chosen, paths, scope, runner, link_speed)
     if answers is None:
-        _show_of_job(chosen, paths, scope, runner, output, file, layout)
+        _show_of_job(chosen, paths, scope, runner, link_speed, output, file, layout)
         return
     with sink_for(file) as sink:
         output.write(answers, sink, layout)
@@ -137,17 +137,23 @@ def _ask_of_files(
     engine: Engine | None,
     link_speed: tuple[str, ...],
 ) -> Answers | None:
-    """Ask a question that finds other files than traces by itself; None if it does not."""
-    from stepscope.fleet.ask import ask_collectives, ask_of_operations, is_of_operations
-
+    """Ask about other files than traces; None if there are none that the question is about."""
+    # An answer from the cache takes a moment; so does importing what is not needed for it.
     if question.takes_references:
-        from stepscope.fleet.link_speed import link_speeds
+        from stepscope.fleet.inspector.records import inspector_files
 
-        with working(f"Answering {question.name}"):
-            return ask_collectives(question, paths, scope, engine, link_speeds(link_speed))
-    if question.takes_operations and is_of_operations(paths):
-        with working(f"Answering {question.name}"):
-            return ask_of_operations(question, paths, scope)
+        if any(map(inspector_files, paths)):
+            from stepscope.fleet.ask import ask_collectives
+            from stepscope.fleet.link_speed import link_speeds
+
+            with working(f"Answering {question.name}"):
+                return ask_collectives(question, paths, scope, engine, link_speeds(link_speed))
+    if question.takes_operations:
+        from stepscope.fleet.ask import ask_of_operations, is_of_operations
+
+        if is_of_operations(paths):
+            with working(f"Answering {question.name}"):
+                return ask_of_operations(question, paths, scope)
     return None
 
 
@@ -156,22 +162,27 @@ def _show_of_job(
     paths: tuple[str, ...],
     scope: Scope,
     engine: Engine | None,
+    link_speed: tuple[str, ...],
     output: Output,
     file: str | None,
     layout: Layout,
 ) -> None:
     """Show what compares the ranks of a job, from the cache where possible."""
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.fleet.link_speed import link_speeds
     from stepscope.output_cache.cached_output import write_cached
     from stepscope.trace.store.values import to_json
 
+    links = link_speeds(link_speed)  # before anything is read: it may be no speed
     traces = _traces(paths, scope, with_unrelated=True)
 
     def write(sink: Sink) -> bool:
         from stepscope.fleet.ask import ask_of_job
+        from stepscope.fleet.collectives import References
 
+        references = References(links, None) if question.takes_references else None
         with working(f"Answering {question.name}"):
-            answers = ask_of_job(question, traces, scope, engine)
+            answers = ask_of_job(question, traces, scope, engine, references=references)
         output.write(answers, sink, layout)
         # A rank that a process failed to read may be read the next time.
         return not answers.left_out
@@ -180,7 +191,7 @@ def _show_of_job(
         if engine is not None:  # which may find other files under the same names
             write(sink)
             return
-        about = [question.name, to_json(Scope, scope)]
+        about = [question.name, to_json(Scope, scope), *link_speed]
         write_cached(sink, output, layout, traces, about, write)
 
 

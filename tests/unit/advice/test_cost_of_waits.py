@@ -108,9 +108,7 @@ def test_who_waits_longest_is_promised_no_more_than_mending_the_late_rank_brings
         else:
             assert one.saving_ns is None
             assert one.severity is Severity.INFO
-            assert one.saving_reason.startswith(
-                "fixing rank 3 alone brings little, because rank 2"
-            )
+            assert one.saving_reason.startswith("fixing rank 3 alone brings little, because rank 2")
             assert one.advice.startswith("Begin with what slows all ranks")
     said = "rank 3 comes no later than the next, rank 2, which then sets the pace"
     expected = f"{said}; {duration(cost_ns)} only if " if is_notable else ""

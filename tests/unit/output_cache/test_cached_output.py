@@ -254,7 +254,7 @@ def job_of_two(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("question", ["stragglers", "ranks"])
+@pytest.mark.parametrize("question", ["stragglers", "ranks", "collectives"])
 def test_what_compares_ranks_prints_the_same_again(question, form, tmp_path, opened):
     run = job_of_two(tmp_path)
     check_same_twice(run, opened, ("show", question, run, "--format", form))
@@ -274,6 +274,15 @@ def test_every_rank_and_its_metrics_are_part_of_the_key_of_a_comparison(tmp_path
     assert len(opened) == 6
     printed(*asked, "--steps", "1-2")
     assert len(opened) == 8
+
+
+def test_a_link_speed_is_part_of_the_key(tmp_path, opened):
+    run = job_of_two(tmp_path)
+    asked = ("show", "collectives", run, "--table", "kinds", "--columns", "all")
+    first = printed(*asked)
+    for again in (1, 2):
+        assert printed(*asked, "--link-speed", "400Gbps") != first
+        assert len(opened) == 4, again
 
 
 def test_a_comparison_without_a_rank_that_cannot_be_read_is_made_each_time(tmp_path, opened):
