@@ -28,7 +28,7 @@ BUCKETS, EACH = 5, 8
 def built(transfer_ms, *, late_ms=0, apart=False):
     """Ranks that reduce buckets beside the backward pass, or after it; rank 2 may be slow."""
 
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=4, device=rank)
         for _ in range(EACH):
             with t.step():
@@ -36,7 +36,7 @@ def built(transfer_ms, *, late_ms=0, apart=False):
                 for _ in range(BUCKETS):
                     slow = late_ms if rank == 2 else 0
                     t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(3 + slow))
-                    reduced = t.collective("all_reduce", 50 << 20, lengths())
+                    reduced = t.collective("all_reduce", 50 << 20, length)
                     if apart:
                         t.wait_collective(reduced)
                 t.wait_collective(reduced)
@@ -112,13 +112,13 @@ def test_the_replay_without_a_change_is_the_recording(tmp_path):
 def test_each_kind_of_collective_is_asked_about(tmp_path):
     """An all-gather before each step's work, and a reduction after it."""
 
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=3, device=rank)
         for _ in range(EACH):
             with t.step():
-                t.wait_collective(t.collective("all_gather", 1 << 20, lengths()))
+                t.wait_collective(t.collective("all_gather", 1 << 20, length))
                 t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(8))
-                t.wait_collective(t.collective("all_reduce", 1 << 20, lengths()))
+                t.wait_collective(t.collective("all_reduce", 1 << 20, length))
                 t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(2))
                 t.item()
         return t
@@ -133,11 +133,11 @@ def test_each_kind_of_collective_is_asked_about(tmp_path):
 
 
 def test_it_says_what_it_cannot_tell(tmp_path):
-    def build(rank, lengths):
+    def build(rank, length):
         t = GpuTrace(rank=rank, world_size=2, device=rank)
         with t.step():
             t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(8 + rank))
-            t.collective("all_reduce", 1 << 20, lengths())
+            t.collective("all_reduce", 1 << 20, length)
             t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(30))
             t.item()
         return t
