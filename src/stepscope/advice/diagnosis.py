@@ -348,8 +348,9 @@ def _verdict(
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
             it = "it" if late is None else _where(best, late, findings)
-            most = "up to " if best.is_upper_bound else ""
-            words = f"{best.id}: {best.title}; fixing {it} saves {most}{percent(share)} of {step}"
+            words = (
+                f"{best.id}: {best.title}; fixing {it} saves {best.up_to}{percent(share)} of {step}"
+            )
             if best.next_rank is not None:
                 words += f", until rank {best.next_rank} sets the pace"
             if late is not None and is_cause(best, late, findings):

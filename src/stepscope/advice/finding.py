@@ -105,6 +105,11 @@ class Finding:
             raise ValueError(f"the finding '{self.id}' has neither a saving nor a reason for none")
 
     @property
+    def up_to(self) -> str:
+        """What stands before its saving: "up to " if that is the most a fix can bring."""
+        return "up to " if self.is_upper_bound else ""
+
+    @property
     def page(self) -> str:
         """Path of the page that explains the finding."""
         return f"{DOCS_FOLDER}/{self.id}.md"

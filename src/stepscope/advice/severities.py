@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.advice.finding import Severity
+from dataclasses import replace
+
+from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.thresholds import Thresholds
 
 
@@ -11,3 +13,28 @@ def severity_of(share: float, limits: Thresholds) -> Severity:
     if share >= limits.saving_high:
         return Severity.HIGH
     return Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW
+
+
+def severity_again(finding: Finding, share: float, limits: Thresholds) -> Severity:
+    """Severity of a finding that saves another share of the step than was thought.
+
+    A low one stays low: it may rest on steps that recording made much longer.
+    """
+    return Severity.LOW if finding.severity is Severity.LOW else severity_of(share, limits)
+
+
+def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:
+    """The finding with another saving of the same step, and the severity that goes with it.
+
+    Args:
+        finding: A finding with a saving.
+        saving_ns: What it saves instead.
+        limits: Limits for the severity.
+    """
+    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    return replace(
+        finding,
+        saving_ns=saving_ns,
+        predicted_step_ns=step_ns - saving_ns,
+        severity=severity_again(finding, saving_ns / max(1, step_ns), limits),
+    )

@@ -20,7 +20,7 @@ from stepscope.advice import turns
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
-from stepscope.advice.severities import severity_of
+from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration, ranks_in_words
 
@@ -122,18 +122,12 @@ def _of_all_turns(
     cost_ns = between.cost_of_turns_ns
     if not cost_ns:
         return one
-    step_ns = one.saving_ns + one.predicted_step_ns
-    # A step of the record may take another time than one of the window, which was replayed.
-    saving_ns = min(round(cost_ns * step_ns / max(1, rank.window_step_ns or step_ns)), step_ns)
-    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    saving_ns = min(_of_its_step(cost_ns, one, rank), one.saving_ns + one.predicted_step_ns)
     return replace(
-        one,
+        with_saving(one, saving_ns, limits),
         title=turns.TITLE,
         advice=turns.ADVICE,
         waits_for=None,
-        saving_ns=saving_ns,
-        predicted_step_ns=step_ns - saving_ns,
-        severity=Severity.LOW if one.severity is Severity.LOW else severity,
         assumption="in each step, the last rank comes when the others do, on average",
     )
 
@@ -144,18 +138,12 @@ def _of_each_meeting(
     """A finding about waiting, with what every rank loses by it."""
     if one.id != _RANK_WAITING or one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    step_ns = one.saving_ns + one.predicted_step_ns
-    least_ns = round(between.least_cost_ns * step_ns / max(1, rank.window_step_ns or step_ns))
-    saving_ns = min(one.saving_ns, least_ns)
-    severity = severity_of(saving_ns / max(1, step_ns), limits)
+    saving_ns = min(one.saving_ns, _of_its_step(between.least_cost_ns, one, rank))
     return replace(
-        one,
+        with_saving(one, saving_ns, limits),
         title=turns.TITLE_WITHIN,
         advice=turns.ADVICE_WITHIN,
         waits_for=None,
-        saving_ns=saving_ns,
-        predicted_step_ns=step_ns - saving_ns,
-        severity=Severity.LOW if one.severity is Severity.LOW else severity,
         assumption="each rank has as much to do in a step as now, and all come to each collective "
         "together",
     )
@@ -170,24 +158,27 @@ def _with_limit(
     mended = _mended(one.waits_for, between)
     if mended is None:
         return one
-    # A step of the record may take another time than one of the window, which was replayed.
-    step_ns = one.saving_ns + one.predicted_step_ns
-    gain_ns = round(mended.gain_ns * step_ns / max(1, rank.window_step_ns or step_ns))
+    gain_ns = _of_its_step(mended.gain_ns, one, rank)
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
-    share = gain_ns / max(1, step_ns)
-    if share < limits.saving_low:
+    if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
         return _worth_nothing(one, mended)
     come = "come" if len(mended.ranks) > 1 else "comes"
     return replace(
-        one,
-        saving_ns=gain_ns,
-        predicted_step_ns=step_ns - gain_ns,
-        severity=Severity.LOW if one.severity is Severity.LOW else severity_of(share, limits),
+        with_saving(one, gain_ns, limits),
         assumption=f"{mended.who} {come} no later than the next, rank {mended.next_rank}, which "
         f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
         is_upper_bound=False,
     )
+
+
+def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
+    """A time in a step of the window, as a time in the step that a finding saves from.
+
+    A step of the record may take another time than one of the window, which was replayed.
+    """
+    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
 
 
 def _worth_nothing(one: Finding, mended: _Mended) -> Finding:

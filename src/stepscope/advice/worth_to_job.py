@@ -16,7 +16,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_of
+from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import duration
 from stepscope.run.rank_skew import RankSkew
@@ -217,7 +217,7 @@ def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding
         one,
         saving_ns=gain_ns,
         predicted_step_ns=step_ns - gain_ns,
-        severity=Severity.LOW if one.severity is Severity.LOW else severity_of(gain.share, limits),
+        severity=severity_again(one, gain.share, limits),
         assumption=assumption,
         own_saving_ns=saving_ns,
         next_rank=next_rank,

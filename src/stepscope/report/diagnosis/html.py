@@ -31,7 +31,6 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
-    up_to,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
@@ -249,7 +248,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "where": where,
         "saving": saving(finding),
         "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
-        "up_to": up_to(finding),
+        "up_to": finding.up_to,
         "advice": finding.advice,
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,

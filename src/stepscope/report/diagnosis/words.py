@@ -277,11 +277,6 @@ def ranks_with(group: list[Finding]) -> str:
     return words
 
 
-def up_to(finding: Finding) -> str:
-    """What stands before a saving that is the most a fix can bring; empty before other savings."""
-    return "up to " if finding.is_upper_bound else ""
-
-
 def short_saving(finding: Finding, whose: str = "") -> str:
     """What the fix saves, in a few words.
 
@@ -292,8 +287,8 @@ def short_saving(finding: Finding, whose: str = "") -> str:
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return "saving: not estimated"
     now_ns = finding.saving_ns + finding.predicted_step_ns
-    most = up_to(finding)
-    return f"saves {most}{units.duration(finding.saving_ns)} of {whose}{units.duration(now_ns)}"
+    saved = f"{finding.up_to}{units.duration(finding.saving_ns)}"
+    return f"saves {saved} of {whose}{units.duration(now_ns)}"
 
 
 def saving(finding: Finding) -> str:
@@ -303,7 +298,7 @@ def saving(finding: Finding) -> str:
     now_ns = finding.saving_ns + finding.predicted_step_ns
     whole = "in the whole file" if finding.is_of_whole_file else "per step"
     return (
-        f"{up_to(finding)}{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
+        f"{finding.up_to}{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
     )
 
@@ -330,7 +325,7 @@ def together(diagnosis: Diagnosis) -> str:
     if step_ns is None or together_ns is None or len(savings) < 2:
         return ""
     who = f"All of rank {rank.rank}'s findings" if len(diagnosis.ranks) > 1 else "All of them"
-    most = "up to " if any(up_to(one) for one in rank.findings if one.saving_ns) else ""
+    most = next((one.up_to for one in rank.findings if one.saving_ns and one.up_to), "")
     is_whole = any(one.is_of_whole_file for one in rank.findings)
     words = ""
     if sum(savings) - together_ns > _ROUNDING * together_ns:
