@@ -51,7 +51,7 @@ def report(path: Path) -> dict[str, float]:
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()  # before numpy is imported, as the command does
-    from stepscope.advice import diagnosis, rank_judging
+    from stepscope.advice import diagnosis, rank_judging, window_judging
     from stepscope.commands import report as command
     from stepscope.commands.main import main
     from stepscope.report.outputs import Output
@@ -75,7 +75,7 @@ def report(path: Path) -> dict[str, float]:
         setattr(place, name, wrapper)
 
     count("load", rank_judging, "load")
-    count("findings", rank_judging, "_with_findings")
+    count("findings", window_judging, "with_findings")
     count("render", Output, "write")
     sys.stdout = sys.stderr
     if main(["report", str(path)]):

@@ -20,6 +20,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
+from stepscope.run.importing import importing
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
             from stepscope.fleet.each_rank import reader_for
 
             each = reader_for(run)
-            diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
+            with importing(output.full_module):
+                diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         from stepscope.analysis.python_functions import sampled_recordings

@@ -100,13 +100,18 @@ class Output:
     picks_table: bool = False
     wants_details: bool = False
 
+    @property
+    def full_module(self) -> str:
+        """The name by which its module is imported."""
+        return f"stepscope.report.{self.module}"
+
     def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
         """Lay out a result and write it.
 
         Raises:
             UsageError: The layout names a table that the result does not have.
         """
-        module = importlib.import_module(f"stepscope.report.{self.module}")
+        module = importlib.import_module(self.full_module)
         module.write(result, sink, layout or Layout())
 
 

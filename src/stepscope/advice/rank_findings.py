@@ -1,0 +1,125 @@
+"""What the rules find about one rank, and what their fixes save together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stepscope.advice.collectives import waited_in, without_waits
+from stepscope.advice.finding import Finding, of_whole_file
+from stepscope.advice.rank_summary import RankSummary, Request
+from stepscope.advice.replayed import saved_together
+from stepscope.advice.rules import RULES, rules_of_a_rank
+from stepscope.advice.subject import Subject
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.replay import replay
+from stepscope.errors import StepscopeError
+from stepscope.run.reader import RankRun
+from stepscope.run.working import working
+from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import SecondThread
+
+if TYPE_CHECKING:
+    from stepscope.memory.view import MemoryView
+
+
+def subject_of(
+    rank: RankRun, summary: RankSummary, request: Request, trace: Trace | None, notes: list[str]
+) -> Subject:
+    """What the rules look at, as far as it does not depend on a window.
+
+    Args:
+        rank: The rank.
+        summary: What is known about it so far.
+        request: What is asked of it.
+        trace: The trace of the window that it is judged by; None without one.
+        notes: Receives why its recorded memory cannot be read.
+    """
+    manifest = summary.meeting.manifest
+    return Subject(
+        summary.rank,
+        summary.steps,
+        thresholds=request.thresholds,
+        memory=_memory(rank, trace, notes),
+        has_peers=request.has_peers,
+        loader=None if manifest is None else manifest.loader,
+    )
+
+
+def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:
+    """The rank's recorded memory; None if there is none or it cannot be read."""
+    if rank.manifest is None:
+        return None
+    from stepscope.analysis.memory.opening import memory_of_rank  # many modules, for few ranks
+
+    try:
+        return memory_of_rank(rank, trace)
+    except StepscopeError as error:
+        notes.append(str(error))
+        return None
+
+
+def load_rules() -> None:
+    """Import the modules of all rules about a rank, which takes a while the first time."""
+    for name in rules_of_a_rank(has_memory=False):
+        RULES[name]  # its module is imported
+
+
+def with_findings(
+    summary: RankSummary, subject: Subject, second: SecondThread | None = None
+) -> RankSummary:
+    """The summary with the findings of the rules about one rank, and their joint saving."""
+    names = rules_of_a_rank(has_memory=subject.memory is not None)
+    rules = [partial(_check, name, subject) for name in names]
+    found: list[Finding] = []
+    for of_rule in (second or SecondThread(None)).share(rules):
+        found += of_rule
+    together_ns = saved_together(found, subject.window, subject.step_ns or 0)
+    own = [finding for finding in found if finding.waits_for is None]
+    own_ns = together_ns
+    if len(own) < len(found):
+        own_ns = saved_together(own, subject.window, subject.step_ns or 0)
+    found, with_waits_ns = _with_waits(found, subject)
+    # The changes of a replay are as large as the trace, so they are dropped here.
+    findings = tuple(replace(finding, changes=None) for finding in found)
+    if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
+        findings = tuple(map(of_whole_file, findings))
+    return replace(
+        summary,
+        findings=findings,
+        together_ns=together_ns,
+        together_own_ns=own_ns,
+        together_with_waits_ns=with_waits_ns,
+    )
+
+
+def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Finding], int | None]:
+    """The findings with what each saves together with the waits for other ranks; and all of them.
+
+    Waits that a slow host hides appear once it is quicker, so the two do not add up.
+    """
+    window = subject.window
+    if window is None or subject.waits is None or not window.has_gpu:
+        return list(found), None
+    calm = without_waits(window, waited_in(window, subject.waits))
+    step_ns = subject.step_ns or window.step_ns
+
+    def saved_ns(changes: Changes) -> int:
+        return round(replay(changes).saving_ns / max(1, window.step_ns) * step_ns)
+
+    replayed = [one.changes for one in found if one.changes is not None]
+    told = [
+        one
+        if one.changes is None
+        else replace(one, with_waits_ns=saved_ns(one.changes.and_also(calm)))
+        for one in found
+    ]
+    return told, saved_ns(functools.reduce(Changes.and_also, replayed, calm))
+
+
+def _check(rule: str, subject: Subject) -> list[Finding]:
+    with working(f"Checking {rule}"):
+        return RULES[rule](subject)

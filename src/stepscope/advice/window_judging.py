@@ -1,0 +1,256 @@
+"""Judges a rank by one recorded window, whose trace is open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import polars as pl
+
+from stepscope.advice.collectives import cost_of_waits
+from stepscope.advice.compute_summary import summarise_compute
+from stepscope.advice.point_to_point import point_to_point
+from stepscope.advice.rank_findings import load_rules, subject_of, with_findings
+from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
+from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.collectives import read_collectives
+from stepscope.analysis.calls.operands_of_work import operands_of_all_work
+from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
+from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.host.partition import HostPartition, partition_host
+from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
+from stepscope.analysis.selection.rows import Rows
+from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.reader import RankRun, Window
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
+from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
+
+
+def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
+    """What the comparison of a rank with others needs, from one of its windows.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    gpu_work(trace, asked)  # raises where the scope names what the trace does not have
+    chosen, _ = choose_steps(trace, asked.steps)
+    steps = tuple(chosen["step"].to_list())
+    work = gpu_work(trace, replace(asked, steps=steps or None))
+    arrivals = None
+    if work.in_steps.any():
+        arrivals = read_arrivals(meeting.rank, trace, Scope(events=asked.events))
+    all_steps = steps if asked.steps is not None else steps_on_end(trace)
+    return replace(
+        meeting,
+        window=window.index,
+        window_steps=steps,
+        all_steps=all_steps,
+        arrivals=arrivals,
+    )
+
+
+def begin_judging(trace: Trace, second: SecondThread) -> None:
+    """Begin what needs nothing derived, beside the thread that derives."""
+    second.prepare(partial(memory_events, trace), load_rules)
+
+
+class _Measured(NamedTuple):
+    """What is measured on a window before any rule is asked.
+
+    Attributes:
+        view: The window.
+        host: The partition of the main thread's time; None without a main thread.
+        device: The partition of the GPUs' time; None without GPU work.
+        meeting: What the comparison of ranks needs, by this window.
+    """
+
+    view: WindowView
+    host: HostPartition | None
+    device: Breakdown | None
+    meeting: Meeting
+
+
+@dataclass
+class WindowJudge:
+    """Judges a rank by one of its windows, whose trace has the steps asked for.
+
+    Attributes:
+        rank: The rank.
+        window: The window.
+        trace: Its trace.
+        alone: What is known about the rank without the window.
+        request: What is asked of the rank.
+        waits: How long it waited for others; None: unknown.
+        notes: Receives what could not be read, and what was repaired or left out.
+        second: Does part of the work.
+    """
+
+    rank: RankRun
+    window: Window
+    trace: Trace
+    alone: RankSummary
+    request: Request
+    waits: Waits | None
+    notes: list[str]
+    second: SecondThread
+
+    def judge(self) -> RankSummary | None:
+        """The summary of the rank; None if the window cannot be judged."""
+        try:
+            measured = self._measure()
+        except StepscopeError as error:
+            if self.request.scope.steps is not None and isinstance(error, UsageError):
+                raise
+            self.notes.append(str(error))
+            return None
+        problems = self._note_problems()
+        self.notes.extend(measured.view.steady.notes)
+        self.notes.extend(measured.view.graph.notes)
+        if measured.host is None and measured.device is None:
+            self.notes.append(
+                f"{self.window.trace_path}: no thread with operators or calls, and no GPU work"
+            )
+            return None
+        subject = self._subject(measured, problems)
+        summary = self._summary(measured, subject)
+        _return_memory(self.trace)  # the path and idle time took more than the rules do
+        return with_findings(summary, subject, self.second)
+
+    def host_steps(self) -> RankSummary:
+        """The summary by a file that lacks its end: how long annotated steps take on the host."""
+        steady = steady_steps(self.trace, Scope(steps=self.request.scope.steps))
+        is_annotated = bool(steady.steps) and not self.trace.step_source
+        problems = self._note_problems()
+        if is_annotated:
+            self.notes.extend(steady.notes)
+        alone = subject_of(self.rank, self.alone, self.request, None, self.notes)
+        subject = replace(alone, problems=problems)
+        summary = replace(
+            self.alone,
+            window=self.window,
+            window_steps=steady.steps if is_annotated else (),
+            window_step_ns=steady.step_ns if is_annotated else None,
+            window_median_ns=steady.median_ns if is_annotated else None,
+            problems=problems,
+            notes=tuple(self.notes),
+            is_cut_off=True,
+        )
+        return with_findings(summary, subject)
+
+    def _measure(self) -> _Measured:
+        asked = self.request.scope
+        view = WindowView(self.trace, asked, self.request.baseline)
+        _prepare(self.trace, asked, self.second)
+        host = partition_host(self.trace, view.scope.steps)
+        device = None
+        if view.has_gpu:
+            # Neither is needed for the other, nor for timeline and idle time.
+            self.second.prepare(lambda: view.path, partial(summarise_compute, view))
+            device = break_down_devices(view.timeline, view.idle)
+        meeting = self.alone.meeting
+        if meeting.window != self.window.index:
+            meeting = with_window(meeting, self.window, self.trace, asked)
+        return _Measured(view, host, device, meeting)
+
+    def _note_problems(self) -> tuple[tuple[str, int, str], ...]:
+        """Notes what is wrong with the trace, and returns it: problem, count and message."""
+        table = self.trace.all_problems
+        problems = tuple(table["problem", "count", "message"].iter_rows())
+        self.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+        return problems
+
+    def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
+        waits = self.waits
+        if waits is not None and waits.window != self.window.index:
+            waits = None
+        return replace(
+            subject_of(self.rank, self.alone, self.request, self.trace, self.notes),
+            host=measured.host,
+            window=measured.view,
+            waits=None if waits is None else waits.table,
+            problems=problems,
+        )
+
+    def _summary(self, measured: _Measured, subject: Subject) -> RankSummary:
+        """The summary without findings."""
+        view, host, device, meeting = measured
+        waits = subject.waits
+        cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
+        return replace(
+            self.alone,
+            host=None if host is None else HostSummary.of(host),
+            device=None if device is None else device.partition,
+            communication=None if device is None else _communication(view),
+            device_steps=None if device is None else Rows.of(view.timeline.steps),
+            critical_path=None if device is None else view.path.partition,
+            compute=summarise_compute(view),
+            scope=view.timeline.scope if device is not None else host_scope(host, view.asked),
+            window=self.window,
+            window_steps=view.graph.steps,
+            window_step_ns=view.step_ns,
+            window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
+            step_source=self.trace.step_source,
+            problems=subject.problems,
+            notes=tuple(self.notes),
+            meeting=meeting,
+            cost_of_waits_ns=cost_ns,
+            costs_of_waits_ns=costs_ns,
+            exchanges=_exchanges(view, has_gpu=device is not None),
+        )
+
+
+def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
+    """Whether the rank sends to single other ranks or receives."""
+    if has_gpu:
+        return bool(point_to_point(view).is_one.any())
+    name = pl.col("name").cast(pl.String)
+    found = view.trace.names.filter(name.str.contains(r"^(c10d::|gloo:)(send|recv)"))
+    return bool(len(found.select("name").head(1).collect()))
+
+
+def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:
+    """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
+
+    The order is that of need, but for what waits: derived columns take much memory until they are
+    in the store, so the thread that writes them has the second core to itself. Beside the graph,
+    they take more than all that follows, so that their memory is returned then. Arguments take much
+    until all have looked into them, so what may look into them comes first.
+    """
+    recomputation = partial(find_recomputed, trace)
+    operands = partial(_read_operands, trace)
+    looks_into_arguments = may_read_arguments(trace)
+    second.prepare(
+        partial(_return_memory, trace),
+        lambda: read_collectives(trace, gpu_work(trace, asked).members),
+        *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
+    )
+
+
+def _return_memory(trace: Trace) -> None:
+    """Return freed memory, if it is much, once derived columns take none."""
+    trace.wait_until_cached()
+    if trace.event_count >= PAYS_FROM_EVENTS:
+        return_freed_memory()
+
+
+def _read_operands(trace: Trace) -> None:
+    """Ask the last of those who look into the arguments that derivation has left in memory."""
+    if trace.store is not None and not recorded_work(trace).is_empty():
+        operands_of_all_work(trace)
+    trace.drop_prefetched_arguments()
+
+
+def _communication(view: WindowView) -> tuple[int, int]:
+    """Time of all communication per step, of several devices their mean, and what hides of it."""
+    line = view.timeline
+    count = view.steps * max(1, len(line.scope.devices))
+    hidden_ns = line.total_comm_ns - line.exposed_comm_ns
+    return round(line.total_comm_ns / count), round(hidden_ns / count)
