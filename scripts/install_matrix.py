@@ -139,7 +139,10 @@ def main() -> int:
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="stepscope-matrix-") as folder:
         work = Path(folder)
-        wheel = _built_wheel(pythons[-1], work)
+        try:
+            wheel = _built_wheel(pythons[-1], work)
+        except CommandFailedError as error:
+            sys.exit(f"the wheel cannot be built with {pythons[-1]}: {error}")
         _run([sys.executable, "-c", TRACES, work], cwd=ROOT)
         for python, kind in asked:
             print(f"Python {_version_of(python)}, {kind} dependencies …", file=sys.stderr)
