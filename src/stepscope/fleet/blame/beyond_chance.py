@@ -12,10 +12,10 @@ Definitions
     three times the most that any other rank has in any step. A process that loses its CPU now and
     then, as on a shared machine, is neither.
     With fewer than three steps only the first condition can be checked.
-    One odd step must not excuse a rank that is late in all others, whether it paused in that step or
-    others did: of at least four steps, it is enough if all this holds without the one in which its
-    difference to the others is at least three times as far from the median as in any other, and
-    what remains is notable.
+    One odd step must not excuse a rank that is late in all others, whether it paused in that step
+    or others did: of at least four steps, it is enough if all this holds without the one in which
+    its difference to the others is at least three times as far from the median as in any other,
+    and what remains is notable.
 """
 
 from __future__ import annotations
