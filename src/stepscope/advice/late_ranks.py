@@ -15,6 +15,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, late_rank
+from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.course import (
     Course,
@@ -23,7 +24,7 @@ from stepscope.run.course import (
     course_of,
     in_some_steps,
 )
-from stepscope.run.figures import ranks_in_words, significant
+from stepscope.run.figures import duration, ranks_in_words, significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
 
@@ -52,12 +53,14 @@ class Lateness:
         more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
             other rank, where that is known.
         course: How the wait changes over the steps, if that is known.
+        saving_ns: How much shorter a step is if the late ranks come no later than the next one.
     """
 
     ranks: tuple[int, ...]
     wait_ns: int
     more_compute_ns: Mapping[int, int] = field(default_factory=dict)
     course: Course | None = None
+    saving_ns: int = 0
 
     @property
     def who(self) -> str:
@@ -133,11 +136,14 @@ def lateness(
     more = {
         rank: computing[rank] - max(others) for rank in skew.late if others and rank in computing
     }
-    return Lateness(skew.late, skew.wait_ns, more, skew.course)
+    return Lateness(skew.late, skew.wait_ns, more, skew.course, skew.saving_ns)
 
 
 def causes_first(
-    findings: Sequence[Finding], late: Lateness | None, ranks: Sequence[RankSummary]
+    findings: Sequence[Finding],
+    late: Lateness | None,
+    ranks: Sequence[RankSummary],
+    limits: Thresholds,
 ) -> tuple[Finding, ...]:
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
@@ -148,6 +154,7 @@ def causes_first(
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
         late: The late ranks; None where nobody is late.
         ranks: The ranks.
+        limits: Limits for the severity.
     """
     if late is None:
         return tuple(findings)
@@ -159,7 +166,7 @@ def causes_first(
         elif is_cause(one, late, findings):
             causes.append(one)
         elif is_slow_link(one, late, findings):
-            causes.append(replace(one, advice=_LINK.format(late.who, one.advice)))
+            causes.append(_of_slow_link(one, late, limits))
         elif _is_symptom(one, late, waits):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
@@ -203,6 +210,22 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
     Known waits for other ranks are no part of what `exposed-communication` saves.
     """
     return one.id == "exposed-communication" and _sets_apart(one, late, findings)
+
+
+def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
+    """A slow link's finding, with what the job gains if the link is as fast as the others."""
+    one = replace(one, advice=_LINK.format(late.who, one.advice))
+    hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    if not 0 < late.saving_ns < hidden_ns:
+        return one
+    return replace(
+        with_saving(one, min(late.saving_ns, step_ns), limits),
+        is_upper_bound=False,
+        assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
+        f"of it as well saves up to {duration(hidden_ns)}",
+        own_saving_ns=_own_saving_ns(one),
+        next_rank=None,
+    )
 
 
 def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
