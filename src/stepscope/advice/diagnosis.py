@@ -244,7 +244,7 @@ def judge(
     ranks = limited_by_the_job(ranks, between, recorded, limits)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
-    findings = causes_first(findings, late, ranks)
+    findings = causes_first(findings, late, ranks, limits)
     verdict, shown = _verdict(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
@@ -291,12 +291,14 @@ def _findings(
     return tuple(finding for _, _, finding in found)
 
 
-def _where(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
+def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
     """What to fix, and on which ranks, where several are late by the same."""
+    if is_slow_link(best, late, findings) and not best.is_upper_bound:
+        return "a link as fast as the others'"
     if not is_cause(best, late, findings):
-        return "it"
+        return "fixing it"
     having = {one.rank for one in findings if one.id == best.id and one.rank in late.ranks}
-    return f"it on {ranks_in_words(having)}" if len(having) > 1 else "it"
+    return f"fixing it on {ranks_in_words(having)}" if len(having) > 1 else "fixing it"
 
 
 def _sentence(words: str) -> str:
@@ -347,9 +349,9 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            it = "it" if late is None else _where(best, late, findings)
+            fixing = "fixing it" if late is None else _fixing(best, late, findings)
             words = (
-                f"{best.id}: {best.title}; fixing {it} saves {best.up_to}{percent(share)} of {step}"
+                f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
             )
             if best.next_rank is not None:
                 words += f", until rank {best.next_rank} sets the pace"

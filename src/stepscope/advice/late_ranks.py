@@ -15,9 +15,18 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, late_rank
+from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import ranks_in_words, significant
+from stepscope.run.course import (
+    Course,
+    EveryNth,
+    Rising,
+    course_of,
+    in_some_steps,
+)
+from stepscope.run.figures import duration, ranks_in_words, significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
+from stepscope.run.step_record import BACKWARD, COMMUNICATION
 
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "
@@ -26,7 +35,12 @@ _LINK = (
 )
 _MAKES_LATE = "above larger savings, because {} would not come late without it"
 _COMES_FROM = "below smaller savings, because it comes from {} being late"
+_OF_SINGLE_COLLECTIVES = "abnormal-collective"
+_WAITED_IN = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
+"""Phases in which ranks wait for others, as titles name them."""
 _MOSTLY = 0.5
+_NOTABLE = 0.05
+"""Of the step: by how much waits must change over the steps to be worth a word."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +52,15 @@ class Lateness:
         wait_ns: What another rank waits for them in a step.
         more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
             other rank, where that is known.
+        course: How the wait changes over the steps, if that is known.
+        saving_ns: How much shorter a step is if the late ranks come no later than the next one.
     """
 
     ranks: tuple[int, ...]
     wait_ns: int
     more_compute_ns: Mapping[int, int] = field(default_factory=dict)
+    course: Course | None = None
+    saving_ns: int = 0
 
     @property
     def who(self) -> str:
@@ -52,10 +70,17 @@ class Lateness:
     def words(self) -> str:
         """One clause for a verdict."""
         several = len(self.ranks) > 1
+        when = growing = ""
+        if isinstance(self.course, Rising) or (
+            isinstance(self.course, EveryNth) and not self.course.only
+        ):
+            growing = f", {self.course.words}"
+        elif self.course is not None:
+            when = f" {self.course.words}"
         return (
-            f"{self.who} come{'' if several else 's'} late, and the "
+            f"{self.who} come{'' if several else 's'} late{when}, and the "
             f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
-            f"{'them' if several else 'it'}"
+            f"{'them' if several else 'it'}{growing}"
         )
 
 
@@ -74,11 +99,13 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     costs = {rank: row["wait_ns"] for rank, row in rows.items()}
     late = between.late
     others = [cost for rank, cost in costs.items() if rank not in late]
+    step_ns = round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows))
+    steps, waits = list(between.waits_by_step), list(between.waits_by_step.values())
     return RankSkew(
         basis=ARRIVALS,
         is_device=True,
         steps=between.steps,
-        step_ns=round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows)),
+        step_ns=step_ns,
         late=late,
         wait_ns=round(statistics.mean(others)),
         saving_ns=between.gain_of_mending(late),
@@ -88,6 +115,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
             RankWait(rank, row["wait_ns"], row["last"])
             for rank, row in sorted(rows.items(), key=lambda one: one[1]["wait_ns"])
         ),
+        course=course_of(steps, waits, _NOTABLE * step_ns) or in_some_steps(steps, waits),
     )
 
 
@@ -108,11 +136,14 @@ def lateness(
     more = {
         rank: computing[rank] - max(others) for rank in skew.late if others and rank in computing
     }
-    return Lateness(skew.late, skew.wait_ns, more)
+    return Lateness(skew.late, skew.wait_ns, more, skew.course, skew.saving_ns)
 
 
 def causes_first(
-    findings: Sequence[Finding], late: Lateness | None, ranks: Sequence[RankSummary]
+    findings: Sequence[Finding],
+    late: Lateness | None,
+    ranks: Sequence[RankSummary],
+    limits: Thresholds,
 ) -> tuple[Finding, ...]:
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
@@ -123,6 +154,7 @@ def causes_first(
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
         late: The late ranks; None where nobody is late.
         ranks: The ranks.
+        limits: Limits for the severity.
     """
     if late is None:
         return tuple(findings)
@@ -134,8 +166,8 @@ def causes_first(
         elif is_cause(one, late, findings):
             causes.append(one)
         elif is_slow_link(one, late, findings):
-            causes.append(replace(one, advice=_LINK.format(late.who, one.advice)))
-        elif one.id in OF_COMMUNICATION and _is_wait(one, waits):
+            causes.append(_of_slow_link(one, late, limits))
+        elif _is_symptom(one, late, waits):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
             symptoms.append(replace(one, severity=Severity.LOW, assumption=assumption))
@@ -180,13 +212,31 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
     return one.id == "exposed-communication" and _sets_apart(one, late, findings)
 
 
+def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:
+    """A slow link's finding, with what the job gains if the link is as fast as the others."""
+    one = replace(one, advice=_LINK.format(late.who, one.advice))
+    hidden_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    if not 0 < late.saving_ns < hidden_ns:
+        return one
+    return replace(
+        with_saving(one, min(late.saving_ns, step_ns), limits),
+        is_upper_bound=False,
+        assumption=f"communication takes no longer on {late.who} than on the next rank; hiding all "
+        f"of it as well saves up to {duration(hidden_ns)}",
+        own_saving_ns=_own_saving_ns(one),
+        next_rank=None,
+    )
+
+
 def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     if one.rank not in late.ranks or one.saving_ns is None:
         return False
     elsewhere = [
         _own_saving_ns(other)
         for other in findings
-        if other.id == one.id and other.rank not in late.ranks
+        if other.id == one.id
+        and other.rank not in late.ranks
+        and not _is_slow_by_waiting(other, late)
     ]
     return _own_saving_ns(one) - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
 
@@ -194,6 +244,26 @@ def _sets_apart(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bo
 def _own_saving_ns(one: Finding) -> int:
     """What its rank has less to do without it, whatever the job gains by that."""
     return one.own_saving_ns or one.saving_ns or 0
+
+
+def _is_symptom(one: Finding, late: Lateness, waits: dict[int, int]) -> bool:
+    """Whether a finding of another rank comes from the late ranks."""
+    if one.id in OF_COMMUNICATION or _is_slow_by_waiting(one, late):
+        return _is_wait(one, waits)
+    return one.id == _OF_SINGLE_COLLECTIVES and one.waits_for in late.ranks
+
+
+def _is_slow_by_waiting(one: Finding, late: Lateness) -> bool:
+    """Whether steps are long on a rank that waits, those in which others come late."""
+    if not isinstance(late.course, EveryNth) or one.rank in late.ranks or not one.steps:
+        return False
+    is_of_all = one.id == "uneven-steps"
+    is_of_waits = one.id == "slow-phase" and any(name in one.title for name in _WAITED_IN)
+    if not is_of_all and not is_of_waits:
+        return False
+    at = late.course.steps[0] % late.course.every
+    due = sum(step % late.course.every == at for step in one.steps)
+    return due >= _MOSTLY * len(one.steps)
 
 
 def _is_wait(one: Finding, waits: dict[int, int]) -> bool:

@@ -227,6 +227,23 @@ class RankComparison:
         return round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
 
     @cached_property
+    def waits_by_step(self) -> dict[int, int]:
+        """By step: what waiting costs the median rank beyond what it costs the late ones."""
+        of_ranks = self.step_costs_ns
+        late = [of_ranks[rank] for rank in self.late if rank in of_ranks]
+        others = [costs for rank, costs in of_ranks.items() if rank not in self.late]
+        if not late or not others:
+            return {}
+        return {
+            step: max(
+                0,
+                round(statistics.median(costs[step] for costs in others))
+                - min(costs[step] for costs in late),
+            )
+            for step in late[0]
+        }
+
+    @cached_property
     def is_uneven(self) -> bool:
         """Whether ranks are late in turn within each step, so that waiting costs every rank much.
 

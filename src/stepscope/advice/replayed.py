@@ -12,6 +12,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
+from stepscope.analysis.record.summary import is_uneven
 from stepscope.run.figures import duration
 
 _NOTABLY_LONGER = 1.05
@@ -38,8 +39,10 @@ def replayed_finding(
     """The finding, if the replay with the changes is shorter by a notable share.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
-    that step, and the assumption says so where the two differ notably. Where recording made the
-    steps much longer (`profiler_factor`), the finding is of low severity.
+    that step, and the assumption says so where the two differ notably. Where some unrecorded steps
+    take so much longer that their mean is far above their median, which the window does not show,
+    it is that share of the median step. Where recording made the steps much longer
+    (`profiler_factor`), the finding is of low severity.
 
     Args:
         subject: What is looked at.
@@ -81,6 +84,7 @@ def replayed_finding(
     severity = severity_of(share, limits)
     factor = subject.recording_factor
     step_ns = subject.step_ns or window.step_ns
+    alike_ns = _like_those_recorded(subject, window, step_ns)
     if factor >= limits.profiler_factor:
         severity = Severity.LOW
     if factor >= _NOTABLY_LONGER:
@@ -93,7 +97,10 @@ def replayed_finding(
             "; it saves the same share of an unrecorded step as of the recorded ones, which took "
             f"{duration(window.step_ns)}"
         )
-    saving_ns = min(round(share * step_ns), step_ns)
+    if alike_ns < step_ns:
+        alike = duration(alike_ns)
+        assumption += f"; some unrecorded steps take far longer: it is counted for one of {alike}"
+    saving_ns = min(round(share * alike_ns), step_ns)
     return [
         Finding(
             id=rule,
@@ -112,6 +119,14 @@ def replayed_finding(
             is_upper_bound=is_upper_bound,
         )
     ]
+
+
+def _like_those_recorded(subject: Subject, window: WindowView, step_ns: int) -> int:
+    """The step that a share of the window's step is taken from."""
+    summary = subject.steps
+    if summary is None or not is_uneven(summary.mean_ns, summary.median_ns):
+        return step_ns
+    return min(step_ns, max(summary.median_ns, window.step_ns))
 
 
 def saved_together(

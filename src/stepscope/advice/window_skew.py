@@ -5,7 +5,8 @@ long. The rank that waits least in a step arrives last, as with the phase `commu
 record. That holds whatever else a rank does, while the phase `backward` of a record, in which
 DistributedDataParallel waits, is also longer on a rank with more to compute.
 
-Only few steps are recorded, so the same ranks must be last in all of them.
+Only few steps are recorded, so the same ranks must be last in all of them; where they come late in
+every Nth step, in all of these.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 from collections.abc import Sequence
 
 from stepscope.advice.rank_summary import RankSummary
+from stepscope.run.course import EveryNth
 from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew, rank_steps, skew_of_positions
 
 _LEAST_STEPS = 3
@@ -52,9 +54,14 @@ def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
     positions = [[-round(of_rank[step] * factor) for of_rank in waits] for step in shared]
     step_ns = round(statistics.median(rank.window_step_ns or 0 for rank in ranks) * factor)
     numbers = [rank.rank for rank in ranks]
-    skew = skew_of_positions(numbers, step_ns, positions, RECORDED_WAITS)
+    skew = skew_of_positions(numbers, step_ns, positions, RECORDED_WAITS, shared)
     places = [place for place, rank in enumerate(numbers) if rank in skew.late]
-    always = all(max(row) in [row[place] for place in places] for row in positions)
+    course = skew.course
+    always = all(
+        max(row) in [row[place] for place in places]
+        for step, row in zip(shared, positions, strict=True)
+        if not isinstance(course, EveryNth) or step in course.steps
+    )
     return skew if always and skew.share >= _LEAST_SHARE else None
 
 

@@ -52,6 +52,13 @@ def significant(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
+def ordinal(number: int) -> str:
+    """A place in an order: 2nd, 3rd, 11th, 21st."""
+    is_teen = number % 100 in (11, 12, 13)
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
+
+
 def some_in_words(names: Sequence[str], most: int = 8) -> str:
     """The first names of a list, and how many more there are: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

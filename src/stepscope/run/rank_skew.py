@@ -16,6 +16,10 @@ A rank's position comes from one of these, depending on what the records have:
   arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
   the sum of the two largest error bounds.
 
+Medians do not show a rank that comes late in every Nth step only, because it saves or logs then. So
+where the steps in which ranks come apart lie at one distance beyond chance (`run.course`), the
+ranks are compared in these steps, and what they cost is spread over all.
+
 On a GPU, the host does not wait and runs ahead, so only the phases' times on the device count; the
 host's times and the step borders say nothing there. If there are several bases, the one with the
 longest wait counts, because in a step the ranks wait where they meet first.
@@ -27,9 +31,10 @@ import bisect
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.course import Course, EveryNth, course_of, every_nth
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
@@ -127,6 +132,9 @@ class RankSkew:
             late.
         error_ns: Bound on the error of the waits due to clocks; 0 if no clocks are compared.
         ranks: Every rank, the latest first.
+        course: How what the others wait changes over the steps, where that is beyond chance. If
+            they wait in every Nth step only, the waits are means over all steps, and `last_share`
+            is a share of these.
     """
 
     basis: str
@@ -139,6 +147,7 @@ class RankSkew:
     last_share: float
     error_ns: int
     ranks: tuple[RankWait, ...]
+    course: Course | None = None
 
     @property
     def share(self) -> float:
@@ -158,11 +167,15 @@ class RankSkew:
         """What it costs, as a sentence."""
         several = len(self.late) > 1
         margin = f" ± {duration(self.error_ns)}" if self.error_ns else ""
-        return (
-            f"{ranks_in_words(self.late)} come{'' if several else 's'} late: the others "
-            f"wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'} in each "
-            f"step, {percent(self.share)} of it"
-        )
+        late = f"{ranks_in_words(self.late)} come{'' if several else 's'} late"
+        wait = f"the others wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'}"
+        if isinstance(self.course, EveryNth) and self.course.only:
+            return (
+                f"{late} {self.course.words}: {wait} per step on average, "
+                f"{percent(self.share)} of a step"
+            )
+        changing = "" if self.course is None else f", {self.course.words}"
+        return f"{late}: {wait} in each step, {percent(self.share)} of it{changing}"
 
 
 def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
@@ -310,7 +323,9 @@ def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> Ran
     errors = sorted(rank.clock_error_ns for rank in ranks)
     error_ns = errors[-1] + errors[-2]
     numbers = [rank.rank for rank in ranks]
-    return skew_of_positions(numbers, _step_ns(rows), positions, STEP_BORDERS, error_ns=error_ns)
+    return skew_of_positions(
+        numbers, _step_ns(rows), positions, STEP_BORDERS, _numbers(rows), error_ns=error_ns
+    )
 
 
 def _compared(
@@ -331,11 +346,23 @@ def _compared(
     if len(positions) < _LEAST_STEPS:
         return None
     numbers = [rank.rank for rank in ranks]
-    return skew_of_positions(numbers, _step_ns(known_rows), positions, basis, is_device=is_device)
+    return skew_of_positions(
+        numbers,
+        _step_ns(known_rows),
+        positions,
+        basis,
+        _numbers(known_rows),
+        is_device=is_device,
+        mean_step_ns=round(statistics.fmean(one.dur_ns for row in known_rows for one in row)),
+    )
 
 
 def _step_ns(rows: list[list[StepRecord]]) -> int:
     return round(statistics.median(record.dur_ns for row in rows for record in row))
+
+
+def _numbers(rows: list[list[StepRecord]]) -> list[int]:
+    return [row[0].step for row in rows]
 
 
 def skew_of_positions(
@@ -343,20 +370,71 @@ def skew_of_positions(
     step_ns: int,
     positions: Sequence[Sequence[int]],
     basis: str,
+    steps: Sequence[int],
     *,
     error_ns: int = 0,
     is_device: bool = False,
+    mean_step_ns: int = 0,
 ) -> RankSkew:
     """The ranks by their usual positions; the largest position is the last.
+
+    Where ranks come apart in every Nth step only, by their positions in these, if that costs more.
 
     Args:
         ranks: The ranks.
         step_ns: The median step.
         positions: Of each step, that of each rank.
         basis: What they come from.
+        steps: The numbers of the steps, in order.
         error_ns: Bound on the error of the waits.
         is_device: Whether they were measured on the device.
+        mean_step_ns: The mean step, if known: what waits in few steps are a share of.
     """
+    usual = _by_median(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
+    least_ns = _NOTABLE_SHARE * step_ns
+    apart = [max(row) - statistics.median_low(row) for row in positions]
+    found = None
+    if sum(apart) >= least_ns * len(positions):
+        found = every_nth(steps, apart, max(least_ns, error_ns))
+    if found is not None:
+        at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
+        then = _by_median(ranks, step_ns, at, basis, error_ns, is_device=is_device)
+        part = len(at) / len(positions)
+        then = replace(
+            then,
+            steps=len(positions),
+            step_ns=max(step_ns, mean_step_ns),
+            wait_ns=round(part * then.wait_ns),
+            saving_ns=round(part * then.saving_ns),
+            error_ns=round(part * error_ns),
+            ranks=tuple(replace(one, wait_ns=round(part * one.wait_ns)) for one in then.ranks),
+            course=found,
+        )
+        if then.is_notable and _weight(then) > _weight(usual):
+            return then
+    late = [place for place, rank in enumerate(ranks) if rank in usual.late]
+    others = [place for place in range(len(ranks)) if place not in late]
+    if not usual.is_notable or not others:
+        return usual
+    waits = [
+        round(statistics.median(max(row[i] for i in late) - row[j] for j in others))
+        for row in positions
+    ]
+    course = course_of(steps, waits, max(least_ns, error_ns))
+    # By the median they come late in most steps.
+    is_rare = isinstance(course, EveryNth) and course.only
+    return usual if is_rare else replace(usual, course=course)
+
+
+def _by_median(
+    ranks: Sequence[int],
+    step_ns: int,
+    positions: Sequence[Sequence[int]],
+    basis: str,
+    error_ns: int,
+    *,
+    is_device: bool,
+) -> RankSkew:
     steps = len(positions)
     # Times since the epoch are too large for exact halves; their differences are not.
     distances = [[position - row[0] for position in row] for row in positions]

@@ -107,6 +107,10 @@ def test_a_slow_link_is_the_cause_of_the_ranks_it_makes_late(tmp_path):
     assert first.advice.startswith("Look at the links of ranks 2, 3 first")
     (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
     fast_ns = _two_pairs(tmp_path / "fast", 1).shown.step_ns
+    assert "a link as fast as the others' saves 51% of rank 2's step" in diagnosis.verdict
+    assert first.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
+    assert not first.is_upper_bound
+    assert "hiding all of it as well saves up to 25.0 ms" in first.assumption
     assert late_rank.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
     assert between_ranks(diagnosis) == (
         "100% of all waiting in collectives is for ranks 2, 3; "

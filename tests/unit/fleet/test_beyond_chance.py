@@ -8,6 +8,7 @@ import pytest
 from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 
 MS = 1e6
+NOTABLE_NS = 0.5 * MS
 JOBS = 400
 
 
@@ -20,8 +21,8 @@ def disturbed(seed, steps, ranks, chance):
 
 def accused(excess):
     """Ranks beyond chance, of those with enough excess to matter."""
-    enough = np.flatnonzero(excess.mean(axis=0) > 0.5 * MS)
-    return [int(rank) for rank in enough if is_beyond_chance(excess, rank)]
+    enough = np.flatnonzero(excess.mean(axis=0) > NOTABLE_NS)
+    return [int(rank) for rank in enough if is_beyond_chance(excess, rank, NOTABLE_NS)]
 
 
 @pytest.mark.parametrize("chance", [0.05, 0.15, 0.4])
@@ -39,6 +40,28 @@ def test_a_rank_that_is_always_slower_is_accused(steps):
         excess[:, 1] += 20 * MS
         found += accused(excess) == [1]
     assert found >= 0.97 * JOBS
+
+
+@pytest.mark.parametrize("paused", [1, 2])
+@pytest.mark.parametrize("steps", [5, 8, 20])
+def test_one_odd_step_does_not_excuse_a_rank_that_is_late_in_all_others(steps, paused):
+    """Whether the late rank pauses in it or another one does."""
+    found = 0
+    for seed in range(JOBS):
+        excess = disturbed(seed, steps, 4, 0.05)
+        excess[:, 1] += 20 * MS
+        excess[seed % steps, paused] += 300 * MS
+        found += accused(excess) == [1]
+    assert found >= 0.97 * JOBS
+
+
+def test_what_remains_without_the_odd_step_must_matter():
+    excess = disturbed(0, 8, 4, 0.0)
+    excess[:, 2] += 0.4 * MS
+    excess[3, 2] += 500 * MS
+    assert not is_beyond_chance(excess, 2, NOTABLE_NS)
+    excess[:, 2] += 0.4 * MS
+    assert is_beyond_chance(excess, 2, NOTABLE_NS)
 
 
 def test_a_rank_with_long_pauses_in_some_steps_is_accused():

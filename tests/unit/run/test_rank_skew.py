@@ -313,3 +313,69 @@ def test_last_steps_are_read_from_the_end(tmp_path):
     assert read_last_steps(tmp_path / "none", 50) == []
     path.write_bytes(b"")
     assert read_last_steps(path, 50) == []
+
+
+def _every_third(rest_ms, steps=60, more_ms=30.0):
+    return [rest_ms + (more_ms if step % 3 == 1 else 0.0) for step in range(steps)]
+
+
+@pytest.mark.parametrize("meet", [COMMUNICATION, BACKWARD])
+@pytest.mark.parametrize("slow", [(2,), (1, 2)])
+def test_a_rank_that_is_late_in_every_third_step_is_late(meet, slow):
+    """Medians show nothing. The saving is what the same job without it is shorter by."""
+    ranks = [_every_third(10.0) if rank in slow else 10.0 for rank in range(5)]
+    skew = rank_skew(job(ranks, steps=60, meet=meet, jitter_ms=1.0))
+    assert skew.late[0] in slow
+    assert set(skew.late) == set(slow)
+    assert skew.is_notable
+    assert skew.course.every == 3
+    assert {step % 3 for step in skew.course.steps} == {1}
+    with_it, without = (
+        sum(one.dur_ns for one in job(each, steps=60, jitter_ms=1.0)[0].records[5:])
+        for each in (ranks, [10.0] * 5)
+    )
+    gain_ns = (with_it - without) / 55
+    assert skew.saving_ns == pytest.approx(gain_ns, rel=0.1)
+    assert skew.step_ns == pytest.approx(with_it / 55, rel=0.15)
+    assert "late in every 3rd step: the others wait" in skew.sentence()
+    assert "per step on average" in skew.sentence()
+
+
+def test_all_ranks_that_save_in_every_third_step_are_not_late():
+    skew = rank_skew(job([_every_third(10.0)] * 4, steps=60, jitter_ms=1.0))
+    assert not skew.is_notable
+    assert skew.course is None
+
+
+def test_a_rank_that_is_late_now_and_then_is_not_late():
+    noise = random.Random(8)
+    rare = [10.0 + (30.0 if noise.random() < 0.3 else 0.0) for _ in range(60)]
+    skew = rank_skew(job([10.0, 10.0, rare, 10.0], steps=60, jitter_ms=1.0))
+    assert not skew.is_notable
+    assert skew.course is None
+
+
+def test_a_late_rank_that_gets_later_is_said_to():
+    rising = [12.0 + 0.5 * step for step in range(60)]
+    skew = rank_skew(job([10.0, rising, 10.0], steps=60, jitter_ms=1.0))
+    assert skew.late == (1,)
+    assert skew.course.per_step_ns == pytest.approx(0.5 * MS, rel=0.05)
+    assert skew.sentence().endswith("of it, more from step to step")
+    steady = rank_skew(job([10.0, 25.0, 10.0], steps=60, jitter_ms=1.0))
+    assert steady.late == (1,)
+    assert steady.course is None
+
+
+def test_a_rank_that_is_late_from_one_step_on_is_said_to_be():
+    level = [11.0 if step < 25 else 30.0 for step in range(70)]
+    skew = rank_skew(job([10.0, level, 10.0], steps=70, jitter_ms=1.0))
+    assert skew.late == (1,)
+    assert abs(skew.course.step - 25) <= 1
+    assert "since about step 2" in skew.sentence()
+
+
+def test_a_rank_that_is_always_late_and_later_in_every_third_step():
+    skew = rank_skew(job([10.0, _every_third(25.0), 10.0], steps=60, jitter_ms=1.0))
+    assert skew.late == (1,)
+    assert skew.wait_ns == pytest.approx(15 * MS, rel=0.1)
+    assert skew.sentence().endswith("of it, most in every 3rd step")

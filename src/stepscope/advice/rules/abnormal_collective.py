@@ -15,6 +15,7 @@ import polars as pl
 from stepscope.advice.collectives import collectives, outliers, shortened, waited_in
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
+from stepscope.advice.same_place import of_each_step
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import (
@@ -73,6 +74,12 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     if 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd):
         title = "collectives take far longer than in the baseline"
         assumption = "each takes what comparable ones take in the baseline"
+    where = of_each_step(window, odd) if window is subject.window else None
+    if where is not None:
+        compared = title.partition("far longer than ")[2]
+        whose = compared.replace("their", "its") if len(where.places) == 1 else compared
+        title = f"{where.title} far longer than {whose}"
+        evidence += [Evidence("its place in a step", where.words, "text")]
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
@@ -98,7 +105,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         about_collectives=True,
         evidence=tuple(evidence),
         steps=steps,
-        advice=_advice(worst["cause"]),
+        advice=_advice(worst["cause"], is_of_each_step=where is not None),
         waits_for=_waits_for(odd["cause"]),
     )
 
@@ -126,9 +133,14 @@ def _joined_by(cause: str | None) -> int | None:
     return int(cause.removeprefix(_JOINED_BY).partition(" ")[0])
 
 
-def _advice(cause: str | None) -> str:
+def _advice(cause: str | None, *, is_of_each_step: bool = False) -> str:
     """What to do about a cause."""
     late = _joined_by(cause)
+    if late is not None and is_of_each_step:
+        return (
+            f"See what rank {late} does in each step before it joins that others do not (its own "
+            "findings, `stepscope show idle` on its trace)."
+        )
     if late is not None:
         return (
             f"See what rank {late} did in that step before it joined (`stepscope show idle` on "
@@ -138,6 +150,13 @@ def _advice(cause: str | None) -> str:
         return (
             "Leave memory free on this rank: a smaller batch, activation checkpointing, "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the loop."
+        )
+    if is_of_each_step:
+        return (
+            "It comes back in each step, so it is no accident. See whether ranks wait for one "
+            "another in it (`stepscope show stragglers` on all ranks' traces): one that has more "
+            "to do before it. If they do not, see what else uses the network or the GPU's memory "
+            "then (other collectives, copies), and what its buffers are."
         )
     return (
         "See what this or another rank did just before: allocation close to the memory limit "

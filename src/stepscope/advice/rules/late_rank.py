@@ -11,6 +11,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS, RankSkew
 
@@ -27,6 +28,21 @@ _BY_COMPUTE = (
     "other programs: `stepscope monitor`); with more or larger ones, it has more to do (batch "
     "sizes, sequence lengths, tokens of its experts, layers)."
 )
+_EVERY_NTH = (
+    "Find what this rank alone does every {0} steps: saving, evaluation, logging. Do it less "
+    "often, beside the training (an asynchronous checkpoint, another thread), or spread it over "
+    "the ranks. A window over one of these steps on this rank shows it."
+)
+_RISING = (
+    "See what grows on this rank alone: a list or cache that it keeps, its process's memory, its "
+    "samples' length, its GPU's temperature while the clock falls (`stepscope monitor`). Record a "
+    "window early and one late on it, and compare them (`stepscope compare`)."
+)
+_FROM_ONE_STEP = (
+    "See what began on this rank about step {0}: another program on its machine, a lower clock of "
+    "its GPU (`stepscope monitor`), larger batches, what its logs say. Record a window on it and "
+    "on another rank."
+)
 _MOSTLY = 0.5
 _NOTABLY = 0.25
 _MOST_PARTS = 3
@@ -40,12 +56,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     if subject.rank != skew.late[0]:
         return []
-    where = f"{ranks_in_words(skew.late)} come{'' if len(skew.late) > 1 else 's'}"
     basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS) else f"time in {skew.basis}"
-    how = f"last in {percent(skew.last_share)} of the steps, and the others wait"
-    if skew.basis == ARRIVALS:
-        whom = "them" if len(skew.late) > 1 else "it"
-        how = f"late: the others wait for {whom} at collectives"
+    how = _how(skew)
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]
     if longer and longer[0].more_ns >= _MOSTLY * skew.wait_ns:
@@ -55,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title=f"{where} {how}",
+            title=f"{ranks_in_words(skew.late)} {how}",
             severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
             rank=subject.rank,
             saving_ns=saving_ns,
@@ -67,6 +79,7 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),
                 Evidence("who comes late", ranks_in_words(skew.late), "text"),
+                *_course(skew.course),
                 *(
                     Evidence(
                         f"'{one.name}' per step",
@@ -79,10 +92,53 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("steps compared", skew.steps, "count"),
                 *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
             ),
-            steps=(),
-            advice=_BY_COMPUTE if longer and longer[0].name == "compute" else _ADVICE,
+            steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
+            advice=_advice(skew.course, bool(longer) and longer[0].name == "compute"),
         )
     ]
+
+
+def _how(skew: RankSkew) -> str:
+    """How ranks come late, and when."""
+    several = len(skew.late) > 1
+    comes, course = "come" if several else "comes", skew.course
+    if skew.basis == ARRIVALS:
+        late = f"{comes} late"
+        if isinstance(course, Rising):
+            late = f"{comes} later from step to step"
+        elif course is not None:
+            is_part = isinstance(course, EveryNth) and not course.only
+            late += f"{',' if is_part else ''} {course.words}"
+        return f"{late}: the others wait for {'them' if several else 'it'} at collectives"
+    if isinstance(course, EveryNth) and course.only:
+        return f"{comes} last {course.words}, and the others wait"
+    words = f"{comes} last in {percent(skew.last_share)} of the steps, and the others wait"
+    return words if course is None else f"{words} {_longer(course)}"
+
+
+def _longer(course: Course) -> str:
+    if isinstance(course, FromOneStep):
+        return f"longer {course.words}"
+    return "longer from step to step" if isinstance(course, Rising) else course.words
+
+
+def _course(course: Course | None) -> tuple[Evidence, ...]:
+    """How the wait changes over the steps."""
+    if course is None:
+        return ()
+    is_growing = isinstance(course, Rising | FromOneStep)
+    label = "the wait grows" if is_growing else "the others wait"
+    return (Evidence(label, course.evidence, "text"),)
+
+
+def _advice(course: Course | None, is_compute: bool) -> str:
+    if isinstance(course, EveryNth):
+        return _EVERY_NTH.format(course.every)
+    if isinstance(course, Rising):
+        return _RISING
+    if isinstance(course, FromOneStep):
+        return _FROM_ONE_STEP.format(course.step)
+    return _BY_COMPUTE if is_compute else _ADVICE
 
 
 def is_late(skew: RankSkew, limits: Thresholds) -> bool:

@@ -12,6 +12,10 @@ Definitions
     three times the most that any other rank has in any step. A process that loses its CPU now and
     then, as on a shared machine, is neither.
     With fewer than three steps only the first condition can be checked.
+    One odd step must not excuse a rank that is late in all others, whether it paused in that step
+    or others did: of at least four steps, it is enough if all this holds without the one in which
+    its difference to the others is at least three times as far from the median as in any other,
+    and what remains is notable.
 """
 
 from __future__ import annotations
@@ -32,13 +36,29 @@ _NORMAL_LIMIT = 3.09
 """What a normal variable exceeds in one of a thousand cases."""
 
 
-def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
+def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int, least_ns: float = 0.0) -> bool:
     """Whether a rank has too much of a cause.
 
     Args:
         excess_ns: By step (rows) and rank (columns).
         rank: The column of the rank.
+        least_ns: What a rank must have in a step on average without its oddest one, where only
+            the rest shows that it has too much.
     """
+    if _is_beyond_chance(excess_ns, rank):
+        return True
+    if len(excess_ns) <= _FEWEST_STEPS or excess_ns.shape[1] < 2:
+        return False
+    ahead = excess_ns[:, rank] - np.delete(excess_ns, rank, axis=1).mean(axis=1)
+    away = np.abs(ahead - np.median(ahead))
+    second, most = np.sort(away)[-2:]
+    if most < _STANDS_OUT * second:
+        return False
+    rest = np.delete(excess_ns, int(away.argmax()), axis=0)
+    return bool(rest[:, rank].mean() >= least_ns) and _is_beyond_chance(rest, rank)
+
+
+def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
     own = excess_ns[:, rank]
     others = np.delete(excess_ns, rank, axis=1)
     if not others.size:

@@ -267,7 +267,8 @@ def _stands_out(
     place = step.reshape(-1) * ranks + matched.rank
     cells = np.bincount(place, excess, len(steps) * ranks).astype(np.float64)
     of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
-    return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank)
+    least_ns = _NOTABLE_GAIN * step_ns
+    return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank, least_ns)
 
 
 def _late_starts_alone(usual: Usual, delays: Delays) -> Numbers:
