@@ -1,9 +1,10 @@
 """Judges one rank: reads its window, and puts what it says into a summary.
 
 A rank's window is opened, summarised and freed before the next one is opened. How long a rank waits
-for others is known only once the arrivals of all ranks have been compared. So each rank is read
+for others is known only once the arrivals of all ranks have been compared. So each rank is asked
 twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the rest, given the
-waits that the comparison found. Without them it judges the rank by itself.
+waits that the comparison found. Without them it judges the rank by itself. Small traces may stay in
+memory between the two (`opened_traces`).
 
 A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
 nor what a fix saves can be told from it. A window with such a file is taken only if no other can be
@@ -13,10 +14,9 @@ read, and then only for how long its steps take on the host.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
@@ -24,6 +24,7 @@ import polars as pl
 from stepscope.advice.collectives import cost_of_waits, waited_in, without_waits
 from stepscope.advice.compute_summary import summarise_compute
 from stepscope.advice.finding import Finding, of_whole_file
+from stepscope.advice.opened_traces import OpenedTraces
 from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
@@ -60,18 +61,24 @@ if TYPE_CHECKING:
     from stepscope.memory.view import MemoryView
 
 
-def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
+def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
     """Read what the comparison of a rank with others needs, and free its tables.
 
     What cannot be read is left out here: `summarise_rank` reports why.
+
+    Args:
+        rank: The rank.
+        asked: Steps, devices and GPU events that count.
+        opened: Keeps its trace for `summarise_rank` if there is room; None: it is freed.
     """
+    opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         try:
-            trace = load(window.trace_path)
+            trace = opened.open_and_keep(window.trace_path, load)
             if not trace.lacks_end:
                 return _with_window(meeting, window, trace, asked)
         except StepscopeError:
@@ -105,7 +112,11 @@ def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -
 
 
 def summarise_rank(
-    rank: RankRun, request: Request, waits: Waits | None = None, met: Meeting | None = None
+    rank: RankRun,
+    request: Request,
+    waits: Waits | None = None,
+    met: Meeting | None = None,
+    opened: OpenedTraces | None = None,
 ) -> RankSummary:
     """Judge a rank by its last readable window, and free its tables.
 
@@ -114,11 +125,13 @@ def summarise_rank(
         request: What is asked of it.
         waits: How long it waited for others in its collectives; None: unknown.
         met: The result of `meeting_of` for the same scope; None: it is read here.
+        opened: What `meeting_of` has kept.
 
     Raises:
         UsageError: The scope names what none of its traces has.
     """
     rank = replace(rank)
+    opened = opened or OpenedTraces(0)
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
     alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
@@ -127,7 +140,8 @@ def summarise_rank(
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
-        judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
+        open_trace = partial(opened.take_or_open, window.trace_path, load)
+        judged = _judge(rank, window, open_trace, alone, request, waits, trouble)
         if judged is not None and not judged.is_cut_off:
             return _with_metrics(judged, rank)
         cut_off = cut_off or judged
@@ -200,7 +214,7 @@ def _memory(rank: RankRun, trace: Trace | None, trouble: _Trouble) -> MemoryView
 def _judge(
     rank: RankRun,
     window: Window,
-    path: Path,
+    open_trace: Callable[[], Trace],
     alone: RankSummary,
     request: Request,
     waits: Waits | None,
@@ -208,7 +222,7 @@ def _judge(
 ) -> RankSummary | None:
     """The summary of a rank by one of its windows; None if that window cannot be judged."""
     try:
-        trace = load(path)
+        trace = open_trace()
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None
