@@ -207,8 +207,12 @@ def test_models_can_still_be_copied_and_saved(tmp_path):
     model = torch.nn.Linear(8, 1)
     with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
         training(2, step_ends=profiler.step)
-        copy.deepcopy(model)
+        copied = copy.deepcopy(model)
         torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    batch = torch.ones(2, 8)
+    assert torch.equal(copied(batch), model(batch))
+    assert torch.equal(loaded(batch), model(batch))
 
 
 def test_the_trace_has_the_phases_as_ranges(tmp_path):

@@ -132,12 +132,24 @@ def test_the_timeline_follows_the_allocators_own_total(tmp_path):
     assert timeline.parts[BEFORE][0] == totals[0] - window.memory[0].bytes
 
 
-def test_torchs_own_timeline_is_there_or_its_failure_told(tmp_path):
+def test_torchs_own_timeline_is_there(tmp_path):
     window = train(tmp_path, memory_timeline="torch")
     (item,) = artifacts_of(window, "memory_timeline")
-    if not item.problem:
-        with gzip.open(rank_directory(tmp_path) / item.path) as file:
-            assert json.load(file)
+    assert not item.problem
+    with gzip.open(rank_directory(tmp_path) / item.path) as file:
+        assert json.load(file)
+    assert window.state == "complete"
+
+
+def test_a_failure_of_torchs_own_timeline_is_told(tmp_path, monkeypatch):
+    def fail(*_, **more):
+        raise AssertionError("no such tensor")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_memory_timeline", fail)
+    window = train(tmp_path, memory_timeline="torch")
+    (item,) = artifacts_of(window, "memory_timeline")
+    assert item.problem == "AssertionError: no such tensor"
+    assert not (rank_directory(tmp_path) / item.path).exists()
     assert window.state == "complete"
 
 

@@ -483,10 +483,15 @@ def test_max_steps_holds_where_nothing_can_be_recorded(unwritable):
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
 def test_files_of_a_run_may_be_read_by_others(tmp_path):
-    train(tmp_path, 6)
-    for path in rank_directory(tmp_path).rglob("*"):
-        if path.is_file():
-            assert stat.S_IMODE(path.stat().st_mode) & 0o400
+    before = os.umask(0o022)
+    try:
+        train(tmp_path, 6)
+    finally:
+        os.umask(before)
+    files = [path for path in rank_directory(tmp_path).rglob("*") if path.is_file()]
+    assert {"manifest.json", "steps.jsonl", "trace.json.gz"} <= {path.name for path in files}
+    for path in files:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444, path
 
 
 def test_run_json_describes_the_job(tmp_path):

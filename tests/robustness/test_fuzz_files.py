@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.robustness.test_fuzz_readers import damaged
+from tests.support.damage import damaged
 from tests.support.excerpts import excerpts
 from tests.support.forked import run_verb
 from tests.support.gpu_trace import GpuTrace, us

@@ -24,6 +24,7 @@ from tests.support.chrome_traces import (
     read_tolerantly,
     write,
 )
+from tests.support.damage import damaged
 from tests.support.excerpts import excerpts
 from tests.support.recorder_mistakes import with_mistakes
 
@@ -32,35 +33,6 @@ from stepscope.trace.formats.chrome.scanner import mended
 from stepscope.trace.tables import Tables
 
 SECONDS = float(os.environ.get("STEPSCOPE_FUZZ_SECONDS", "600"))
-TOKENS = [
-    *(bytes([byte]) for byte in b'{}[],:"\\ \n\x00\xff-.0e'), b'"ph"', b'"args":{', b'"ts":',
-    b"},{", b'"X"', b"null", b"NaN", b"N/A", b"1e999", b"18446744073709551616", b"\\u", b"\\ud800",
-    b'"correlation":', b'"id":', b'"B"', b'"E"', b"],", b'"traceEvents":[', b"\xef\xbb\xbf",
-    b'{"ph":"X","name":"', b"\xc3", b"\xed\xa0\x80", b"\\\"", b'","', b"9" * 400, b"[" * 300,
-]  # fmt: skip
-
-
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with a few random changes."""
-    for _ in range(chance.choice((1, 1, 2, 3, 8, 40))):
-        at = chance.randrange(len(data) + 1)
-        kind = chance.randrange(6)
-        if kind == 0:
-            data = data[:at] + chance.choice(TOKENS) + data[at:]
-        elif kind == 1:
-            data = data[:at] + data[at + chance.choice((1, 1, 2, 10, 200)) :]
-        elif kind == 2:
-            data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
-        elif kind == 3:
-            end = at + chance.randrange(400)
-            data = data[:end] + data[at:end] * chance.choice((1, 1, 5)) + data[end:]
-        elif kind == 4:
-            data = data[:at]
-        else:
-            other = chance.randrange(len(data) + 1)
-            data = data[:at] + data[min(at, other) : max(at, other)] + data[at:]
-        data = data[:200_000] or b"["
-    return data
 
 
 def outcome(read: Callable[[bytes, int], Tables], data: bytes, block: int) -> Tables | str:

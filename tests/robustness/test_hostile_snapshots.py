@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.support.damage import damaged
 from tests.support.hostile_pickles import (
     FORBIDDEN,
     PROTO,
@@ -376,27 +377,6 @@ TOKENS = [
 ]  # fmt: skip
 
 
-def damaged(data, chance):
-    for _ in range(chance.choice((1, 1, 2, 3, 8, 30))):
-        at = chance.randrange(len(data) + 1)
-        kind = chance.randrange(6)
-        if kind == 0:
-            data = data[:at] + chance.choice(TOKENS) + data[at:]
-        elif kind == 1:
-            data = data[:at] + data[at + chance.choice((1, 1, 2, 10, 200)) :]
-        elif kind == 2:
-            data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
-        elif kind == 3:
-            end = at + chance.randrange(400)
-            data = data[:end] + data[at:end] * chance.choice((1, 1, 5)) + data[end:]
-        elif kind == 4:
-            data = data[:at] + chance.choice(TOKENS) + data[at + 1 :]
-        else:
-            other = chance.randrange(len(data) + 1)
-            data = data[:at] + data[min(at, other) : max(at, other)] + data[at:]
-    return data[:100_000]
-
-
 def originals():
     made = []
     for program in ("training", "graph pools"):
@@ -417,7 +397,7 @@ def check_damage(seconds, most_cases, seed):
     while time.monotonic() < end and cases < most_cases:
         state = chance.getrandbits(32)
         case = random.Random(state)
-        data = damaged(case.choice(files), case)
+        data = damaged(case.choice(files), case, TOKENS, 100_000)
         label = f"seed {seed}, state {state}"
         began = time.process_time()
         found = outcome(data)

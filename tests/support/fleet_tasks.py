@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.advice.opened_traces import OpenedTraces
 from stepscope.errors import UnreadableInputError
+from stepscope.run.reader import RankRun
 
 
 def text_of(item: int) -> str:
@@ -63,6 +66,11 @@ def process_number(item: int) -> set[int]:
     return {os.getpid()}
 
 
+def process_of(item: int) -> dict[int, int]:
+    time.sleep(0.05)
+    return {item: os.getpid()}
+
+
 def slow(item: int) -> str:
     time.sleep(0.2)
     return text_of(item)
@@ -86,3 +94,16 @@ def always_broken(item: int) -> str:
 
 def environment(name: str) -> list[str]:
     return [os.environ[name]]
+
+
+@dataclass(frozen=True)
+class TracesKept:
+    """Asks how many traces are kept where a rank is read."""
+
+    rank: RankRun
+
+    def known(self) -> None:
+        return None
+
+    def read(self, opened: OpenedTraces) -> int:
+        return len(opened._kept)

@@ -313,21 +313,11 @@ class Profiler(capture.Profiler):
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
-    """Create a profiler from parsed arguments: the function for `Profiler.from_args`.
+    """Create a profiler from parsed arguments: `Profiler.from_args`, with its arguments and errors.
 
-        args = stepscope.add_arguments(argparse.ArgumentParser()).parse_args()
-        with stepscope.profiler_from_args(args) as profiler:
-            ...
-
-    Args:
-        args: The result of a parser to which `add_arguments` was applied, or any namespace,
-            mapping or dataclass that has a dialect's names.
-        dialect: The dialect of `args`; required if they did not come from `add_arguments`.
-        **more: Fields of `CaptureConfig` that only code can set, or that code should decide.
-
-    Raises:
-        ConfigError: An option is invalid, in arguments that did not come from `add_arguments`.
-        UsageError: The dialect is missing or unknown.
+    args = stepscope.add_arguments(argparse.ArgumentParser()).parse_args()
+    with stepscope.profiler_from_args(args) as profiler:
+        ...
     """
     return Profiler.from_args(args, dialect=dialect, **more)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stepscope.advice.opened_traces import OpenedTraces
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
@@ -32,11 +33,13 @@ def cached_meeting(rank: RankRun, asked: Scope) -> Meeting | None:
     return _about_meeting(rank, asked).find()
 
 
-def compute_and_cache_meeting(rank: RankRun, asked: Scope) -> Meeting:
+def compute_and_cache_meeting(
+    rank: RankRun, asked: Scope, opened: OpenedTraces | None = None
+) -> Meeting:
     """Call `rank_judging.meeting_of`, and cache its result."""
     from stepscope.advice.rank_judging import meeting_of
 
-    return _about_meeting(rank, asked).make(lambda: meeting_of(rank, asked))
+    return _about_meeting(rank, asked).make(lambda: meeting_of(rank, asked, opened))
 
 
 def cached_summary(
@@ -47,7 +50,11 @@ def cached_summary(
 
 
 def compute_and_cache_summary(
-    rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
+    rank: RankRun,
+    request: Request,
+    waits: Waits | None,
+    met: Meeting | None,
+    opened: OpenedTraces | None = None,
 ) -> RankSummary:
     """Call `rank_judging.summarise_rank`, and cache its result.
 
@@ -57,7 +64,7 @@ def compute_and_cache_summary(
     from stepscope.advice.rank_judging import summarise_rank
 
     about = _about_summary(rank, request, waits, met)
-    return about.make(lambda: summarise_rank(rank, request, waits, met))
+    return about.make(lambda: summarise_rank(rank, request, waits, met, opened))
 
 
 def _about_meeting(rank: RankRun, asked: Scope) -> CachedValue[Meeting]:

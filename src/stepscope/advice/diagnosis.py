@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.cached_summaries import (
-    cached_meeting,
-    cached_summary,
-    compute_and_cache_meeting,
-    compute_and_cache_summary,
-)
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_parts import LongerPart, longer_parts
 from stepscope.advice.late_ranks import (
@@ -26,12 +20,7 @@ from stepscope.advice.late_ranks import (
     lateness,
     skew_of_arrivals,
 )
-from stepscope.advice.rank_summary import (
-    Meeting,
-    RankSummary,
-    Request,
-    Waits,
-)
+from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.ranks import (
     ODD_PARTS,
     RankComparison,
@@ -40,6 +29,7 @@ from stepscope.advice.ranks import (
     odd_parts,
     skew_of,
 )
+from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.stages import slow_stage
@@ -54,7 +44,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.figures import percent, ranks_in_words
 from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew
-from stepscope.run.reader import RankRun, Run, one_job, open_run
+from stepscope.run.reader import Run, one_job, open_run
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
@@ -71,62 +61,6 @@ _CUT_OFF = (
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
-
-
-Item = TypeVar("Item")
-Value = TypeVar("Value")
-
-
-class EachRank(Protocol):
-    """Applies a function to each rank, wherever that happens."""
-
-    def __call__(self, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-        """The values in the order of the items. An error of the function is raised."""
-        ...
-
-
-def in_turn(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-    """Reads one rank after the other here, so that one trace at a time is in memory."""
-    return [function(item) for item in items]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A rank to read, wherever that is done."""
-
-    rank: RankRun
-    request: Request
-    waits: Waits | None = None
-    met: Meeting | None = None
-
-
-def _known_meeting(task: _Task) -> Meeting | None:
-    return cached_meeting(task.rank, task.request.scope)
-
-
-def _meet(task: _Task) -> Meeting:
-    return compute_and_cache_meeting(task.rank, task.request.scope)
-
-
-def _known_summary(task: _Task) -> RankSummary | None:
-    return cached_summary(task.rank, task.request, task.waits, task.met)
-
-
-def _summarise(task: _Task) -> RankSummary:
-    return compute_and_cache_summary(task.rank, task.request, task.waits, task.met)
-
-
-def _of_each(
-    each: EachRank,
-    tasks: Sequence[_Task],
-    known: Callable[[_Task], Value | None],
-    make: Callable[[_Task], Value],
-) -> list[Value]:
-    """What is known of some ranks, and what reading the others gives, in the order of the tasks."""
-    found = [known(task) for task in tasks]
-    unknown = [task for task, value in zip(tasks, found, strict=True) if value is None]
-    made = iter(each(make, unknown) if unknown else ())
-    return [next(made) if value is None else value for value in found]
 
 
 @dataclass(frozen=True)
@@ -189,18 +123,19 @@ def diagnose(
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
     run = one_job(run if isinstance(run, Run) else open_run(run))
-    alone = [_Task(rank, Request(asked, limits)) for rank in run.ranks]
-    meetings = _of_each(each, alone, _known_meeting, _meet) if len(alone) > 1 else []
-    matched, notes = match_ranks(meetings)
-    skew = skew_of(meetings) if asked.steps is None else None
-    request = Request(asked, limits, skew is not None, baseline)
-    tasks = [
-        _Task(rank, request, None if matched is None else matched.waits_of(rank.rank), met)
-        for rank, met in zip_longest(run.ranks, meetings)
-    ]
-    # A baseline is a trace with its tables, which is not sent to another process.
-    where = each if baseline is None else in_turn
-    summaries = _of_each(where, tasks, _known_summary, _summarise)
+    with each() as read, in_turn() as read_here:
+        alone = [MeetingTask(rank, asked) for rank in run.ranks]
+        meetings = answers(read, alone) if len(alone) > 1 else []
+        matched, notes = match_ranks(meetings)
+        skew = skew_of(meetings) if asked.steps is None else None
+        request = Request(asked, limits, skew is not None, baseline)
+        waits = [None if matched is None else matched.waits_of(rank.rank) for rank in run.ranks]
+        tasks = [
+            SummaryTask(rank, request, waited, met)
+            for rank, waited, met in zip_longest(run.ranks, waits, meetings)
+        ]
+        # A baseline is a trace with its tables, which is not sent to another process.
+        summaries = answers(read if baseline is None else read_here, tasks)
     return judge(run, summaries, limits, matched, skew, notes)
 
 

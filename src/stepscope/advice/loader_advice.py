@@ -120,12 +120,10 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
             f"The loader's {_workers(now)} already {_take(now)} the {_cpus(facts)}: "
             f"{_CHEAPER}, move it to the GPU, or give the job more CPUs. {_storage(facts)}".strip(),
         )
+    prepare, take = ("prepares", "takes") if workers == 1 else ("prepare", "take")
     assumption = (
-        f"{_workers(workers)} {'prepares' if workers == 1 else 'prepare'} batches beside the step "
-        "and take no CPU time away from it"
+        f"{_workers(workers)} {prepare} batches beside the step and {take} no CPU time away from it"
     )
-    if workers == 1:
-        assumption = assumption.replace("and take no", "and takes no")
     alone_ns = None
     keep_up = workers >= least
     if not keep_up:

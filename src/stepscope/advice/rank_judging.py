@@ -1,9 +1,10 @@
 """Judges one rank: reads its window, and puts what it says into a summary.
 
 A rank's window is opened, summarised and freed before the next one is opened. How long a rank waits
-for others is known only once the arrivals of all ranks have been compared. So each rank is read
+for others is known only once the arrivals of all ranks have been compared. So each rank is asked
 twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the rest, given the
-waits that the comparison found. Without them it judges the rank by itself.
+waits that the comparison found. Without them it judges the rank by itself. Small traces may stay in
+memory between the two (`opened_traces`).
 
 A file that is cut off may lack work of any step (`Trace.lacks_end`), so neither what the GPU did
 nor what a fix saves can be told from it. A window with such a file is taken only if no other can be
@@ -12,9 +13,11 @@ read, and then only for how long its steps take on the host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
+from stepscope.advice.opened_traces import OpenedTraces
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
@@ -24,17 +27,24 @@ from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.importing import importing
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
+from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import second_thread
 
 _NEEDED_NEXT = "stepscope.advice.window_judging"
 """Imported, with all that it needs, while a trace is read, mostly by machine code."""
 
 
-def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
+def meeting_of(rank: RankRun, asked: Scope, opened: OpenedTraces | None = None) -> Meeting:
     """Read what the comparison of a rank with others needs, and free its tables.
 
     What cannot be read is left out here: `summarise_rank` reports why.
+
+    Args:
+        rank: The rank.
+        asked: Steps, devices and GPU events that count.
+        opened: Keeps its trace for `summarise_rank` if there is room; None: it is freed.
     """
+    opened = opened or OpenedTraces(0)
     rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
     from stepscope.advice.window_judging import with_window
@@ -43,7 +53,7 @@ def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
         if window.trace_path is None:
             continue
         try:
-            trace = load(window.trace_path)
+            trace = opened.open_and_keep(window.trace_path, load)
             if not trace.lacks_end:
                 return with_window(meeting, window, trace, asked)
         except StepscopeError:
@@ -59,7 +69,11 @@ def _meeting_without_window(rank: RankRun) -> Meeting:
 
 
 def summarise_rank(
-    rank: RankRun, request: Request, waits: Waits | None = None, met: Meeting | None = None
+    rank: RankRun,
+    request: Request,
+    waits: Waits | None = None,
+    met: Meeting | None = None,
+    opened: OpenedTraces | None = None,
 ) -> RankSummary:
     """Judge a rank by its last readable window, and free its tables.
 
@@ -68,11 +82,13 @@ def summarise_rank(
         request: What is asked of it.
         waits: How long it waited for others in its collectives; None: unknown.
         met: The result of `meeting_of` for the same scope; None: it is read here.
+        opened: What `meeting_of` has kept.
 
     Raises:
         UsageError: The scope names what none of its traces has.
     """
     rank = replace(rank)
+    opened = opened or OpenedTraces(0)
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
     alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
@@ -81,7 +97,8 @@ def summarise_rank(
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
-        judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
+        open_trace = partial(opened.take_or_open, window.trace_path, load)
+        judged = _judge(rank, window, open_trace, alone, request, waits, trouble)
         if judged is not None and not judged.is_cut_off:
             return _with_metrics(judged, rank)
         cut_off = cut_off or judged
@@ -136,7 +153,7 @@ def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | No
 def _judge(
     rank: RankRun,
     window: Window,
-    path: Path,
+    open_trace: Callable[[], Trace],
     alone: RankSummary,
     request: Request,
     waits: Waits | None,
@@ -145,7 +162,7 @@ def _judge(
     """The summary of a rank by one of its windows; None if that window cannot be judged."""
     try:
         with importing(_NEEDED_NEXT):
-            trace = load(path)
+            trace = open_trace()
     except StepscopeError as error:
         trouble.notes.append(str(error))
         return None

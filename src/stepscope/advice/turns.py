@@ -6,22 +6,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-TITLE = "it waits for others in its collectives, each step for another rank"
-ADVICE = (
-    "No one rank is slow, so see what a rank does in a step in which it is late that it does not "
-    "do in others (`stepscope show idle --steps N` on its trace): batches of uneven size (group "
-    "samples by length), slow reads, the garbage collector, logging, saving, other programs on the "
-    "machine."
-)
-
-TITLE_WITHIN = "it waits for others in its collectives, each time for another rank"
-ADVICE_WITHIN = (
-    "No one rank is slow: between collectives, now one rank has more to do, now another, and all "
-    "wait for it each time. Even that out: tokens over experts (a balancing loss, a capacity), "
-    "sequence lengths over ranks (group or pack samples), layers and micro-batches over ranks. Or "
-    "let the ranks meet less often."
-)
-
 _FEWEST_STEPS = 3
 _MOST_FOR_ONE = 0.5
 _OF_A_STEP = 0.75

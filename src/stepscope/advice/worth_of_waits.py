@@ -1,4 +1,4 @@
-"""What mending the rank that others wait for is worth: no more than the next rank allows.
+"""What making the rank that others wait for quicker is worth: no more than the next rank allows.
 
 How long a rank waits for another is known from the arrivals of all, and what its own step would be
 without that from a replay. But ranks meet in every step, so the job's step gets shorter only until
@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.advice import turns
+from stepscope.advice import waiting_words
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.waiting_words import IN_TURN, IN_TURN_WITHIN
 from stepscope.run.figures import duration, ranks_in_words
 
 _RANK_WAITING = "rank-waiting"
@@ -103,12 +104,8 @@ def _of_all_late(one: Finding, late: Sequence[int]) -> Finding:
         return one
     if len(late) < 2 or one.waits_for not in late:
         return one
-    single, all_late = ranks_in_words([one.waits_for]), ranks_in_words(late)
-    advice = one.advice.replace(f"{single} does", f"{all_late} do").replace(
-        "on its trace", "on their traces"
-    )
-    title = one.title.replace(single, all_late)
-    return replace(one, title=title, advice=advice.replace("its own findings", "their findings"))
+    words = waiting_words.for_ranks(late)
+    return replace(one, title=words.title, advice=words.advice)
 
 
 def _of_all_turns(
@@ -125,8 +122,8 @@ def _of_all_turns(
     saving_ns = min(_of_its_step(cost_ns, one, rank), one.saving_ns + one.predicted_step_ns)
     return replace(
         with_saving(one, saving_ns, limits),
-        title=turns.TITLE,
-        advice=turns.ADVICE,
+        title=IN_TURN.title,
+        advice=IN_TURN.advice,
         waits_for=None,
         assumption="in each step, the last rank comes when the others do, on average",
     )
@@ -141,8 +138,8 @@ def _of_each_meeting(
     saving_ns = min(one.saving_ns, _of_its_step(between.least_cost_ns, one, rank))
     return replace(
         with_saving(one, saving_ns, limits),
-        title=turns.TITLE_WITHIN,
-        advice=turns.ADVICE_WITHIN,
+        title=IN_TURN_WITHIN.title,
+        advice=IN_TURN_WITHIN.advice,
         waits_for=None,
         assumption="each rank has as much to do in a step as now, and all come to each collective "
         "together",

@@ -35,6 +35,7 @@ class Question:
         titles: Field of the result to the title of its table, in display order. Tables without a
             title follow under their field's name.
         over_ranks: The function takes the ranks of a job (`fleet.job.Job`) instead of one trace.
+        compares_ranks: Of these, one that a single rank has no answer to.
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
@@ -48,6 +49,7 @@ class Question:
     home: str
     titles: Mapping[str, str] = field(default_factory=dict)
     over_ranks: bool = False
+    compares_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
     takes_references: bool = False
@@ -351,6 +353,7 @@ QUESTIONS: tuple[Question, ...] = (
             "arrivals": "Arrivals",
         },
         over_ranks=True,
+        compares_ranks=True,
     ),
     Question(
         "ranks",
@@ -371,6 +374,7 @@ QUESTIONS: tuple[Question, ...] = (
             "inspector": "Beside NCCL Inspector",
         },
         over_ranks=True,
+        compares_ranks=True,
         takes_references=True,
     ),
     Question(
@@ -419,6 +423,7 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "The replay against the recording",
         },
         over_ranks=True,
+        compares_ranks=True,
         takes_operations=True,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -22,8 +23,10 @@ from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
+    from stepscope.analysis.comparison.compare import FailOn
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.scaling import Scaling
+    from stepscope.output_cache.recording_sink import EncodedSink
 
 
 @click.command("compare")
@@ -68,11 +71,7 @@ def command(
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    from stepscope.analysis.comparison.compare import FailOn, compare
-    from stepscope.analysis.comparison.opening import open_side
-    from stepscope.report.comparison.result import CheckedComparison
-
-    checks = [FailOn.parse(condition) for condition in conditions]
+    checks = _checks(conditions)
     scope = scope_of(steps, device, events)
     layout = Layout(rows=rows)
     has_failed = False
@@ -80,20 +79,77 @@ def command(
         for number, path in enumerate(after):
             if number:
                 sink.write("\n")
-            with working(f"Comparing {path} with {before}"):
-                comparison = compare(open_side(before, rank, scope), open_side(path, rank, scope))
-            found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
-            failed = "; ".join(found) or None
-            with working("Comparing the numbers of ranks"):
-                scaling = None if rank is not None else _scaling(before, path, scope)
-            output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
-            if scaling is not None and output.format.is_for_people:
-                _write_scaling(scaling, f"{before}, {path}", output.format, layout, sink)
-            if failed:
+            sides = _Sides(before, path, rank, scope)
+            if not checks:
+                _write_cached(sides, output, layout, sink)
+            elif failed := _write(sides, checks, output, layout, sink):
                 where = f"{path}: " if len(after) > 1 else ""
                 click.echo(f"failed: {where}{failed}", err=True)
                 has_failed = True
     return 1 if has_failed else 0
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """What is compared."""
+
+    before: str
+    after: str
+    rank: int | None
+    scope: Scope
+
+
+def _checks(conditions: tuple[str, ...]) -> list[FailOn]:
+    if not conditions:
+        return []  # what is cached is printed without importing what compares
+    from stepscope.analysis.comparison.compare import FailOn
+
+    return [FailOn.parse(condition) for condition in conditions]
+
+
+def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSink) -> None:
+    """Write the comparison from the cache where possible."""
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.output_cache.cached_output import write_cached
+    from stepscope.trace.paths import resolve_path
+    from stepscope.trace.store.values import to_json
+
+    def write(sink: Sink) -> bool:
+        _write(sides, [], output, layout, sink)
+        return True
+
+    paths = (sides.before, sides.after)
+    ranks = [rank for path in paths for rank in resolve_path(path).ranks]
+    traces = [trace for rank in ranks for trace in rank.traces]
+    if not all(rank.traces for rank in ranks):
+        traces = []  # what only a step record tells is not cached
+    asked = ["compare", *paths, sides.rank, to_json(Scope, sides.scope)]
+    write_cached(sink, output, layout, traces, asked, write)
+
+
+def _write(
+    sides: _Sides, checks: list[FailOn], output: Output, layout: Layout, sink: Sink
+) -> str | None:
+    """Write the comparison.
+
+    Returns:
+        Which conditions failed, and how; None: none did.
+    """
+    from stepscope.analysis.comparison.compare import compare
+    from stepscope.analysis.comparison.opening import open_side
+    from stepscope.report.comparison.result import CheckedComparison
+
+    before, after, rank, scope = sides.before, sides.after, sides.rank, sides.scope
+    with working(f"Comparing {after} with {before}"):
+        comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
+    found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
+    failed = "; ".join(found) or None
+    with working("Comparing the numbers of ranks"):
+        scaling = None if rank is not None else _scaling(before, after, scope)
+    output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
+    if scaling is not None and output.format.is_for_people:
+        _write_scaling(scaling, f"{before}, {after}", output.format, layout, sink)
+    return failed
 
 
 def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers, Question
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.engines.outcome import Engine
-    from stepscope.memory.questions.table import MemoryQuestion
+    from stepscope.memory.questions.table import Asked, MemoryQuestion
+    from stepscope.output_cache.recording_sink import EncodedSink
     from stepscope.trace.paths import TraceRef
 
 
@@ -142,12 +143,15 @@ def _ask_of_files(
     if question.takes_references:
         from stepscope.fleet.inspector.records import inspector_files
 
-        if any(map(inspector_files, paths)):
+        inspected = {path: inspector_files(path) for path in paths}
+        if any(inspected.values()):
             from stepscope.fleet.ask import ask_collectives
             from stepscope.fleet.link_speed import link_speeds
 
             with working(f"Answering {question.name}"):
-                return ask_collectives(question, paths, scope, engine, link_speeds(link_speed))
+                return ask_collectives(
+                    question, paths, inspected, scope, engine, link_speeds(link_speed)
+                )
     if question.takes_operations:
         from stepscope.fleet.ask import ask_of_operations, is_of_operations
 
@@ -277,10 +281,9 @@ def _show_memory(
     check_one_document(len(paths), output)
     if scope.devices is not None and len(scope.devices) != 1:
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
-    from stepscope.analysis.memory.opening import open_memory
     from stepscope.memory.exported.answers import answer_of_timeline
     from stepscope.memory.exported.recognition import is_timeline_file
-    from stepscope.memory.questions.table import Asked, answer
+    from stepscope.memory.questions.table import Asked
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
@@ -288,18 +291,45 @@ def _show_memory(
     to_memory = output_of("memory", output.format.name)
     with sink_for(file) as sink:
         for number, path in enumerate(paths):
-            if is_timeline_file(path):
-                answered = answer_of_timeline(path, question.name, asked.device)
-            else:
-                with working(f"Reading {path}"):
-                    found = open_memory(path)
-                if said := found.remark(path):
-                    click.echo(said, err=True)
-                with working(f"Answering {question.name}"):
-                    answered = answer(found.view, question, asked)
             if number:
                 sink.write("\n")
-            to_memory.write(answered, sink, layout)
+            if is_timeline_file(path):
+                to_memory.write(answer_of_timeline(path, question.name, asked.device), sink, layout)
+            else:
+                _show_opened_memory(question, path, asked, to_memory, sink, layout)
+
+
+def _show_opened_memory(
+    question: MemoryQuestion,
+    path: str,
+    asked: Asked,
+    output: Output,
+    sink: EncodedSink,
+    layout: Layout,
+) -> None:
+    """Show the answer about a snapshot, or about a trace: that from the cache where possible."""
+    from stepscope.analysis.memory.opening import find_trace, open_memory
+    from stepscope.memory.opening import census_beside
+    from stepscope.memory.questions.table import answer
+    from stepscope.output_cache.cached_output import write_cached
+
+    def write(sink: Sink) -> bool:
+        with working(f"Reading {path}"):
+            opened = open_memory(path)
+        if said := opened.remark(path):
+            click.echo(said, err=True)
+        with working(f"Answering {question.name}"):
+            answered = answer(opened.view, question, asked)
+        output.write(answered, sink, layout)
+        return True
+
+    trace = find_trace(path)
+    if trace is None:
+        write(sink)
+        return
+    about = [f"memory-{question.name}", path, asked.device]
+    census = census_beside(Path(trace.name))
+    write_cached(sink, output, layout, [trace], about, write, beside=census)
 
 
 def _all_questions() -> list[tuple[str, str]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.stragglers import check_ranks
 from stepscope.errors import UsageError
 from stepscope.fleet.collectives import References
 from stepscope.fleet.engines.outcome import Engine
 from stepscope.fleet.inspector.bandwidths import ask_inspector
-from stepscope.fleet.inspector.records import inspector_files, read_inspector
+from stepscope.fleet.inspector.records import read_inspector
 from stepscope.fleet.job import Job, read_job
 from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
@@ -41,6 +42,8 @@ def ask_of_job(
         UnreadableInputError: No trace could be read.
         UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
     """
+    if question.compares_ranks:
+        check_ranks(range(len(traces)))  # before they are read
     job = read_job(traces, scope, engine)
     result = question.ask_job(job, references)
     names = [part.name for part in job.parts]
@@ -62,6 +65,7 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
 def ask_collectives(
     question: Question,
     paths: Sequence[str],
+    inspected: Mapping[str, Sequence[Path]],
     scope: Scope | None = None,
     engine: Engine | None = None,
     links: LinkSpeeds | None = None,
@@ -71,6 +75,7 @@ def ask_collectives(
     Args:
         question: One with `takes_references`.
         paths: Traces and runs; files and directories of NCCL Inspector.
+        inspected: The `inspector_files` of each path.
         scope: What the answer about traces covers.
         engine: What reads the traces.
         links: Stated link speeds.
@@ -79,7 +84,6 @@ def ask_collectives(
         UnreadableInputError: A path cannot be read.
         UsageError: There are too few ranks, they are not of one job, or options do not fit.
     """
-    inspected = {path: inspector_files(path) for path in paths}
     files = [file for found in inspected.values() for file in found]
     others = tuple(path for path in paths if not inspected[path])
     if files and not others:

@@ -7,17 +7,20 @@ few ranks with small traces, starting processes takes longer than it saves, so t
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from stepscope.advice.diagnosis import EachRank, Item, Value, in_turn
+from stepscope.advice.opened_traces import KEPT_BYTES, OpenedTraces
+from stepscope.advice.read_ranks import Answer, EachRank, ReadsRanks, Task, in_turn
 from stepscope.fleet.engines.progress_line import ranks_done
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.reader import RankRun, Run
 
 if TYPE_CHECKING:
-    from stepscope.fleet.engines.outcome import Engine
+    from stepscope.fleet.engines.local import LocalWorkers
 
 _WORTH_PROCESSES_BYTES = 20_000_000
 """From so many bytes of traces on, starting processes takes less time than it saves."""
@@ -38,11 +41,10 @@ def reader_for(run: Run) -> EachRank:
         return in_turn
     import psutil
 
-    from stepscope.fleet.engines.local import LocalEngine
-
-    fitting = psutil.virtual_memory().available // (_PEAK_PER_BYTE * max(sizes))
+    available = psutil.virtual_memory().available - KEPT_BYTES
+    fitting = available // (_PEAK_PER_BYTE * max(sizes))
     workers = min(allowed_cpus(), len(sizes), fitting)
-    return in_turn if workers < 2 else EachByEngine(LocalEngine(workers))
+    return in_turn if workers < 2 else InProcesses(workers)
 
 
 def _trace_bytes(rank: RankRun) -> int:
@@ -56,39 +58,56 @@ def _trace_bytes(rank: RankRun) -> int:
 
 
 @dataclass(frozen=True)
-class EachByEngine:
-    """Applies a function to each rank by an engine.
+class InProcesses:
+    """Reads the ranks of a run in several processes.
+
+    A process that was asked about a rank is asked about it again, because it may have kept the
+    trace.
 
     Attributes:
-        engine: What runs it.
+        workers: How many processes.
     """
 
-    engine: Engine
+    workers: int
 
-    def __call__(self, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-        """See `advice.diagnosis.EachRank`.
+    @contextmanager
+    def __call__(self) -> Iterator[ReadsRanks]:
+        """See `advice.read_ranks.EachRank`. The processes end with the context."""
+        from stepscope.fleet.engines.local import LocalWorkers
 
-        What fails in another process is tried here again, so that its error is the one of this
-        process.
-        """
-        numbered = list(enumerate(items))
-        with ranks_done() as progress:
-            outcome = self.engine.run(
-                _Numbered(function), numbered, operator.add, progress=progress
-            )
-        found = dict(outcome.value or ())
-        return [
-            found[number] if number in found else function(item)
-            for number, item in enumerate(items)
-        ]
+        function = _Reader(OpenedTraces(KEPT_BYTES // self.workers))
+        with LocalWorkers(function, self.workers, _rank_of) as workers:
+            yield partial(_answers, workers)
+
+
+def _answers(workers: LocalWorkers, tasks: Sequence[Task[Answer]]) -> list[Answer]:
+    """See `advice.read_ranks.ReadsRanks`.
+
+    What fails in another process is tried here again, so that its error is the one of this process.
+    """
+    with ranks_done() as progress:
+        outcome = workers.run(list(enumerate(tasks)), operator.add, progress=progress)
+    found = dict(outcome.value or ())
+    return [
+        found[number] if number in found else task.read(OpenedTraces(0))
+        for number, task in enumerate(tasks)
+    ]
 
 
 @dataclass(frozen=True)
-class _Numbered(Generic[Item, Value]):
-    """A function whose values say which item they are of."""
+class _Reader:
+    """Reads a rank, and says which task the answer is of.
 
-    function: Callable[[Item], Value]
+    Attributes:
+        opened: Traces kept for the next task about the same rank.
+    """
 
-    def __call__(self, numbered: tuple[int, Item]) -> tuple[tuple[int, Value], ...]:
-        number, item = numbered
-        return ((number, self.function(item)),)
+    opened: OpenedTraces
+
+    def __call__(self, numbered: tuple[int, Task[Any]]) -> tuple[tuple[int, Any], ...]:
+        number, task = numbered
+        return ((number, task.read(self.opened)),)
+
+
+def _rank_of(numbered: tuple[int, Task[Any]]) -> int:
+    return numbered[1].rank.rank

@@ -59,6 +59,7 @@ def write_cached(
     traces: Sequence[TraceRef],
     asked: Sequence[Any],
     write: Callable[[Sink], bool],
+    beside: Sequence[Path] = (),
 ) -> None:
     """Write an output from the cache; where it is not there, make, write and cache it.
 
@@ -67,9 +68,10 @@ def write_cached(
         output: Which output it is.
         layout: Its layout.
         traces: The traces that it is made from, and nothing else but the step records and metrics
-            of their ranks.
+            of their ranks, and what is beside.
         asked: What else it depends on, as `json.dumps` takes it.
         write: Makes it, and writes it to a sink; says whether it is the same the next time.
+        beside: Other files that it is made from.
     """
     screen = _screen_of(sink, output)
     if screen is None:
@@ -77,7 +79,7 @@ def write_cached(
         return
 
     def depends_on() -> list[Any] | None:
-        files = [_identity(trace) for trace in traces]
+        files = [*map(_identity, traces), *map(_identity_of_file, beside)]
         return None if None in files else [files, output.module, to_json(Layout, layout), *asked]
 
     def fits(cached: CachedText) -> bool:
@@ -134,13 +136,23 @@ def _identity(trace: TraceRef) -> list[Any] | None:
     metrics = trace.metrics
     about_metrics = None if metrics is None else metrics.with_name(METRICS_RECORD_FILE)
     for beside in (trace.step_record, metrics, about_metrics):
-        found.append(None if beside is None else str(beside))
-        if beside is not None and beside.exists():
-            beside_key = key_of(beside) if is_regular(beside) else None
-            if beside_key is None:
-                return None
-            found.append(astuple(beside_key))
+        if beside is None or not beside.exists():
+            found.append(None if beside is None else str(beside))
+        elif (about := _identity_of_file(beside)) is not None:
+            found.append(about)
+        else:
+            return None
     return found
+
+
+def _identity_of_file(path: Path) -> list[Any] | None:
+    """Stands for a file that is no trace; None if it cannot be identified.
+
+    Raises:
+        UnreadableInputError: It cannot be read.
+    """
+    key = key_of(path) if is_regular(path) else None
+    return None if key is None else [str(path), astuple(key)]
 
 
 def _file_of(trace: TraceRef) -> Path | None:

@@ -60,6 +60,11 @@ class Tables:
     metadata: pl.DataFrame
     problems: pl.DataFrame
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that all tables take together."""
+        return sum(int(getattr(self, table).estimated_size()) for table in TABLES)
+
     @classmethod
     def shaped(cls, frames: Mapping[str, pl.DataFrame]) -> Tables:
         """Selects and casts columns to match the schema.

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice import diagnosis, rank_judging
+from stepscope.advice import rank_judging
 from stepscope.advice.cached_summaries import (
     cached_meeting,
     cached_summary,
@@ -27,6 +28,7 @@ from stepscope.advice.cached_summaries import (
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.ranks import match_ranks, skew_of
+from stepscope.advice.read_ranks import in_turn
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
@@ -425,9 +427,15 @@ def test_clearing_the_cache_removes_what_was_kept(tmp_path):
 def test_only_ranks_without_a_kept_summary_are_given_to_other_processes(run):
     given: list[int] = []
 
-    def each(function, items):
-        given.append(len(items))
-        return diagnosis.in_turn(function, items)
+    @contextmanager
+    def each():
+        with in_turn() as read:
+
+            def counted(tasks):
+                given.append(len(tasks))
+                return read(tasks)
+
+            yield counted
 
     first = diagnose(open_run(run), each=each)
     del given[:]

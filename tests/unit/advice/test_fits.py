@@ -135,6 +135,29 @@ def test_a_saving_from_copies_says_how_many_have_no_launch(judge):
     assert "25% of their time has no launch in the trace" in copies.assumption
 
 
+def test_copies_whose_replay_saves_nothing_are_told_where_launches_are_missing(judge):
+    """The host takes as long as the copies: without them, a step is not notably shorter."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t, 1)
+        for _ in range(4):
+            t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
+            t.python(us(4500))
+
+    t = job(body)
+    assert "exposed-copies" not in {found.id for found in judge(t).findings}
+    calls = [event for event in t.events if event["name"] == "cudaMemcpyAsync"]
+    t.events = [event for event in t.events if event not in calls[::2]]
+    finding = one(judge(t), "exposed-copies")
+    assert finding.saving_ns is None
+    assert finding.saving_reason.startswith("too many of the copies have no launch in the trace")
+    assert finding.severity is Severity.MEDIUM
+    assert seen(finding)["most of them"] == "to the device"
+    # The device copies 4 × 4 ms in a step; beside them run one product and the optimizer.
+    assert seen(finding)["exposed per step"] == ms(16)
+    assert "no single finding promises a tenth of it" in judge(t).verdict
+
+
 @pytest.mark.parametrize(("size", "word"), [(8, "torch.full"), (64 << 20, "pin_memory")])
 def test_the_remedy_for_pageable_copies_depends_on_their_size(judge, size, word):
     def body(t: GpuTrace, _step: int) -> None:

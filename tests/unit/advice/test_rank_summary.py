@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import pickle
-import weakref
 
 import numpy as np
 import polars as pl
@@ -14,7 +12,6 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records
 
-from stepscope.advice import rank_judging
 from stepscope.advice.diagnosis import diagnose, judge
 from stepscope.advice.rank_judging import meeting_of, summarise_rank
 from stepscope.advice.rank_summary import Request
@@ -108,44 +105,6 @@ def test_a_rank_and_step_takes_little(tmp_path):
         sizes[steps] = len(pickle.dumps(summarise_rank(rank, Request())))
     assert (sizes[25] - sizes[5]) / 20 < 1 << 10
     assert sizes[5] < 24 << 10
-
-
-def test_one_rank_is_in_memory_at_a_time(job, monkeypatch):
-    """When a trace is loaded, those before it are gone, without waiting for the collector."""
-    loaded: list[weakref.ref[Trace]] = []
-    real = rank_judging.load
-
-    def load(path):
-        assert [one for one in loaded if one() is not None] == []
-        trace = real(path)
-        loaded.append(weakref.ref(trace))
-        return trace
-
-    monkeypatch.setattr(rank_judging, "load", load)
-    gc.disable()
-    try:
-        diagnosis = diagnose(open_run(str(job)))
-    finally:
-        gc.enable()
-    assert len(loaded) == 6  # each is met, and then judged
-    assert [one for one in loaded if one() is not None] == []
-    assert diagnosis.between is not None
-
-
-def test_a_trace_that_cannot_be_judged_is_let_go_as_well(job, monkeypatch):
-    loaded: list[weakref.ref[Trace]] = []
-    real = rank_judging.load
-
-    def load(path):
-        trace = real(path)
-        loaded.append(weakref.ref(trace))
-        return trace
-
-    monkeypatch.setattr(rank_judging, "load", load)
-    with pytest.raises(Exception, match="no step 77"):
-        diagnose(open_run(str(job)), scope=Scope(steps=(77,)))
-    assert loaded
-    assert [one for one in loaded if one() is not None] == []
 
 
 def test_waits_of_another_window_are_not_taken_for_those_of_this_one(job):

@@ -100,7 +100,10 @@ def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
     assert finding.saving_ns == pytest.approx(gain_ns, rel=0.03)
     waiting = _one(diagnosis, "rank-waiting", 0)
     assert waiting.title.endswith("most for ranks 3, 4")
-    assert "what ranks 3, 4 do before" in waiting.advice
+    assert waiting.advice == (
+        "See what ranks 3, 4 do before these collectives that others do not (their findings, "
+        "`stepscope show idle` on their traces): input, uneven batches, Python, a slower machine."
+    )
 
 
 def test_waits_count_in_steps_that_all_ranks_recorded(tmp_path):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import psutil
 import pytest
+from tests.support.fleet_tasks import TracesKept
 from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 
-from stepscope.advice.diagnosis import diagnose, in_turn
+from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.opened_traces import KEPT_BYTES
+from stepscope.advice.read_ranks import MeetingTask, answers, in_turn
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.fleet import each_rank
-from stepscope.fleet.each_rank import EachByEngine, reader_for
-from stepscope.fleet.engines.local import LocalEngine
+from stepscope.fleet.each_rank import InProcesses, reader_for
 from stepscope.run.reader import open_run
 
 DELAYS_MS = (0, 40, 10)
@@ -28,18 +30,26 @@ def run(tmp_path_factory):
 
 def test_processes_give_the_same_diagnosis(run):
     here = diagnose(run)
-    there = diagnose(run, each=EachByEngine(LocalEngine(2)))
+    there = diagnose(run, each=InProcesses(2))
     assert there.verdict == here.verdict
     assert there.findings == here.findings
     assert there.ranks == here.ranks
     assert there.between.straggler == 1
 
 
+def test_each_process_is_asked_again_about_the_ranks_whose_traces_it_keeps(run):
+    with InProcesses(3)() as read:
+        tasks = [TracesKept(rank) for rank in run.ranks]
+        assert read(tasks) == [0, 0, 0]
+        assert answers(read, [MeetingTask(rank, Scope()) for rank in run.ranks])
+        assert read(tasks) == [1, 1, 1]
+
+
 def test_an_error_is_raised_as_in_this_process(run):
     with pytest.raises(UsageError) as here:
         diagnose(run, scope=Scope(steps=(99,)))
     with pytest.raises(UsageError) as there:
-        diagnose(run, scope=Scope(steps=(99,)), each=EachByEngine(LocalEngine(2)))
+        diagnose(run, scope=Scope(steps=(99,)), each=InProcesses(2))
     assert str(there.value) == str(here.value)
 
 
@@ -51,6 +61,7 @@ def test_an_error_is_raised_as_in_this_process(run):
         (1, 1 << 40, 1, None),
         (8, 1 << 40, 1 << 30, None),  # small traces
         (8, 1, 1, None),  # no memory
+        (8, KEPT_BYTES, 1, None),  # none beside the traces that are kept
     ],
 )
 def test_as_many_processes_as_there_are_cpus_and_memory(
@@ -59,7 +70,7 @@ def test_as_many_processes_as_there_are_cpus_and_memory(
     monkeypatch.setattr(each_rank, "allowed_cpus", lambda: cpus)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: _Memory(available))
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
-    expected = in_turn if workers is None else EachByEngine(LocalEngine(workers))
+    expected = in_turn if workers is None else InProcesses(workers)
     assert reader_for(run) == expected
 
 
@@ -67,7 +78,7 @@ def test_many_ranks_are_worth_processes_however_small_they_are(run, monkeypatch)
     monkeypatch.setattr(each_rank, "allowed_cpus", lambda: 2)
     assert reader_for(run) == in_turn
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_RANKS", 3)
-    assert reader_for(run) == EachByEngine(LocalEngine(2))
+    assert reader_for(run) == InProcesses(2)
 
 
 class _Memory:

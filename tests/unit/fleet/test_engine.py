@@ -20,7 +20,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.engine import choose_engine
 from stepscope.fleet.engines import local
 from stepscope.fleet.engines.dask import DaskEngine, check_address
-from stepscope.fleet.engines.local import LocalEngine
+from stepscope.fleet.engines.local import LocalEngine, LocalWorkers
 from stepscope.fleet.engines.outcome import Failure, Tree
 
 ROOT = Path(__file__).parents[3]
@@ -133,6 +133,44 @@ def test_workers_are_other_processes_and_what_they_print_does_no_harm() -> None:
     assert len(used) == 2
     assert os.getpid() not in used
     assert LocalEngine(2).run(tasks.prints, range(3), tasks.joined).value == all_of(range(3))
+
+
+def test_items_with_equal_keys_go_to_the_same_process() -> None:
+    with LocalWorkers(tasks.process_of, 3, key=lambda item: item) as workers:
+        first = workers.run([0, 1, 2], operator.or_).value
+        assert first is not None
+        assert len(set(first.values())) == 3
+        assert workers.run([2, 0], operator.or_).value == {0: first[0], 2: first[2]}
+        assert workers.run([1, 2, 0], operator.or_).value == first
+
+
+def test_a_process_without_items_takes_those_of_another() -> None:
+    with LocalWorkers(tasks.process_of, 2, key=lambda item: 0) as workers:
+        workers.run([0], operator.or_)
+        value = workers.run(range(1, 9), operator.or_).value
+    assert value is not None
+    assert sorted(value) == list(range(1, 9))
+    assert len(set(value.values())) == 2
+
+
+def test_items_of_a_killed_process_are_done_by_others(tmp_path: Path) -> None:
+    items = [(str(tmp_path), number) for number in range(16)]
+    with LocalWorkers(tasks.dies_once, 2, key=lambda item: item[1]) as workers:
+        # The one with item 5 is killed in the second run, when it has others, too.
+        (tmp_path / "died").touch()
+        assert workers.run(items, tasks.joined).value == all_of(range(16))
+        (tmp_path / "died").unlink()
+        outcome = workers.run(items, tasks.joined)
+    assert outcome.value == all_of(range(16))
+    assert (outcome.is_complete, outcome.restarts) == (True, 1)
+
+
+def test_processes_end_with_their_context() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with LocalWorkers(tasks.process_of, 2) as workers:
+        workers.run(range(2), operator.or_)
+        assert len(set(psutil.Process().children(recursive=True)) - before) >= 2
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:

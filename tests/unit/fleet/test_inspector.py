@@ -236,3 +236,16 @@ def test_beside_the_traces_of_the_same_job(tmp_path):
     # The plugin's kernels took a quarter longer.
     assert row["ratio"] == pytest.approx(0.8, rel=0.01)
     assert any(note.startswith("NCCL Inspector: format v4.0") for note in shown["notes"])
+
+
+def test_its_files_are_looked_for_once(tmp_path, monkeypatch):
+    looked = []
+
+    def counted(path):
+        looked.append(path)
+        return inspector_files(path)
+
+    monkeypatch.setattr("stepscope.fleet.inspector.records.inspector_files", counted)
+    folder = str(job(tmp_path))
+    invoke(show, "collectives", folder, "--format", "json")
+    assert looked == [folder]

@@ -19,6 +19,7 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.commands.main import cli
+from stepscope.memory.categories.census import census_path
 from stepscope.output_cache import cached_output
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
@@ -261,6 +262,13 @@ def test_what_compares_ranks_prints_the_same_again(question, form, tmp_path, ope
     assert len(opened) == 2
 
 
+@pytest.mark.parametrize("question", ["stragglers", "collectives", "what-if-ranks"])
+def test_a_rank_alone_is_refused_before_it_is_read(question, trace, opened):
+    done = CliRunner().invoke(cli, ["show", question, str(trace)])
+    assert "two or more" in str(done.exception)
+    assert not opened
+
+
 def test_every_rank_and_its_metrics_are_part_of_the_key_of_a_comparison(tmp_path, opened):
     run = job_of_two(tmp_path)
     asked = ("show", "stragglers", run)
@@ -292,6 +300,118 @@ def test_a_comparison_without_a_rank_that_cannot_be_read_is_made_each_time(tmp_p
     for asked in (1, 2):
         assert "left out" in "".join(printed("show", "ranks", run))
         assert len(opened) == 2 * asked
+
+
+@pytest.fixture
+def pair(tmp_path) -> tuple[Path, Path]:
+    """Two traces with stores, of which nothing is cached yet."""
+    paths = tmp_path / "before.json", tmp_path / "after.json"
+    for path, delay in zip(paths, (0, 40), strict=True):
+        path.write_bytes(dump(rank_of_job(0, (delay, 0))))
+        loading.load(path)
+    return paths
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_comparison_prints_the_same_again(form, pair, opened):
+    check_same_twice(pair[0], opened, ("compare", *pair, "--format", form))
+    assert len(opened) == 2
+
+
+def test_what_a_comparison_was_asked_is_part_of_the_key(pair, opened):
+    asked = ("compare", *pair)
+    printed(*asked)
+    others = (
+        ("compare", *reversed(pair)),
+        (*asked, "--rows", "1"),
+        (*asked, "--rank", "0"),
+        (*asked, "--steps", "1"),
+        (*asked, "--scope", "linked"),
+        (*asked, "--format", "json"),
+    )
+    for number, words in enumerate(others, start=2):
+        printed(*words)
+        assert len(opened) == 2 * number, words
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_both_sides_of_a_comparison_are_part_of_the_key(side, pair, opened):
+    first = printed("compare", *pair)
+    pair[side].write_bytes(dump(rank_of_job(0, (80, 0))))
+    assert printed("compare", *pair) != first
+    assert len(opened) == 4
+
+
+def test_records_of_all_ranks_are_part_of_the_key_of_a_comparison(pair, tmp_path, opened):
+    run = job_of_two(tmp_path / "run")
+    first = printed("compare", pair[0], run)
+    before = len(opened)
+    assert printed("compare", pair[0], run) == first
+    assert len(opened) == before
+    record = RunLayout(run).rank(0).root / "steps.jsonl"
+    record.write_bytes(record.read_bytes().replace(b"40500000", b"80500000"))
+    assert printed("compare", pair[0], run) != first
+
+
+def test_a_comparison_of_records_alone_is_made_each_time(pair, tmp_path):
+    run = write_run(tmp_path / "run", {0: step_records([40.5] * 30)})
+    first = printed("compare", pair[0], run)
+    assert printed("compare", pair[0], run) == first
+    assert not cached_in(tmp_path)
+
+
+def test_a_condition_fails_each_time(pair, opened):
+    for asked in (1, 2):
+        words = ["compare", *map(str, pair), "--fail-on", "regression>0.1%"]
+        done = CliRunner().invoke(cli, words, standalone_mode=False)
+        assert done.return_value == 1, done.output
+        assert done.stderr.startswith("failed: the step grew by")
+        assert len(opened) == 2 * asked
+
+
+def with_memory(folder: Path) -> Path:
+    """A trace that tells of the host's memory."""
+    instants = [
+        {
+            "ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 7,
+            "ts": 50_000 + time_us,
+            "args": {"Bytes": change, "Addr": 64, "Device Id": -1, "Device Type": 0},
+        }
+        for time_us, change in ((40, 1000), (60, -1000))
+    ]  # fmt: skip
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": instants}))
+    return path
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("question", ["memory-overview", "memory-peak"])
+def test_the_memory_in_a_trace_prints_the_same_again(question, form, tmp_path, opened):
+    path = with_memory(tmp_path)
+    check_same_twice(path, opened, ("show", question, path, "--format", form))
+    assert len(opened) == 1
+
+
+def test_a_census_is_part_of_the_key(tmp_path, opened):
+    path = with_memory(tmp_path)
+    asked = ("show", "memory-peak", path, "--format", "json")
+    first = printed(*asked)
+    census = census_path(path)
+    for size_bytes in (400, 500):
+        lines = (
+            {"census": 1},
+            {"kind": "parameter", "device": -1, "time_ns": 0, "addresses": [4096],
+             "bytes": [size_bytes]},
+        )  # fmt: skip
+        census.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        second = printed(*asked)
+        assert second != first
+        assert printed(*asked) == second
+        first = second
+    assert len(opened) == 3
+    census.unlink()
+    printed("show", "memory-peak", tmp_path, "--format", "json")
+    assert len(opened) == 4  # as a folder it is another path to show
 
 
 def test_a_chosen_engine_reads_the_ranks_each_time(tmp_path, opened):

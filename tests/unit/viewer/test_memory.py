@@ -176,16 +176,18 @@ def test_an_allocation_says_whose_it_is_and_how_long_it_lived(viewer, view):
         f"/api/traces/{viewer.library.traces[0].id}/memory/columns?start=0&end=99999999&columns=300"
     )
     meta, columns = decode(data.body)
-    largest = int(columns["size"].argmax())
-    number = int(columns["allocation"][largest])
-    found = viewer.get("/api/traces/{}/memory/allocation", number=number)
-    row = view.allocations.row(number, named=True)
-    assert found["size_bytes"] == row["size_bytes"] == columns["size"][largest]
-    assert found["line"] == meta["texts"][meta["text"][largest]]
-    assert found["category"] == CATEGORIES[columns["category"][largest]]
-    if found["lasted_ns"] is not None:
-        assert found["lasted_ns"] == row["free_ns"] - row["start_ns"]
-    assert found["stack"][0]["text"] == found["line"]
+    numbers = columns["allocation"].astype(int).tolist()
+    rows = [view.allocations.row(number, named=True) for number in numbers]
+    freed = [row["start_ns"] is not None and row["free_ns"] is not None for row in rows]
+    for place in (int(columns["size"].argmax()), freed.index(True), freed.index(False)):
+        found = viewer.get("/api/traces/{}/memory/allocation", number=numbers[place])
+        row = rows[place]
+        assert found["size_bytes"] == row["size_bytes"] == columns["size"][place]
+        assert found["line"] == meta["texts"][meta["text"][place]]
+        assert found["category"] == CATEGORIES[columns["category"][place]]
+        lasted_ns = row["free_ns"] - row["start_ns"] if freed[place] else None
+        assert found["lasted_ns"] == lasted_ns
+        assert found["stack"][0]["text"] == found["line"]
 
 
 def test_a_failed_request_is_marked(viewer, files):

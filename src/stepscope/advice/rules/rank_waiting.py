@@ -15,7 +15,8 @@ from stepscope.advice.collectives import collectives, shortened, waited_in, with
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.advice.turns import ADVICE, TITLE, find_turns
+from stepscope.advice.turns import find_turns
+from stepscope.advice.waiting_words import IN_TURN, for_ranks
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.collectives import LEAST_PEERS
 from stepscope.analysis.graph.replay import unchanged
@@ -80,14 +81,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     )
     straggler = late["last_rank"]
     turns = find_turns(rows)
-    title = f"it waits for others in its collectives, most for rank {straggler}"
-    advice = (
-        f"See what rank {straggler} does before these collectives that others do not (its own "
-        "findings, `stepscope show idle` on its trace): input, uneven batches, Python, a slower "
-        "machine."
-    )
-    if turns is not None:
-        title, advice = TITLE, ADVICE
+    words = for_ranks([straggler]) if turns is None else IN_TURN
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
         subject,
@@ -95,7 +89,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
         without_waits(window, rows),
         rule=ID,
         about_collectives=True,
-        title=title,
+        title=words.title,
         assumption="all ranks arrive together, when this one does",
         evidence=(
             Evidence("waiting per step", window.per_step(waited_ns), "ns"),
@@ -104,6 +98,6 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
             *([] if turns is None else [Evidence("waits most for", turns.words(), "text")]),
             Evidence(f"rank {straggler} came last", f"in {late['times']} of {len(rows)}", "text"),
         ),
-        advice=advice,
+        advice=words.advice,
         waits_for=straggler if turns is None else None,
     )

@@ -22,7 +22,7 @@ from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun
 from stepscope.run.regular_files import is_regular
 from stepscope.trace.model import Trace
-from stepscope.trace.paths import resolve_path
+from stepscope.trace.paths import TraceRef, resolve_path
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,34 @@ def open_memory(
         UnreadableInputError: There is nothing that can be read.
         UsageError: The run has no such rank, or a rule is not understood.
     """
-    if Path(path).is_file() and not is_snapshot_file(path):
-        return _open_trace(path, census, rules)
-    try:
-        found = find_snapshot(path, rank)
-    except UnreadableInputError as error:
-        if not Path(path).is_dir():
-            raise
-        try:
-            last = resolve_path(path).rank(rank).last_with(None)
-        except UnreadableInputError:
-            raise error from None
-        if last is None:
-            raise
-        return _open_trace(last.name, census, rules)
+    trace = find_trace(path, rank)
+    if trace is not None:
+        return OpenedMemory(memory_of_trace(trace.open(), trace.name, census, rules), trace.name)
+    found = find_snapshot(path, rank)
     view = found.open(census, rules)
     return OpenedMemory(_with_samples(view, found.path, metrics), found.path, found.others)
+
+
+def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
+    """The trace whose memory `open_memory` opens for a path; None where it opens no trace.
+
+    Raises:
+        UnreadableInputError: There is nothing that can be read.
+        UsageError: The run has no such rank.
+    """
+    place = Path(path)
+    if place.is_file():
+        return None if is_snapshot_file(path) else resolve_path(path).one_trace()
+    if not place.is_dir():
+        return None
+    try:
+        find_snapshot(path, rank)
+    except UnreadableInputError:
+        try:
+            return resolve_path(path).rank(rank).last_with(None)
+        except UnreadableInputError:
+            pass  # `find_snapshot` says it better
+    return None
 
 
 def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
@@ -124,11 +136,6 @@ def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryVie
         return replace(view, sampled=sampled_memory(beside))
     except UnreadableInputError:  # sampled on a machine without a GPU
         return view
-
-
-def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:
-    trace = resolve_path(path).one_trace().open()
-    return OpenedMemory(memory_of_trace(trace, path, census, rules), path)
 
 
 def memory_of_trace(

@@ -14,13 +14,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from stepscope.fleet.engines import worker
 from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
 from stepscope.run.cpus import allowed_cpus
+
+if TYPE_CHECKING:
+    _Answers = queue.Queue[tuple["_Worker", int, str, Any]]
 
 _ASK_S = 0.1
 """How often the caller is asked whether to go on."""
@@ -48,9 +51,121 @@ class LocalEngine:
         progress: ProgressReport | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
-        workers = min(self.workers or min(allowed_cpus(), 16), len(items))
-        run = _Run(function, items, combine, self.attempts, progress)
-        return run.here() if workers <= 1 else run.in_processes(workers)
+        count = min(self.workers or min(allowed_cpus(), 16), len(items))
+        if count <= 1:
+            return _Run(items, combine, self.attempts, progress).here(function)
+        with LocalWorkers(function, count, attempts=self.attempts) as workers:
+            return workers.run(items, combine, progress=progress)
+
+
+class LocalWorkers:
+    """Processes that stay for several runs of one function, which may keep a state in each.
+
+    Used as a context, whose end ends them. They start with the first run.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Item], Value],
+        count: int,
+        key: Callable[[Item], Hashable] | None = None,
+        *,
+        attempts: int = 3,
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+            function: See `Engine.run`. Each process gets a copy of it, once.
+            count: How many processes at most.
+            key: Items with equal keys go to the same process, unless that has others to do while
+                another process has none.
+            attempts: How often an item is tried that fails for a reason of the machine.
+        """
+        self._function = function
+        self._count = count
+        self._key = key
+        self._attempts = attempts
+        self._answers: _Answers = queue.Queue(2 * count)
+        self._workers: list[_Worker] = []
+        self._of_key: dict[Hashable, _Worker] = {}
+
+    def __enter__(self) -> LocalWorkers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._workers:
+            each.stop()
+
+    def run(
+        self,
+        items: Sequence[Any],
+        combine: Callable[[Any, Any], Any],
+        *,
+        progress: ProgressReport | None = None,
+    ) -> Outcome[Any]:
+        """Runs the function on each item and combines the values; see `Engine.run`."""
+        while len(self._workers) < min(self._count, len(items)):
+            self._workers.append(self._started())
+        keys = [None if self._key is None else self._key(item) for item in items]
+        run = _Run(items, combine, self._attempts, progress)
+        run.to_do = _ToDo([self._of_key.get(key) for key in keys])
+
+        def give(to: _Worker) -> None:
+            index = run.next_for(to)
+            if index is not None:
+                self._of_key[keys[index]] = to
+                to.give(index, items[index])
+
+        # Those with items of their own come first, or else others would take these.
+        for each in sorted(self._workers, key=run.to_do.waiting_for, reverse=True):
+            give(each)
+        while not run.is_done:
+            with contextlib.suppress(queue.Empty):
+                of, index, kind, content = self._answers.get(timeout=_ASK_S)
+                if kind == _GONE:
+                    run.restarts += 1
+                    of, kind = self._replaced(of), worker.BROKEN
+                run.take(index, kind, content)
+                give(of)
+                # What failed may be tried by a worker that had nothing left to do.
+                for each in self._workers:
+                    if each.is_idle:
+                        give(each)
+        return run.outcome()
+
+    def _started(self) -> _Worker:
+        return _Worker(self._function, self._answers, self._count)
+
+    def _replaced(self, gone: _Worker) -> _Worker:
+        gone.stop()
+        new = self._workers[self._workers.index(gone)] = self._started()
+        return new
+
+
+class _ToDo:
+    """Items that wait, each for the worker that is to do it, if there is one."""
+
+    def __init__(self, workers: Sequence[_Worker | None]) -> None:
+        """Takes the worker of each item."""
+        self._of_worker: dict[_Worker | None, deque[int]] = {None: deque()}
+        for index, each in enumerate(workers):
+            self._of_worker.setdefault(each, deque()).append(index)
+
+    def waiting_for(self, whose: _Worker) -> int:
+        """How many items wait for a worker."""
+        return len(self._of_worker.get(whose, ()))
+
+    def take(self, to: _Worker | None) -> int | None:
+        """An item for a worker: its own, else anybody's, else the last of whoever has most."""
+        most = max(self._of_worker.values(), key=len)
+        for waiting in (self._of_worker.get(to), self._of_worker[None]):
+            if waiting:
+                return waiting.popleft()
+        return most.pop() if most else None
+
+    def put_back(self, index: int) -> None:
+        """Lets any worker do an item."""
+        self._of_worker[None].append(index)
 
 
 class _Run:
@@ -58,13 +173,13 @@ class _Run:
 
     def __init__(
         self,
-        function: Callable[[Any], Any],
         items: Sequence[Any],
         combine: Callable[[Any, Any], Any],
         attempts: int,
         progress: ProgressReport | None,
     ) -> None:
-        self._function = function
+        self.to_do = _ToDo([None] * len(items))
+        self.restarts = 0
         self._items = items
         self._attempts = attempts
         self._progress = progress
@@ -72,68 +187,32 @@ class _Run:
         self._failures: dict[int, Failure] = {}
         self._done = 0
         self._tried = [0] * len(items)
-        self._to_do = deque(range(len(items)))
-        self._restarts = 0
 
-    def here(self) -> Outcome[Any]:
+    @property
+    def is_done(self) -> bool:
+        """Whether each item has given a value or been given up."""
+        return self._done + len(self._failures) == len(self._items)
+
+    def here(self, function: Callable[[Any], Any]) -> Outcome[Any]:
         """In this process, one after the other."""
-        while self._to_do:
-            index = self._to_do.popleft()
+        while (index := self.next_for(None)) is not None:
+            self.take(index, *worker.answer(function, self._items[index]))
+        return self.outcome()
+
+    def next_for(self, to: _Worker | None) -> int | None:
+        """The item that a worker tries next; None if none waits."""
+        index = self.to_do.take(to)
+        if index is not None:
             self._tried[index] += 1
-            answer = worker.answer(self._function, self._items[index])
-            self._take(index, *answer)
-        return self._outcome()
+        return index
 
-    def in_processes(self, count: int) -> Outcome[Any]:
-        """In several processes, each with a thread here that talks to it."""
-        answers: queue.Queue[tuple[_Worker, int, str, Any]] = queue.Queue(2 * count)
-        workers: list[_Worker] = []
-        try:
-            workers += [_Worker(self._function, answers, count) for _ in range(count)]
-            for each in workers:
-                self._give(each)
-            while self._done + len(self._failures) < len(self._items):
-                with contextlib.suppress(queue.Empty):
-                    self._follow(*answers.get(timeout=_ASK_S), workers, answers)
-            return self._outcome()
-        finally:
-            for each in workers:
-                each.stop()
-
-    def _follow(
-        self,
-        of: _Worker,
-        index: int,
-        kind: str,
-        content: Any,
-        workers: list[_Worker],
-        answers: queue.Queue[tuple[_Worker, int, str, Any]],
-    ) -> None:
-        if kind == _GONE:
-            self._restarts += 1
-            of.stop()
-            place = workers.index(of)
-            of = workers[place] = _Worker(self._function, answers, len(workers))
-            kind = worker.BROKEN
-        self._take(index, kind, content)
-        self._give(of)
-        # What failed may be tried by a worker that had nothing left to do.
-        for each in workers:
-            if each.is_idle:
-                self._give(each)
-
-    def _give(self, to: _Worker) -> None:
-        if self._to_do:
-            index = self._to_do.popleft()
-            self._tried[index] += 1
-            to.give(index, self._items[index])
-
-    def _take(self, index: int, kind: str, content: Any) -> None:
+    def take(self, index: int, kind: str, content: Any) -> None:
+        """Takes the answer about an item."""
         if kind == worker.DONE:
             self._done += 1
             self._tree.put(index, content)
         elif kind == worker.BROKEN and self._tried[index] < self._attempts:
-            self._to_do.append(index)
+            self.to_do.put_back(index)
             return
         else:
             self._failures[index] = Failure(index, content, self._tried[index])
@@ -141,13 +220,14 @@ class _Run:
         if self._progress is not None:
             self._progress(self._done + len(self._failures), len(self._items))
 
-    def _outcome(self) -> Outcome[Any]:
+    def outcome(self) -> Outcome[Any]:
+        """What the values are combined to."""
         return Outcome(
             self._tree.result(),
             len(self._items),
             self._done,
             tuple(self._failures[index] for index in sorted(self._failures)),
-            self._restarts,
+            self.restarts,
         )
 
 
@@ -162,7 +242,7 @@ class _Worker:
     def __init__(
         self,
         function: Callable[[Any], Any],
-        answers: queue.Queue[tuple[_Worker, int, str, Any]],
+        answers: _Answers,
         workers: int,
     ) -> None:
         # Each of the processes would otherwise start as many threads as there are CPUs.

@@ -249,7 +249,8 @@ def test_a_foreign_namespace_needs_its_dialect():
 
 
 def test_arguments_stay_plain_values():
-    json.dumps(vars(parsed(["--profile", "--profile-ranks", "0", "2"])))
+    values = json.loads(json.dumps(vars(parsed(["--profile", "--profile-ranks", "0", "2"]))))
+    assert (values["profile"], values["profile_ranks"]) == (True, [0, 2])
 
 
 @pytest.mark.parametrize(

@@ -189,12 +189,14 @@ def test_an_observer_that_torch_refuses_does_not_keep_cuda_from_coming_up(tmp_pa
     assert "no snapshot will be taken" in caplog.text
 
 
-def test_an_observer_that_fails_does_not_change_the_error(tmp_path):
+def test_an_observer_that_fails_does_not_change_the_error(tmp_path, caplog):
     cuda = FakeCuda()
-    watch, _ = make(tmp_path / "file" / "under", cuda)
+    watch, noted = make(tmp_path / "file" / "under", cuda)
     (tmp_path / "file").write_text("")
     watch.step_ended(0)
     cuda.observers[0](0, 1, 0, 0)
+    assert "no memory snapshot" in caplog.text
+    assert noted[0].problem
 
 
 def test_no_observer_where_it_is_not_wanted(tmp_path):
