@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -93,6 +94,21 @@ def test_stacks_go_only_where_steps_alone_do_not_do(tmp_path):
     budget.learn(StepSample(0.4e9, 10, stack_share=0.8))
     fitted = budget.fit(plan(tmp_path, with_stack=True))
     assert (fitted.steps, fitted.with_stack) == (3, False)
+
+
+def test_each_kind_of_window_has_its_own_cost(tmp_path):
+    budget = Budget(CaptureConfig(max_pause_s=0.3), RankLayout(tmp_path))
+    rich = dataclasses.replace(
+        plan(tmp_path, with_stack=True), details=("record_shapes", "with_stack")
+    )
+    budget.learn(StepSample(0.01e9, 10))
+    assert budget.predicted_pause_ns(plan(tmp_path)) == 40_000_000
+    assert budget.predicted_pause_ns(rich) is None, "what cheaper windows cost tells nothing"
+    assert budget.fit(rich) == rich
+    budget.learn(StepSample(0.5e9, 10, stack_share=0.8), rich.details)
+    fitted = budget.fit(rich)
+    assert (fitted.steps, fitted.with_stack, fitted.details) == (3, False, ("record_shapes",))
+    assert budget.fit(plan(tmp_path)).steps == 4
 
 
 def test_only_the_newest_windows_are_kept(tmp_path):

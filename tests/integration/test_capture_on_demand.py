@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.support.runs import manifest_of, steps_in_trace
+from tests.support.runs import manifest_of, steps_in_trace, trace_document
 from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
@@ -97,6 +97,31 @@ def test_a_condition_asks_and_one_that_raises_is_dropped(tmp_path):
     assert [window.cause for window in windows] == ["condition"]
     problems = manifest_of(tmp_path).problems
     assert any("broken raised ValueError: no" in problem.message for problem in problems)
+
+
+def test_a_request_may_ask_for_more_than_the_options_do(tmp_path):
+    def at(number, profiler):
+        if number == 2:
+            profiler.trigger(steps=1, details=["with_stack", "record_shapes", "profile_memory"])
+        if number == 9:
+            profiler.trigger(steps=1)
+        if number == 12:
+            profiler.trigger(steps=1, details=["everything"])
+
+    asked, plain = train(tmp_path, at=at, record_shapes=True)
+    assert asked.details == ("profile_memory", "with_stack"), "shapes are no more than usual"
+    assert plain.details == ()
+    rich, usual = (trace_document(one.trace_path) for one in open_run(tmp_path).windows)
+    for document, has_more in ((rich, True), (usual, False)):
+        events = document["traceEvents"]
+        assert any("Input Dims" in event.get("args", {}) for event in events)
+        assert any(event.get("cat") == "python_function" for event in events) == has_more
+        assert any(event["name"] == "[memory]" for event in events) == has_more
+    assert {"stacks"} == {item.kind for item in asked.artifacts} - {
+        item.kind for item in plain.artifacts
+    }
+    problems = manifest_of(tmp_path).problems
+    assert any("details='everything': choose from" in problem.message for problem in problems)
 
 
 def test_a_request_waits_for_the_window_that_is_open(tmp_path):

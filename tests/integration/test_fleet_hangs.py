@@ -22,6 +22,8 @@ os.makedirs(output, exist_ok=True)
 pair = distributed.new_group([0, 1])
 for _ in range(3):
     distributed.all_reduce(torch.ones(10))
+# gloo notices nothing: it adds up the bytes of one type as if they were of the other.
+distributed.all_reduce(torch.ones(10, dtype=torch.int32 if rank == 1 else torch.float32))
 if rank < 2:
     distributed.all_reduce(torch.ones(7), group=pair)
 waiting = distributed.all_reduce(torch.ones(9), async_op=True) if rank != 2 else None
@@ -62,6 +64,14 @@ def test_the_rank_that_has_not_come_is_named_in_both_forms(tmp_path, monkeypatch
         assert found["hanging"][0]["operation"] == "all_reduce"
         assert found["hanging"][0]["input"] == "Float[9]"
         assert found["hanging"][0]["waiting"] == [0, 1]
+        differ = [(one["call"], one["ranks"], one["sequence"]) for one in found["mismatched"]]
+        assert differ == [
+            ("all_reduce(Float[10])", [0, 2], 4),
+            ("all_reduce(Int[10])", [1], 4),
+        ]
+        assert any("although its calls differ" in note for note in found["notes"])
+        last = found["operations"][0]
+        assert (last["input"], last["inside"], last["completed"]) == ("Float[9]", [0, 1], [])
     words = ["hangs", str(output / "pickles" / "*_[01]"), "--ranks", "3", "--format", "json"]
     found = json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).output)
     assert found["culprits"] == [2]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.counted_calls import counted_calls
+from stepscope.analysis.calls.counted_calls import NO_SHAPES_OF, counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
@@ -142,7 +142,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     work = gpu_work(trace, scope)
     members, asked = work.members_with(*_LOOKED_INTO), work.answered.asked
     forest = operator_forest(trace)
-    calls, without_shapes = counted_calls(trace, forest)
+    calls, without_shapes = counted_calls(trace)
     counted = np.zeros(len(forest), np.bool_)
     counted[calls["row"].to_numpy()] = True
     rows = rows_of_work(forest, members)
@@ -377,10 +377,7 @@ def _remarks(
     if table.is_empty():
         notes.append(NO_SHAPES)
     elif without_shapes:
-        notes.append(
-            f"{without_shapes} matrix operators have no shapes that suffice: FLOPs are a lower"
-            " bound"
-        )
+        notes.append(NO_SHAPES_OF.format(without_shapes))
     if uncounted_ns and not table.is_empty():
         notes.append(
             f"{uncounted_ns / 1e6:.3f} ms of matrix kernels belong to no counted operator"

@@ -15,6 +15,9 @@ Definitions
     these around it (for GPU work: around its launch): a call of a module, or a backward operator,
     which belongs to the module of its forward operator. What has neither belongs to no module.
     So self times are disjoint and add up; totals are a module's own and those of its children.
+    FLOPs come from the shapes of operators as in `flops`, and belong to the same place as the
+    operator's time. Their speed is FLOPs / GPU work of the module and its children, in all phases;
+    in a trace without GPU work, / its time on the host.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.counted_calls import NO_SHAPES_OF, counted_calls
 from stepscope.analysis.calls.module_places import (
     NOWHERE,
     Places,
     places_by_arguments,
     places_by_frames,
 )
+from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.recomputation import EVALUATION, names_matching
-from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
+from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work, in_steps
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -44,6 +49,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 PHASES = ("forward", "backward", "recomputed")
+_RECOMPUTED = PHASES.index("recomputed")
 
 MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
     "name": pl.String,  # such as "Conv2d_17"
@@ -57,6 +63,12 @@ MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
         for where in ("host", "device")
         for what in ("total", "self")
     },
+    # Null where no shapes were recorded:
+    "flops": pl.Int64,  # in all phases, of the module and its children
+    "self_flops": pl.Int64,
+    "recomputed_flops": pl.Int64,  # the part of `flops` that is recomputation
+    "flops_share": pl.Float64,  # `flops` / all FLOPs of the scope
+    "teraflops_per_s": pl.Float64,
     "path": pl.String,  # names from the root on, divided by "/"; see `MOST_NAMED`
 }
 """Columns of `ModuleReport.table`."""
@@ -72,6 +84,7 @@ BY_STACKS = "functions named forward in operators' call stacks (with_stack until
 NONE = "nothing"
 _RECORD = "no module was recorded: record with_stack=True to see them"
 
+_NO_SHAPES = "no shapes of operators were recorded (record_shapes=True), so modules have no FLOPs"
 _MODULE_FRAME = r"^nn\.Module: "
 _FORWARD_FRAME = r"\.py\(\d+\): forward$"
 _OUTSIDE = "GPU events of no module"
@@ -87,6 +100,9 @@ class ModuleReport:
         source: What the modules were seen by.
         device_ns: All GPU work of the scope: the roots' device totals, and `unattributed_ns`.
         unattributed_ns: GPU work of no module: the optimizer, collectives, data, losses outside.
+        flops: FLOPs that were counted: those of the roots, and `unattributed_flops`; None where
+            no shapes were recorded.
+        unattributed_flops: FLOPs of no module.
         notes: What a reader must know.
     """
 
@@ -95,6 +111,8 @@ class ModuleReport:
     source: str = field(metadata={"label": "modules seen by"})
     device_ns: int = field(metadata={"label": "GPU work"})
     unattributed_ns: int = field(metadata={"label": "GPU work of no module"})
+    flops: int | None = field(metadata={"label": "FLOPs"})
+    unattributed_flops: int | None = field(metadata={"label": "FLOPs of no module"})
     notes: tuple[str, ...]
 
 
@@ -145,14 +163,46 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
+    flops: Int64Array | None = None
+    counted = unattributed = None
+    notes = work.notes
+    if source == NONE:
+        notes = (*notes, _RECORD)
+    else:
+        events, of_event, missing = _counted(trace, asked)
+        if not len(events):
+            notes = (*notes, _NO_SHAPES)
+        else:
+            anchor = nearest_of(parent, events, anchored)
+            known_flops = (anchor >= 0) & (place[anchor] >= 0)
+            flops = np.zeros(shape[:2], np.int64)
+            at = anchor[known_flops]
+            np.add.at(flops, (phase[at], place[at]), of_event[known_flops])
+            counted = int(of_event.sum())
+            unattributed = int(of_event[~known_flops].sum())
+            if missing:
+                notes = (*notes, NO_SHAPES_OF.format(missing))
+
     return ModuleReport(
-        _table(places, calls, cells.reshape(shape)),
+        _table(places, calls, cells.reshape(shape), flops, counted, has_gpu=len(members) > 0),
         work.answered.leaving_out({_OUTSIDE: int((~known).sum())}),
         source,
         int(duration.sum()),
         int(duration[~known].sum()),
-        (*work.notes, _RECORD) if source == NONE else work.notes,
+        counted,
+        unattributed,
+        notes,
     )
+
+
+def _counted(trace: Trace, asked: Scope) -> tuple[Int64Array, Int64Array, int]:
+    """The operators of the scope whose FLOPs are known, their FLOPs, and how many are not known."""
+    calls, missing = counted_calls(trace)
+    if calls.is_empty():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), missing
+    mine = in_steps(operator_forest(trace).rows["step"], asked)[calls["row"].to_numpy()]
+    chosen = calls.filter(pl.Series(mine)).select(pl.col("event", "flops").cast(pl.Int64))
+    return chosen["event"].to_numpy(), chosen["flops"].to_numpy(), missing
 
 
 def _places(trace: Trace, parent: RowNumbers) -> tuple[str, Places]:
@@ -199,16 +249,36 @@ def _anchor_of_work(work: pl.DataFrame, parent: RowNumbers, anchored: BoolArray)
     return found
 
 
-def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFrame:
-    """The modules as a tree, with totals."""
+def _table(
+    places: Places,
+    calls: Int64Array,
+    self_ns: Int64Array,
+    self_flops: Int64Array | None,
+    counted_flops: int | None,
+    *,
+    has_gpu: bool,
+) -> pl.DataFrame:
+    """The modules as a tree, with totals.
+
+    Args:
+        places: Where modules are called.
+        calls: Calls of each place.
+        self_ns: By phase, place and side.
+        self_flops: By phase and place; None where none were counted.
+        counted_flops: All FLOPs that were counted.
+        has_gpu: Whether speeds are those of the GPU.
+    """
     if not len(places):
         return pl.DataFrame(schema=MODULES)
     total = self_ns.copy()
+    flops = None if self_flops is None else self_flops.copy()
     # Places are numbered after their parents, so the last ones are handed up first.
     for place in range(len(places) - 1, -1, -1):
         above = places.parent[place]
         if above >= 0:
             total[:, above] += total[:, place]
+            if flops is not None:
+                flops[:, above] += flops[:, place]
     children: dict[int, list[int]] = {}
     for place, above in enumerate(places.parent):
         children.setdefault(above, []).append(place)
@@ -229,7 +299,17 @@ def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFra
             for values in (total, self_ns)
         ]
         count = int(calls[place]) if places.are_calls else None
-        rows.append([places.names[place], row, above_row, depth, count, *times, path])
+        arithmetic: list[object] = [None] * 5
+        if flops is not None and self_flops is not None:
+            done, spent_ns = int(flops[:, place].sum()), int(cost[place, 1 if has_gpu else 0])
+            arithmetic = [
+                done,
+                int(self_flops[:, place].sum()),
+                int(flops[_RECOMPUTED, place]),
+                done / counted_flops if counted_flops else None,
+                done / spent_ns / 1e3 if done and spent_ns else None,
+            ]
+        rows.append([places.names[place], row, above_row, depth, count, *times, *arithmetic, path])
         inner = _by_cost(children.get(place, []), cost)
         visit.extend((child, row, depth + 1, names) for child in inner[::-1])
     return pl.DataFrame(rows, schema=MODULES, orient="row")

@@ -17,6 +17,7 @@ from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
+from stepscope.run.triggers import checked_details
 
 _Batch = TypeVar("_Batch")
 _Own = TypeVar("_Own", bound="Profiler")
@@ -288,7 +289,12 @@ class Profiler:
                 self._session.steps.begin_afresh()
 
     def trigger(
-        self, *, steps: int | None = None, ranks: str = "", with_memory: bool = False
+        self,
+        *,
+        steps: int | None = None,
+        ranks: str = "",
+        with_memory: bool = False,
+        details: Iterable[str] = (),
     ) -> None:
         """Request a window as soon as possible, on all ranks alike. Returns at once.
 
@@ -297,10 +303,18 @@ class Profiler:
             ranks: Ranks that record it, as in the option `ranks`; empty for those that record the
                 scheduled windows.
             with_memory: Take a memory snapshot as well.
+            details: Options to switch on for this window alone: some of "record_shapes",
+                "profile_memory", "with_stack", "cuda_sync_events".
         """
         if self._session.is_on and self._session.requests is not None:
             with self._session.contain("requesting a window"):
-                self._session.requests.ask("code", steps or 0, ranks, with_memory=with_memory)
+                self._session.requests.ask(
+                    "code",
+                    steps or 0,
+                    ranks,
+                    with_memory=with_memory,
+                    details=checked_details(details),
+                )
 
     def snapshot(self, reason: str = "code") -> Path | None:
         """Write the state and history of the CUDA allocator now.

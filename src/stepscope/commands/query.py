@@ -7,6 +7,7 @@ import click
 from stepscope.commands.options import (
     INPUT,
     format_option,
+    numbers,
     output_option,
     row_count,
 )
@@ -29,6 +30,11 @@ DEFAULT_ROWS = 100
     callback=lambda _context, _parameter, text: None if text is None else (row_count(text) or 0),
     help=f"Maximum number of rows.  [default: {DEFAULT_ROWS} in a table, otherwise all]",
 )
+@click.option(
+    "--rank",
+    metavar="all|0,1",
+    help="Query all ranks, or these, together.  [default: the first alone]",
+)
 @click.option("--limit", type=click.IntRange(min=0), hidden=True)  # the name before --rows
 @click.option(
     "--timeout",
@@ -45,6 +51,7 @@ def command(
     list_views: bool,
     output: Output,
     rows: int | None,
+    rank: str | None,
     limit: int | None,
     time_limit_s: float | None,
     file: str | None,
@@ -52,7 +59,8 @@ def command(
     """Query a trace with SQL (DuckDB's dialect, one read-only SELECT).
 
     PATH is a trace file, a URL, or - for standard input. For a run directory, a directory of traces
-    or a quoted glob, the last window of the first rank is queried. For example:
+    or a quoted glob, the last window of the first rank is queried; with --rank, that of all ranks
+    or of some, and each view has a column `rank`. For example:
 
     stepscope query trace.json.gz "SELECT name, sum(dur_ns) AS ns FROM kernels GROUP BY name ORDER
     BY ns DESC LIMIT 10"
@@ -70,14 +78,28 @@ def command(
         if not output.format.is_text and sink.is_terminal:
             raise UsageError(f"{output.format.name} is not text: use --output FILE or a pipe")
         from stepscope.trace.paths import resolve_path
-        from stepscope.trace.sql.query import run_query
+        from stepscope.trace.sql.query import RankSource, run_query
 
         limit = limit if rows is None else rows
         if limit is None and output.format.is_for_people:
             limit = DEFAULT_ROWS
         with working(f"Querying {path}"):
-            trace = resolve_path(path).one_trace().open()
-            result = run_query(trace, sql, row_limit=limit or None, time_limit_s=time_limit_s)
+            target = resolve_path(path)
+            chosen = None if rank in (None, "all") else numbers("--rank", rank or "")
+            traces = (
+                target.one_trace().open()
+                if rank is None
+                else [RankSource(one.rank, one.open) for one in target.last_traces(chosen)]
+            )
+            result = run_query(traces, sql, row_limit=limit or None, time_limit_s=time_limit_s)
         output.write(result.rows, sink)
+    for reason in result.left_out:
+        click.echo(reason, err=True)
+    if rank is None and target.is_run and len(target.chosen) > 1:
+        click.echo(
+            f"only rank {target.chosen[0].rank} of {len(target.chosen)} was queried; --rank all"
+            " queries all",
+            err=True,
+        )
     if result.is_cut:
         click.echo(f"only the first {limit} rows are shown; --rows all shows all", err=True)

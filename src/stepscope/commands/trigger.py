@@ -23,16 +23,25 @@ import click
     "[default: those that record scheduled windows]",
 )
 @click.option("--memory", is_flag=True, help="Also take a memory snapshot.")
-def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
+@click.option("--record-shapes", is_flag=True, help="Record shapes in this window.")
+@click.option("--profile-memory", is_flag=True, help="Record allocations in this window.")
+@click.option("--with-stack", is_flag=True, help="Record Python stacks in this window.")
+@click.option(
+    "--cuda-sync-events", is_flag=True, help="Record synchronisations of GPUs in this window."
+)
+def command(run: Path, *, steps: int | None, ranks: str, memory: bool, **details: bool) -> None:
     """Ask the job that writes RUN to record a window now.
 
     RUN is a run directory, or the folder that holds it. The request is a small file in it, so this
     works from any machine that shares the file system. All ranks record the same steps.
+
+    A training can run with the cheapest options all the time, and tell more when asked: the last
+    four options hold for this window alone, besides those that the recording has anyway.
     """
     from stepscope.capture.together.ranks import parse_ranks
     from stepscope.errors import UsageError
     from stepscope.run.reader import open_run
-    from stepscope.run.triggers import Trigger, ask
+    from stepscope.run.triggers import Trigger, ask, checked_details
 
     found = open_run(run)
     wanted = parse_ranks(ranks) if ranks else "all"
@@ -40,6 +49,8 @@ def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
     if world_size is not None and not isinstance(wanted, str) and min(wanted) >= world_size:
         raise UsageError(f"--ranks {ranks}: the job has no such rank, only 0 to {world_size - 1}")
     home = found.path
-    path = ask(home, Trigger(steps=steps or 0, ranks=ranks, with_memory=memory))
+    chosen = checked_details(name for name, is_chosen in details.items() if is_chosen)
+    trigger = Trigger(steps=steps or 0, ranks=ranks, with_memory=memory, details=chosen)
+    path = ask(home, trigger)
     click.echo(f"Asked {home.name} for a window: {path.name}")
     click.echo("Rank 0 looks for requests once a second while the job trains.")

@@ -100,6 +100,8 @@ class WindowRecord:
         cause: What opened it: "schedule", or the source of the request ("code", "file", "signal",
             "slow step", "condition").
         note: How the plan was changed, and why; empty otherwise.
+        details: Options that are off in the capture and were on in this window, because the request
+            for it said so.
         stop_ns: The part of the pause in which torch stopped recording.
         export_ns: The part of the pause in which the events were handed over.
         export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
@@ -126,6 +128,7 @@ class WindowRecord:
     predicted_pause_ns: int | None = None
     events: int = 0
     raw_bytes: int = 0
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

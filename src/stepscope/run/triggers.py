@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ DIRECTORY = "triggers"
 _FORMAT = "stepscope-trigger"
 _GREATEST_BYTES = 10_000
 _MOST_STEPS = 10_000
+DETAILS = ("record_shapes", "profile_memory", "with_stack", "cuda_sync_events")
+"""Options that a request may switch on for its window alone."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Trigger:
         with_memory: Whether to take a memory snapshot as well.
         first_step: The first step to record; None until the ranks have agreed on it.
         created_ns: When it was created, nanoseconds since the epoch.
+        details: Which of `DETAILS` to record besides what the capture's options say.
         format: Word that marks the file.
     """
 
@@ -45,6 +49,7 @@ class Trigger:
     with_memory: bool = False
     first_step: int | None = None
     created_ns: int = 0
+    details: tuple[str, ...] = ()
     format: str = _FORMAT
 
     def encode(self) -> bytes:
@@ -73,7 +78,27 @@ class Trigger:
             with_memory=values.get("with_memory") is True,
             first_step=first_step,
             created_ns=int(values.get("created_ns") or 0),
+            details=chosen_details(values.get("details")),
         )
+
+
+def chosen_details(words: object) -> tuple[str, ...]:
+    """The details in a list, in the order of `DETAILS`; whatever else it holds is left out."""
+    given = words if isinstance(words, list | tuple | set | frozenset) else ()
+    return tuple(detail for detail in DETAILS if detail in given)
+
+
+def checked_details(words: Iterable[str]) -> tuple[str, ...]:
+    """As `chosen_details`, for what a user typed.
+
+    Raises:
+        UsageError: One of them is not in `DETAILS`.
+    """
+    given = (words,) if isinstance(words, str) else tuple(words)
+    for word in given:
+        if word not in DETAILS:
+            raise UsageError(f"details={word!r}: choose from {', '.join(DETAILS)}")
+    return chosen_details(given)
 
 
 def ask(run: Path, trigger: Trigger) -> Path:

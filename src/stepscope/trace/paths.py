@@ -181,6 +181,26 @@ class PathTarget:
             raise UsageError(f"{self.path}: no rank {wanted}; it has {have}")
         return by_number[wanted]
 
+    def last_traces(self, ranks: Sequence[int] | None = None) -> tuple[TraceRef, ...]:
+        """The last trace of each rank, by rank.
+
+        Args:
+            ranks: Only these; None: all that are judged together.
+
+        Raises:
+            UnreadableInputError: There is no trace.
+            UsageError: There is no such rank.
+        """
+        wanted = self.chosen if ranks is None else [self.rank(number) for number in ranks]
+        found = tuple(
+            replace(one.traces[-1], rank=one.rank)
+            for one in sorted(wanted, key=lambda one: one.rank)
+            if one.traces
+        )
+        if not found:
+            raise self._nothing()
+        return found
+
     def traces(
         self, steps: tuple[int, ...] | None = None, *, with_unrelated: bool = False
     ) -> tuple[TraceRef, ...]:

@@ -9,6 +9,7 @@ from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
 from stepscope.analysis.calls.module_places import hierarchy_segments
+from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.modules import (
     BY_FRAMES,
     BY_FUNCTIONS,
@@ -192,6 +193,140 @@ def test_a_real_checkpointed_model(tmp_path, reentrant):
     assert all(row["recomputed_host_total_ns"] == 0 for row in alone)
     assert all(row["backward_host_total_ns"] > 0 for row in inside + alone)
     assert all(row["calls"] == 1 for row in inside + alone)
+
+
+def test_flops_belong_to_the_module_that_the_time_belongs_to():
+    t = GpuTrace()
+    products = {"shapes": [[8, 16], [16, 32]], "types": ["float", "float"]}
+    one = 2 * 8 * 16 * 32
+    for _ in range(2):
+        with t.step():
+            number = t.next_sequence()
+            with t.frame(MODULE + "Model_0"):
+                with t.frame(MODULE + "Linear_0"):
+                    t.op("aten::mm", sequence=number, **products).launch("forward", us(10))
+                t.op("aten::mm", **products).launch("direct", us(6))
+            with (
+                t.thread(),
+                t.op("autograd::engine::evaluate_function: Mm", sequence=number, forward_thread=1),
+                t.op("MmBackward0", sequence=number, forward_thread=1),
+            ):
+                again = "torch/utils/checkpoint.py(9): recompute_fn"
+                with t.frame(again), t.frame(MODULE + "Linear_0"):
+                    t.op("aten::mm", **products).launch("again", us(11))
+                t.op("aten::mm", **products).launch("backward", us(40))
+                t.op("aten::mm", **products).launch("backward", us(39))
+            t.op("aten::mm", **products).launch("loss", us(5))
+    trace = t.load()
+    report = analyse_modules(trace)
+    model, linear = rows(report)["Model_0"], rows(report)["Model_0/Linear_0"]
+    assert (linear["flops"], linear["self_flops"]) == (2 * 4 * one, 2 * 4 * one)
+    assert (model["flops"], model["self_flops"]) == (2 * 5 * one, 2 * one)
+    assert linear["recomputed_flops"] == model["recomputed_flops"] == 2 * one
+    assert (report.flops, report.unattributed_flops) == (2 * 6 * one, 2 * one)
+    assert report.flops == analyse_flops(trace).flops
+    assert linear["flops_share"] == pytest.approx(4 / 6)
+    assert linear["teraflops_per_s"] == pytest.approx(4 * one / us(10 + 11 + 40 + 39) / 1e3)
+    assert analyse_modules(trace, Scope(steps=(1,))).flops == 6 * one
+
+
+def test_without_shapes_modules_have_no_flops_rather_than_none_to_do():
+    report = analyse_modules(training().load())
+    assert report.table["flops"].null_count() == len(report.table)
+    assert report.table["teraflops_per_s"].null_count() == len(report.table)
+    assert (report.flops, report.unattributed_flops) == (None, None)
+    assert any("record_shapes=True" in note for note in report.notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_flops_of_a_real_model_are_those_that_torch_counts(tmp_path, reentrant):
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = torch.nn.Linear(16, 96)
+            self.conv = torch.nn.Conv1d(12, 20, 3)
+            self.down = torch.nn.Linear(158, 10)
+
+        def forward(self, x):
+            wide = self.up(x).relu().view(-1, 12, 8 * 20)
+            return self.down(self.conv(wide))
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+            self.head = torch.nn.Linear(10, 7)
+
+        def forward(self, x):
+            if reentrant is None:
+                return self.head(self.block(x))
+            return self.head(checkpoint(self.block, x, use_reentrant=reentrant))
+
+    model = Model()
+    x = torch.randn(40, 16, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    counts = {name: sum(by.values()) for name, by in counter.get_flop_counts().items()}
+    with profile(
+        activities=[ProfilerActivity.CPU], with_stack=True, record_shapes=True
+    ) as recorder:
+        model(x).sum().backward()
+    recorder.export_chrome_trace(str(tmp_path / "trace.json"))
+    report = analyse_modules(stepscope.load(tmp_path / "trace.json"))
+    found = {row["path"].split("/")[-1]: row for row in rows(report).values()}
+    whole = counts["Global"]
+    # A block that ends with a product is abandoned there, which a CPU's trace cannot tell.
+    abandoned = 2 * 40 * 158 * 10 if reentrant is False else 0
+    assert report.flops == whole + abandoned
+    assert report.unattributed_flops == 0
+    assert found["Model_0"]["flops"] == whole + abandoned
+    # With reentrant checkpoints torch's counter does not know whose the backward is.
+    known = {"Conv1d_0": "block.conv", "Linear_0": "block.up", "Linear_2": "head"}
+    for ours, theirs in known.items() if not reentrant else ():
+        assert found[ours]["flops"] == counts[f"Model.{theirs}"], ours
+    products = {"Conv1d_0": 2 * 12 * 3 * 20 * 158, "Linear_0": 40 * 16 * 96}
+    products["Linear_1"] = 40 * 158 * 10
+    passes = 3 if reentrant is None else 4
+    for name, count in products.items():
+        assert found[name]["flops"] == passes * 2 * count, name
+        assert found[name]["recomputed_flops"] == (passes - 3) * 2 * count, name
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_what_a_checkpoint_begins_and_abandons_has_no_flops(launches):
+    t = GpuTrace()
+    products = {"shapes": [[8, 16], [16, 32]], "types": ["float", "float"]}
+    one = 2 * 8 * 16 * 32
+    with t.step():
+        with t.frame(MODULE + "Block_0"):
+            for _ in range(2):
+                t.op("aten::mm", **products).launch("forward", us(10))
+        with (
+            t.thread(),
+            t.op("autograd::engine::evaluate_function: Mm", sequence=5, forward_thread=1),
+            t.frame("torch/utils/checkpoint.py(9): recompute_fn"),
+            t.frame(MODULE + "Block_0"),
+        ):
+            t.op("aten::mm", **products).launch("again", us(11))
+            with t.op("aten::linear", shapes=[[8, 16], [32, 16]], types=["float"] * 2):
+                if launches:
+                    t.op("aten::mm", **products).launch("again", us(12))
+                else:
+                    with t.op("aten::mm", **products):
+                        pass
+    trace = t.load()
+    again = (2 if launches else 1) * one
+    report = analyse_flops(trace)
+    assert (report.flops, report.recomputed_flops) == (2 * one + again, again)
+    assert not any("lower bound" in note for note in report.notes)
+    (block,) = rows(analyse_modules(trace)).values()
+    assert (block["flops"], block["recomputed_flops"]) == (2 * one + again, again)
 
 
 def test_the_path_of_a_deep_module_has_its_last_names():

@@ -165,6 +165,27 @@ def test_query_of_a_directory_takes_its_trace(trace, tmp_path):
     assert run(query, str(tmp_path), "SELECT 40 + 2", "--format", "csv").stdout.endswith("42\n")
 
 
+def test_query_of_several_ranks(trace, tmp_path, capfd):
+    other = json.loads(Path(trace).read_text())
+    other["distributedInfo"]["rank"] = 1
+    other["traceEvents"][-1]["dur"] = 25
+    (tmp_path / "rank1.pt.trace.json").write_text(json.dumps(other))
+    sql = "SELECT rank, sum(dur_ns) AS ns FROM kernels GROUP BY rank ORDER BY rank"
+    together = run(query, str(tmp_path), sql, "--rank", "all", "--format", "csv")
+    assert together.stdout.splitlines() == ["rank,ns", "0,40000", "1,25000"]
+    assert together.stderr == ""
+    chosen = run(query, str(tmp_path), sql, "--rank", "1", "--format", "csv")
+    assert chosen.stdout.splitlines() == ["rank,ns", "1,25000"]
+    first = run(query, str(tmp_path), "SELECT sum(dur_ns) AS ns FROM kernels", "--format", "csv")
+    assert first.stdout.splitlines() == ["ns", "40000"]
+    assert first.stderr == "only rank 0 of 2 was queried; --rank all queries all\n"
+    single = run(query, f"{tmp_path}/rank1.pt.trace.json", sql, "--rank", "all", "--format", "csv")
+    assert single.stdout.splitlines() == ["rank,ns", "1,25000"]
+    for ranks, words in (("2", "no rank 2; it has 0, 1"), ("x", "neither a number nor a range")):
+        assert main(["query", str(tmp_path), sql, "--rank", ranks]) == 2
+        assert words in capfd.readouterr().err
+
+
 def test_ctrl_c_ends_a_query(trace, capfd, monkeypatch):
     import duckdb
 

@@ -78,6 +78,102 @@ def test_a_different_shape_is_named_where_shapes_must_agree():
     assert find_hang(dumps(varied)).culprits == ()
 
 
+def test_a_shape_with_as_many_elements_is_no_different_call():
+    odd = up_to(5, state="started", sizes=[[32]])
+    hang = find_hang(dumps({0: WAITS, 1: odd, 2: WAITS, 3: WAITS}))
+    assert hang.culprits == ()
+    assert "with all its members in it" in hang.verdict
+    assert hang.mismatched.is_empty()
+
+
+def test_calls_that_differ_are_told_where_the_operation_was_completed():
+    odd = [*up_to(3), entry(4, input_dtypes=["Int"]), entry(5)]
+    hang = find_hang(dumps({0: up_to(5), 1: up_to(5), 2: odd, 3: up_to(5)}))
+    assert hang.culprits == ()
+    assert hang.verdict.endswith("but ranks called some of them differently")
+    assert hang.mismatched.select("sequence", "call", "ranks", "is_completed").rows() == [
+        (4, "all_reduce(Float[4×8])", [0, 1, 3], True),
+        (4, "all_reduce(Int[4×8])", [2], True),
+    ]
+    (note,) = hang.notes
+    assert note.startswith("operation 4 of group 0 (default_pg) was completed although its calls")
+    assert "ranks 0, 1, 3 called all_reduce(Float[4×8]), rank 2 called all_reduce(Int[4×8])" in note
+    assert find_hang(dumps({0: up_to(5), 1: up_to(5)})).notes == ("no dump of ranks 2, 3 of 4",)
+
+
+def test_an_operation_that_hangs_is_no_completed_one_with_different_calls():
+    odd = up_to(5, state="started", input_dtypes=["Int"])
+    hang = find_hang(dumps({0: WAITS, 1: odd, 2: WAITS, 3: WAITS}))
+    assert hang.culprits == (1,)
+    assert hang.notes == ()
+    assert hang.mismatched["is_completed"].to_list() == [False, False]
+
+
+KINDS = ("all_reduce", "broadcast", "all_to_all", "reduce_scatter", "_all_gather_base")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_calls_differ_where_torchs_own_analyzer_says_so(kind, other):
+    """Except by the shape alone, where the elements are as many: that goes well."""
+    pytest.importorskip("torch")
+    from torch.distributed.flight_recorder.components.types import MatchState, Op
+
+    sound = {
+        MatchState.FULLY_MATCHED,
+        MatchState.COLLECTIVE_STATE_MISMATCH,
+        MatchState.UNDECIDED,
+    }
+
+    def call(operation, size, dtype):
+        # Sizes that these operations give rise to in a group of two.
+        output = {"reduce_scatter": size // 2, "_all_gather_base": 2 * size}.get(operation, size)
+        return entry(
+            1,
+            operation,
+            sizes=[[size]],
+            output_sizes=[[output]],
+            input_dtypes=[dtype],
+            output_dtypes=[dtype],
+        )
+
+    for size in (8, 12):
+        for dtype in ("Float", "Int"):
+            one, two = call(kind, 8, "Float"), call(other, size, dtype)
+            first, second = (Op(event, {"0": {0, 1}}, "0") for event in (one, two))
+            varies = {kind, other} & {"broadcast", "all_to_all"} and kind == other
+            if varies and (size, dtype) != (8, "Float"):
+                continue  # ranks may call these with what others do not
+            found = find_hang(dumps({0: [one], 1: [two]}, {"0": range(2)}))
+            differs = first.match(second).state not in sound
+            assert found.mismatched.is_empty() != differs, (size, dtype)
+            assert found.operations["calls_differ"].to_list() == [differs]
+
+
+def test_operations_stand_side_by_side_the_last_first():
+    late = [*up_to(3), entry(4, created_ns=1_700_000_000_004_000_000 + 70)]
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: late, 3: up_to(4)}))
+    columns = ["sequence", "completed", "inside", "calls_differ", "last_rank", "call_spread_ns"]
+    assert hang.operations.select(columns).rows() == [
+        (5, [], [0, 1], False, 1, 0),
+        (4, [0, 1, 2, 3], [], False, 2, 70),
+        (3, [0, 1, 2, 3], [], False, 3, 0),
+        (2, [0, 1, 2, 3], [], False, 3, 0),
+        (1, [0, 1, 2, 3], [], False, 3, 0),
+    ]
+    assert hang.operations["first_call_time_ns"][0] == 1_700_000_000_005_000_000
+
+
+def test_a_send_and_its_receive_are_meant_to_differ():
+    pair = {
+        0: [entry(1, "send 0->1", is_p2p=True)],
+        1: [entry(1, "recv 1<-0", is_p2p=True)],
+    }
+    hang = find_hang(dumps(pair, {"0": range(2)}))
+    assert hang.mismatched.is_empty()
+    assert hang.operations["completed"].to_list() == [[0, 1]]
+
+
 def test_waiting_is_followed_to_the_group_where_it_began():
     """Ranks 0 and 1 wait for 2 and 3, which wait in their own group: rank 3 for nobody."""
     groups = {"0": range(4), "7": (2, 3)}

@@ -8,18 +8,31 @@ import polars as pl
 from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
 from stepscope.analysis.calls.operands import parse_call
 from stepscope.analysis.calls.operands_of_work import operands_of_work
-from stepscope.analysis.calls.operator_forest import OperatorForest
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.calls.operator_forest import (
+    OperatorForest,
+    operator_forest,
+    rows_of_work,
+)
+from stepscope.analysis.calls.recomputation import find_recomputed
+from stepscope.analysis.selection.gpu_work import work_on_devices
+from stepscope.analysis.selection.memoize import memoized
+from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
+NO_SHAPES_OF = "{} matrix operators have no shapes that suffice: FLOPs are a lower bound"
 
-def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, int]:
+
+@memoized
+def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFrame, int]:
     """The innermost calls whose FLOPs are known, and how many are not known at all.
 
     Returns:
-        row, name, dims, type, flops, moved_bytes per call; and the number of calls for which
-        neither they nor any call inside or around them gives the shapes.
+        row in the operator forest, event, name, dims, type, flops, moved_bytes per call of the
+        whole file; and the number of calls for which neither they nor any call inside or around
+        them gives the shapes. Calls that were begun and abandoned are neither.
     """
+    forest = operator_forest(trace)
     names = trace.name_rows["name_id", "name"]
     with_formula = names.filter(pl.col("name").is_in(list(FORMULAS)))
     rows = (
@@ -50,16 +63,37 @@ def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, i
     )
     calls = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
     row = calls["row"].to_numpy()
-    is_known = calls["flops"].is_not_null().to_numpy()
+    has_shapes = calls["flops"].is_not_null().to_numpy()
+    abandoned = _abandoned(trace, forest, row[has_shapes])[row]
+    is_known = has_shapes & ~abandoned
     counts = np.zeros(len(forest), np.int64)
     counts[row[is_known]] = 1
     below = forest.with_descendants(counts)
     innermost = is_known & (below[row] == 1)
     # A call without shapes is no loss where one inside it, or around it, is counted.
     around = forest.nearest(counts > 0)
-    lost = ~is_known & (below[row] == 0) & (around[row] < 0)
+    lost = ~is_known & ~abandoned & (below[row] == 0) & (around[row] < 0)
     lost &= forest.outermost(_has_formula_key(forest, row))[row]
     return calls.filter(pl.Series(innermost)), int(lost.sum())
+
+
+def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> BoolArray:
+    """Which rows checkpointing began to run again, and abandoned before they did anything.
+
+    torch stops running a part again as soon as it has all tensors that the backward needs: by an
+    exception in the operator that saves the last of them, before that operator computes. It is in
+    the trace like any other, but launches nothing. Only a trace of a GPU can tell.
+    """
+    again = find_recomputed(trace).rows
+    launches = np.zeros(len(forest), np.int64)
+    if again.any():
+        rows = rows_of_work(forest, work_on_devices(trace))
+        np.add.at(launches, rows[rows >= 0], 1)
+        launches = forest.with_descendants(launches)
+    if not launches[counted].any():  # nothing tells what they launched
+        return np.zeros(len(forest), np.bool_)
+    found: BoolArray = again & (launches == 0)
+    return found
 
 
 def _has_formula_key(forest: OperatorForest, rows: Int64Array) -> Int64Array:

@@ -114,7 +114,13 @@ class RequestSources:
             self._check_conditions(record)
 
     def ask(
-        self, cause: str, steps: int = 0, ranks: str = "", *, with_memory: bool = False
+        self,
+        cause: str,
+        steps: int = 0,
+        ranks: str = "",
+        *,
+        with_memory: bool = False,
+        details: tuple[str, ...] = (),
     ) -> None:
         """Request a window on all ranks.
 
@@ -123,7 +129,8 @@ class RequestSources:
         """
         if ranks:
             parse_ranks(ranks)
-        trigger = Trigger(cause, steps or self._config.active, ranks, with_memory)
+        steps = steps or self._config.active
+        trigger = Trigger(cause, steps, ranks, with_memory, details=details)
         if self._identity.world_size == 1:
             self._accept(trigger)
         elif self._desk is not None and self._config.triggers:
@@ -139,6 +146,7 @@ class RequestSources:
                 self._warmup,
                 is_ours=applies_to(trigger, self._identity, self._planner.follows_schedule),
                 with_memory=trigger.with_memory,
+                details=trigger.details,
             )
         )
 

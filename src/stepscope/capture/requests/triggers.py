@@ -253,12 +253,10 @@ def _last_step(agreed: Trigger) -> int:
 
 
 def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
-    return (trigger.cause, trigger.steps, trigger.ranks, trigger.with_memory) == (
-        agreed.cause,
-        agreed.steps,
-        agreed.ranks,
-        agreed.with_memory,
+    placed = dataclasses.replace(
+        trigger, first_step=agreed.first_step, created_ns=agreed.created_ns
     )
+    return placed == agreed
 
 
 class SlowStepWatch:

@@ -49,7 +49,8 @@ class Budget:
     def __init__(self, config: CaptureConfig, layout: RankLayout) -> None:
         self._config = config
         self._layout = layout
-        self._sample: StepSample | None = None
+        # A step with stacks costs several times one without: each kind of window has its own.
+        self._samples: dict[tuple[str, ...], StepSample] = {}
         self._has_warned = False
 
     @property
@@ -58,33 +59,37 @@ class Budget:
         config = self._config
         return config.max_pause_s is not None or config.max_window_bytes is not None
 
-    def learn(self, sample: StepSample) -> None:
-        """Store the cost of a trial step."""
-        self._sample = sample
+    def learn(self, sample: StepSample, details: tuple[str, ...] = ()) -> None:
+        """Store the cost of a trial step of a window with these details."""
+        self._samples[details] = sample
 
     def learn_from(self, record: WindowRecord) -> None:
         """Learn the cost of a step from a finished window."""
         if record.state != "complete" or not record.raw_bytes or not record.planned_steps:
             return
-        share = self._sample.stack_share if self._sample is not None else 0.0
+        known = self._samples.get(record.details)
+        share = known.stack_share if known is not None else 0.0
         pause_ns = record.stop_ns + record.export_ns
         steps = record.planned_steps
-        self._sample = StepSample(pause_ns / steps, record.raw_bytes / steps, share)
+        cost = StepSample(pause_ns / steps, record.raw_bytes / steps, share)
+        self._samples[record.details] = cost
 
     def predicted_pause_ns(self, plan: WindowPlan) -> int | None:
         """How long the window's end will pause the training; None if unknown."""
-        return None if self._sample is None else round(self._sample.pause_ns * plan.steps)
+        sample = self._samples.get(plan.details)
+        return None if sample is None else round(sample.pause_ns * plan.steps)
 
     def fit(self, plan: WindowPlan) -> WindowPlan:
         """The plan, reduced if it would exceed a limit; its note says how."""
-        sample = self._sample
+        sample = self._samples.get(plan.details)
         if sample is None or not self.wants_sample:
             return plan
         steps = self._steps_that_fit(sample)
         note = ""
-        with_stack = plan.with_stack
+        with_stack, details = plan.with_stack, plan.details
         if steps < 1 and with_stack and sample.stack_share:
             with_stack = False
+            details = tuple(name for name in details if name != "with_stack")
             rest = 1 - sample.stack_share
             sample = StepSample(sample.pause_ns * rest, sample.raw_bytes * rest)
             steps = self._steps_that_fit(sample)
@@ -101,13 +106,16 @@ class Budget:
             pause, size = duration_text(round(sample.pause_ns)), size_text(round(sample.raw_bytes))
             note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
             log.warning("stepscope: window %d: %s", plan.index, note)
-        return dataclasses.replace(plan, steps=fitted, with_stack=with_stack, note=note)
+        return dataclasses.replace(
+            plan, steps=fitted, with_stack=with_stack, details=details, note=note
+        )
 
-    def refusal(self, steps: int) -> str:
-        """Why a window of this many steps may not be opened now; empty if it may."""
+    def refusal(self, plan: WindowPlan) -> str:
+        """Why this window may not be opened now; empty if it may."""
         needed = float(self._config.min_free_bytes)
-        if self._sample is not None and needed:
-            window_bytes = self._sample.raw_bytes * steps * _ROOM_FACTOR
+        sample = self._samples.get(plan.details)
+        if sample is not None and needed:
+            window_bytes = sample.raw_bytes * plan.steps * _ROOM_FACTOR
             needed = max(needed, window_bytes)
         if not needed:
             return ""

@@ -67,7 +67,7 @@ class CudaRangeWindow:
         self.is_prepared = False
         self._torch = torch_module
         self._is_leader = is_leader
-        self._records_shapes = config.record_shapes
+        self._records_shapes = config.record_shapes or "record_shapes" in plan.details
         self._nvtx: Any = None
 
     @property

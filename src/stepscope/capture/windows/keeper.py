@@ -194,7 +194,7 @@ class WindowKeeper:
             plan = self.planner.next_plan(step)
             if plan is None or self._maker is None:
                 return False
-            refusal = self._budget.refusal(plan.steps)
+            refusal = self._budget.refusal(plan)
             if self._maker.uses_torchs_profiler and another_profiler_runs():
                 refusal = "another torch profiler was recording in this process"
             if refusal:
@@ -240,7 +240,7 @@ class WindowKeeper:
         """Learn what the trial step cost, and make a window that fits."""
         self._trial = None
         try:
-            self._budget.learn(trial.cost())
+            self._budget.learn(trial.cost(), trial.plan.details)
         except Exception as error:  # noqa: BLE001 - the training must go on
             log.warning("stepscope: a step recorded on trial was lost: %s", error)
             discard(trial)

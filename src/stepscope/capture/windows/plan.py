@@ -19,6 +19,7 @@ class WindowPlan:
         note: How the plan was changed, and why; empty if it was not.
         with_stack: Whether Python stacks are recorded.
         with_memory: Whether a memory snapshot is taken at its end.
+        details: Options that are off in the capture and on in this window.
     """
 
     index: int
@@ -29,6 +30,7 @@ class WindowPlan:
     note: str = ""
     with_stack: bool = False
     with_memory: bool = False
+    details: tuple[str, ...] = ()
 
     @property
     def last_step(self) -> int:

@@ -29,6 +29,7 @@ class WindowRequest:
         warmup: Number of warm-up steps before it.
         is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
         with_memory: Whether to take a memory snapshot as well.
+        details: Options that are on in this window, whatever the capture's are.
     """
 
     cause: str
@@ -37,6 +38,7 @@ class WindowRequest:
     warmup: int = 1
     is_ours: bool = True
     with_memory: bool = False
+    details: tuple[str, ...] = ()
 
 
 class WindowPlanner:
@@ -105,7 +107,7 @@ class WindowPlanner:
                 if not request.is_ours:
                     self._others[first + request.steps - 1] = first
                     return None
-                plan = self._plan(first, request.steps, request.cause, request.with_memory)
+                plan = self._plan(first, request.steps, request.cause, request)
                 if step <= first:
                     return plan
                 self._note(
@@ -130,16 +132,20 @@ class WindowPlanner:
         return plan
 
     def _plan(
-        self, first_step: int, steps: int, cause: str, with_memory: bool = False
+        self, first_step: int, steps: int, cause: str, request: WindowRequest | None = None
     ) -> WindowPlan:
         index = self._next_index
         self._next_index += 1
+        # A detail that the options ask for anyway is nothing out of the ordinary.
+        asked = request.details if request is not None else ()
+        details = tuple(name for name in asked if not getattr(self._config, name))
         return WindowPlan(
             index,
             first_step,
             steps,
             self._layout.window(index),
             cause,
-            with_stack=self._config.with_stack,
-            with_memory=with_memory,
+            with_stack=self._config.with_stack or "with_stack" in details,
+            with_memory=request is not None and request.with_memory,
+            details=details,
         )

@@ -122,6 +122,7 @@ class WindowSaver:
                     reason=reason,
                     cause=plan.cause,
                     note=plan.note,
+                    details=plan.details,
                     stop_ns=stop_ns,
                     predicted_pause_ns=self._budget.predicted_pause_ns(plan),
                 ),

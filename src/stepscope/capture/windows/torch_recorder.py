@@ -96,7 +96,7 @@ def make_profiler(
     elif not config.handlers and config.memory_timeline != "torch":
         # Nobody asks torch for its list of events, and skipping it halves the pause.
         wishes["trace_only"] = True
-    if config.cuda_sync_events:
+    if config.cuda_sync_events or "cuda_sync_events" in plan.details:
         wishes["enable_cuda_sync_events"] = True
     extra: dict[str, Any] = {}
     experimental = _experimental_config(wishes)
@@ -111,8 +111,8 @@ def make_profiler(
             log.warning("stepscope: this torch cannot record with with_modules")
     return torch.profiler.profile(
         activities=activities,
-        record_shapes=config.record_shapes,
-        profile_memory=config.profile_memory,
+        record_shapes=config.record_shapes or "record_shapes" in plan.details,
+        profile_memory=config.profile_memory or "profile_memory" in plan.details,
         with_stack=plan.with_stack,
         with_flops=config.with_flops,
         **extra,

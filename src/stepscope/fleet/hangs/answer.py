@@ -21,7 +21,13 @@ HANGS = Question(
     "hangs",
     "which collective hangs, which ranks are missing in it, and which one began it",
     "stepscope.fleet.hangs.find_hang:find_hang",
-    {"hanging": "What hangs", "ranks": "Ranks", "members": "Members of what hangs"},
+    {
+        "hanging": "What hangs",
+        "mismatched": "Calls that differ",
+        "ranks": "Ranks",
+        "members": "Members of what hangs",
+        "operations": "Operations, the last first",
+    },
     over_ranks=True,
 )
 _HIDDEN_SUFFIXES = {".log", ".txt", ".md", ".csv", ".gz", ".zip", ".tmp", ".partial"}

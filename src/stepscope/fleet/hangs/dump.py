@@ -19,8 +19,9 @@ Definitions
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ class Entry:
         backend: "nccl", "gloo", …; empty where the recorder does not say.
         peer: The other rank of a send or receive, by its number in the group.
         inputs: Shapes and types of the inputs, as text.
+        elements: Types of the inputs and how many elements each has, as text. An operation on 64
+            elements is the same one for a tensor of 64 and for one of 8×8.
         state: See the module.
         created_ns: When it was called; Unix time.
         started_ns: When the watchdog saw that it had started; None: never.
@@ -88,6 +91,7 @@ class Entry:
     backend: str
     peer: int | None
     inputs: str
+    elements: str
     state: str
     created_ns: int
     started_ns: int | None
@@ -103,7 +107,7 @@ class Entry:
     def signature(self) -> tuple[str, str]:
         """What members of a collective must have in common."""
         varies = self.operation in {"broadcast", "scatter", "gather", "all_to_all", "alltoall"}
-        return self.operation, "" if self.is_p2p or varies else self.inputs
+        return self.operation, "" if self.is_p2p or varies else self.elements
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,8 @@ def _entry(
         operation=operation or "unknown",
         backend=backend,
         peer=peer,
-        inputs=_inputs(one),
+        inputs=_inputs(one, _shape),
+        elements=_inputs(one, _count),
         state=_state(
             one, backend, -1 if is_p2p else known.get("last_completed_collective", -1), sequence
         ),
@@ -321,10 +326,19 @@ def _state(one: dict[Any, Any], backend: str, last_completed: int, sequence: int
     return STARTED if recorded == STARTED else SCHEDULED
 
 
-def _inputs(one: dict[Any, Any]) -> str:
+def _shape(lengths: Sequence[Any]) -> str:
+    return "×".join(str(_number(length)) for length in lengths[:16])
+
+
+def _count(lengths: Sequence[Any]) -> str:
+    return str(math.prod(_number(length) or 0 for length in lengths[:16]))
+
+
+def _inputs(one: dict[Any, Any], write: Callable[[Sequence[Any]], str]) -> str:
+    """Each input with its type and its size, which `write` puts into words."""
     sizes, types = one.get("input_sizes"), one.get("input_dtypes")
     shapes = [
-        "×".join(str(_number(length)) for length in shape[:16])
+        write(shape)
         for shape in (sizes[:64] if isinstance(sizes, list) else [])
         if isinstance(shape, (list, tuple))
     ]

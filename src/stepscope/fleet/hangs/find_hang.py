@@ -34,6 +34,12 @@ import polars as pl
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Entry, Group
+from stepscope.fleet.hangs.operations import (
+    Key,
+    completed_with_different_calls,
+    mismatched_table,
+    operations_table,
+)
 from stepscope.run.figures import ranks_in_words
 
 WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not there"
@@ -90,6 +96,8 @@ class Hang:
         hanging: Columns `HANGING`.
         members: Columns `MEMBERS`.
         ranks: Columns `RANKS`.
+        mismatched: Columns `operations.MISMATCHED`.
+        operations: Columns `operations.OPERATIONS`.
         scope: Entries that were read.
         notes: What a reader must know.
     """
@@ -99,25 +107,17 @@ class Hang:
     hanging: pl.DataFrame
     members: pl.DataFrame
     ranks: pl.DataFrame
+    mismatched: pl.DataFrame
+    operations: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Key:
-    """An operation, as all its members know it."""
-
-    group: Group
-    is_p2p: bool
-    sequence: int
-    pair: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Hanging:
     """An operation that hangs, what its group is called, and what each member did."""
 
-    key: _Key
+    key: Key
     group: str
     operation: str
     inputs: str
@@ -158,7 +158,8 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     hanging = job.hanging()
     culprits, circle = _culprits(hanging, job)
     ordered = _root_first(hanging, culprits)
-    notes = [note for dump in dumps for note in dump.notes]
+    notes = completed_with_different_calls(job.recorded, job.words)
+    notes += [note for dump in dumps for note in dump.notes]
     if job.missing:
         notes.append(f"no dump of {ranks_in_words(job.missing)} of {len(job.ranks)}")
     return Hang(
@@ -167,13 +168,23 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
         ranks=_ranks_table(job, ordered, culprits),
+        mismatched=mismatched_table(job.recorded, job.words),
+        operations=operations_table(job.recorded, job.words),
         scope=AnsweredScope(Scope(), (), (), sum(len(dump.entries) for dump in dumps)),
         notes=tuple(notes),
     )
 
 
 class _Job:
-    """All dumps together."""
+    """All dumps together.
+
+    Attributes:
+        dumps: The dumps, by rank.
+        words: What to call each group, by its name.
+        ranks: All ranks of the job.
+        missing: Of these, those without a dump.
+        recorded: The entries of each operation, by rank.
+    """
 
     def __init__(self, by_rank: dict[int, Dump], ranks: int | None) -> None:
         self.dumps = by_rank
@@ -185,14 +196,14 @@ class _Job:
         self.ranks = sorted(listed | set(by_rank) | set(range(ranks or 0)))
         self.missing = [rank for rank in self.ranks if rank not in by_rank]
         self._known = self._known_groups()
-        self._entries: dict[_Key, dict[int, Entry]] = defaultdict(dict)
+        self.recorded: dict[Key, dict[int, Entry]] = defaultdict(dict)
         self._numbers: dict[tuple[Group, bool, tuple[int, ...], int], list[int]] = defaultdict(list)
         self._users: dict[Group, set[int]] = defaultdict(set)
         for rank, dump in by_rank.items():
             for entry in dump.entries:
                 group = self._group(entry.group, rank)
-                key = _Key(group, entry.is_p2p, entry.sequence, _pair(entry, rank))
-                self._entries[key][rank] = entry
+                key = Key(group, entry.is_p2p, entry.sequence, _pair(entry, rank))
+                self.recorded[key][rank] = entry
                 self._numbers[key.group, key.is_p2p, key.pair, rank].append(entry.sequence)
                 self._users[group].add(rank)
 
@@ -215,8 +226,8 @@ class _Job:
 
     def hanging(self) -> list[_Hanging]:
         """The first operation of each group (of each pair) that somebody is still in."""
-        first: dict[tuple[Group, bool, tuple[int, ...]], _Key] = {}
-        for key, entries in self._entries.items():
+        first: dict[tuple[Group, bool, tuple[int, ...]], Key] = {}
+        for key, entries in self.recorded.items():
             if any(entry.is_waiting for entry in entries.values()):
                 stream = (key.group, key.is_p2p, key.pair)
                 if stream not in first or key.sequence < first[stream].sequence:
@@ -224,8 +235,8 @@ class _Job:
         found = (self._judged(key) for key in first.values())
         return [one for one in found if one.ranks(WAITING, QUEUED, DIFFERENT)]
 
-    def _judged(self, key: _Key) -> _Hanging:
-        entries = self._entries[key]
+    def _judged(self, key: Key) -> _Hanging:
+        entries = self.recorded[key]
         waiting = [entry.signature for entry in entries.values() if entry.is_waiting]
         (usual, most), *others = Counter(waiting).most_common()
         nobody_is_usual = bool(others) and others[0][1] == most and not key.is_p2p
@@ -246,14 +257,16 @@ class _Job:
                 did[rank] = QUEUED
             else:
                 did[rank] = WAITING if entry.is_waiting else DONE
-        return _Hanging(key, self.words[key.group.name], usual[0], usual[1], did, dict(entries))
+        typical = next(one for one in entries.values() if one.is_waiting and one.signature == usual)
+        inputs = typical.inputs if usual[1] else ""  # the members' inputs may well differ
+        return _Hanging(key, self.words[key.group.name], usual[0], inputs, did, dict(entries))
 
-    def _has_passed(self, rank: int, key: _Key) -> bool:
+    def _has_passed(self, rank: int, key: Key) -> bool:
         """Whether a rank called this collective, though its record does not show it any more."""
         numbers = self._numbers[key.group, key.is_p2p, key.pair, rank]
         return not numbers and self.dumps[rank].last_enqueued.get(key.group.name, -1) > key.sequence
 
-    def _members(self, key: _Key) -> list[int]:
+    def _members(self, key: Key) -> list[int]:
         if key.is_p2p and key.pair:
             return sorted(key.pair)
         if key.group.ranks:
@@ -307,7 +320,9 @@ def _verdict(
     hanging: Sequence[_Hanging], culprits: Sequence[int], job: _Job, *, is_circle: bool
 ) -> str:
     if not hanging:
-        return "nothing hangs: every recorded operation was completed"
+        differ = completed_with_different_calls(job.recorded, job.words)
+        but = ", but ranks called some of them differently" if differ else ""
+        return f"nothing hangs: every recorded operation was completed{but}"
     root = hanging[0]
     what = f"{root.operation} {root.key.sequence} of group {root.group}"
     waiting = root.ranks(WAITING)

@@ -71,7 +71,7 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ),
     ("modules", "table"): (
         "name", "calls", "forward_host_total_ns", "forward_device_total_ns",
-        "backward_device_total_ns", "recomputed_device_total_ns",
+        "backward_device_total_ns", "recomputed_device_total_ns", "flops", "teraflops_per_s",
     ),
     ("call-tree", "nodes"): (
         "name", "depth", "count", "host_total_ns", "host_self_ns", "device_total_ns",

@@ -6,6 +6,7 @@ network, extensions or Python objects, and it cannot change settings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     import duckdb
 
 
+_OF_ONE_RANK = "of_one_rank"
+"""The schema of the tables of single ranks, which a query over all of them need not know."""
+_TABLE = re.compile(r"\btable_")
+
+
 @dataclass(frozen=True)
 class Execution:
     """A query, and what it can see.
@@ -25,10 +31,12 @@ class Execution:
     Attributes:
         query: A single SELECT.
         views: Names and statements of the views.
-        files: The Parquet files of each table behind the views.
+        files: The Parquet files of each table behind the views, of a single trace.
         result: The Parquet file to write.
         row_limit: Maximum number of rows; one more is written. None: no limit.
         memory_bytes: Memory that it may take; None: as much as DuckDB likes.
+        ranks: The same files of several traces, each with its rank. Each view then has the rows of
+            all of them, with `rank` as its first column.
     """
 
     query: str
@@ -37,6 +45,13 @@ class Execution:
     result: str
     row_limit: int | None = None
     memory_bytes: int | None = None
+    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]] = ()
+
+    @property
+    def all_files(self) -> list[str]:
+        """Every file that it may read."""
+        tables = [self.files, *(files for _, files in self.ranks)]
+        return [path for files in tables for parts in files.values() for path in parts]
 
 
 def execute(given: Execution) -> list[str]:
@@ -53,10 +68,11 @@ def execute(given: Execution) -> list[str]:
 
     with database(given.memory_bytes) as connection:
         select = _single_select(connection, given.query)
-        create(connection, given.views, given.files)
-        _lock(
-            connection, [*(path for parts in given.files.values() for path in parts), given.result]
-        )
+        if given.ranks:
+            _create_over_ranks(connection, given.views, given.ranks)
+        else:
+            create(connection, given.views, given.files)
+        _lock(connection, [*given.all_files, given.result])
         try:
             return _copy(connection, select, given.result, given.row_limit)
         except RuntimeError as error:
@@ -98,6 +114,35 @@ def create(
         connection.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
     for name, sql in views:
         connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _create_over_ranks(
+    connection: duckdb.DuckDBPyConnection,
+    views: Sequence[tuple[str, str]],
+    ranks: Sequence[tuple[int, Mapping[str, Sequence[str]]]],
+) -> None:
+    """Creates the views over the files of several ranks.
+
+    Numbers of events, names and lanes mean something within one trace only, so each rank's rows are
+    joined before they are put together.
+    """
+    connection.execute(f"CREATE SCHEMA {_OF_ONE_RANK}")
+    for rank, files in ranks:
+        for table, paths in files.items():
+            sources = ", ".join(map(_literal, paths))
+            connection.execute(
+                f"CREATE VIEW {_table_of(rank, table)} AS FROM read_parquet([{sources}])"
+            )
+    for name, sql in views:
+        parts = (
+            f"SELECT {rank}::BIGINT AS rank, * FROM ({_TABLE.sub(_table_of(rank, ''), sql)})"  # noqa: S608
+            for rank, _ in ranks
+        )
+        connection.execute(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
+
+
+def _table_of(rank: int, table: str) -> str:
+    return f"{_OF_ONE_RANK}.table{rank}_{table}"
 
 
 def _copy(

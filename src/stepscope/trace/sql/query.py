@@ -11,14 +11,15 @@ import datetime
 import functools
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import polars as pl
 
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run.working import working
 from stepscope.trace.sql.execution import Execution, create, database, execute
 from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View
@@ -45,10 +46,25 @@ class QueryResult:
     Attributes:
         rows: The rows, up to the limit.
         is_cut: Whether there are more rows.
+        left_out: Of several ranks, why some could not be read.
     """
 
     rows: pl.DataFrame
     is_cut: bool
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """A rank, and how to open its trace.
+
+    Attributes:
+        rank: The rank.
+        open: Returns the trace. It may be opened while others are open, and is not kept.
+    """
+
+    rank: int
+    open: Callable[[], Queryable]
 
 
 def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
@@ -61,7 +77,7 @@ def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
 
 
 def run_query(
-    trace: Queryable,
+    trace: Queryable | Sequence[RankSource],
     query: str,
     row_limit: int | None = None,
     time_limit_s: float | None = None,
@@ -70,7 +86,8 @@ def run_query(
     """Runs a query over the views of a trace, in a process of its own.
 
     Args:
-        trace: The trace.
+        trace: The trace; or several, of different ranks: then each view has the rows of all of
+            them, with `rank` as its first column.
         query: A single SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
         row_limit: Maximum number of rows.
         time_limit_s: Timeout in seconds.
@@ -95,31 +112,30 @@ def run_query(
 
 
 def _run(
-    trace: Queryable,
+    trace: Queryable | Sequence[RankSource],
     query: str,
     row_limit: int | None,
     run: Callable[[Execution, Path], list[str]],
 ) -> QueryResult:
     with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory:
         views = _views_of(query)
-        files = _files(trace, Path(directory), {table for v in views for table in v.tables})
+        tables = {table for view in views for table in view.tables}
         result = Path(directory) / "result.parquet"
-        names = run(
-            Execution(
-                query,
-                [(view.name, view.sql) for view in views],
-                {table: list(map(str, paths)) for table, paths in files.items()},
-                str(result),
-                row_limit,
-            ),
-            Path(directory),
+        given = Execution(
+            query, [(view.name, view.sql) for view in views], {}, str(result), row_limit
         )
+        left_out: list[str] = []
+        if isinstance(trace, Sequence):
+            given = replace(given, ranks=_ranks(trace, Path(directory), tables, left_out))
+        else:
+            given = replace(given, files=_files(trace, Path(directory), tables))
+        names = run(given, Path(directory))
         rows = _with_plain_integers(pl.read_parquet(result, memory_map=False))
     rows.columns = names
     _check_dates(rows)
     if row_limit is None or len(rows) <= row_limit:
-        return QueryResult(rows, is_cut=False)
-    return QueryResult(rows.head(row_limit), is_cut=True)
+        return QueryResult(rows, False, tuple(left_out))
+    return QueryResult(rows.head(row_limit), True, tuple(left_out))
 
 
 def view_columns() -> pl.DataFrame:
@@ -147,15 +163,38 @@ def _views_of(query: str) -> tuple[View, ...]:
     return tuple(view for view in VIEWS if view.name in words) or VIEWS
 
 
-def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
+def _ranks(
+    sources: Sequence[RankSource], directory: Path, tables: set[str], left_out: list[str]
+) -> list[tuple[int, dict[str, list[str]]]]:
+    """As `_files`, of several ranks, one of which is open at a time; says which it left out.
+
+    Raises:
+        UnreadableInputError: None could be read.
+    """
+    found = []
+    for number, source in enumerate(sources):
+        own = directory / f"rank{source.rank}"
+        own.mkdir()
+        with working(f"Reading rank {source.rank}, {number + 1} of {len(sources)}"):
+            try:
+                found.append((source.rank, _files(source.open(), own, tables)))
+            except UnreadableInputError as error:
+                left_out.append(f"rank {source.rank} is left out: {error}")
+    if not found:
+        raise UnreadableInputError("; ".join(left_out[:3]))
+    return found
+
+
+def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, list[str]]:
     """Returns Parquet files for each table, writing those that do not exist yet."""
     files = {}
     for table in sorted(tables):
-        files[table] = source.parquet_files(table)
-        if not files[table]:
-            files[table] = [directory / f"{table}.parquet"]
+        found = source.parquet_files(table)
+        if not found:
+            found = [directory / f"{table}.parquet"]
             frame = source.table(table).collect()
-            frame.write_parquet(files[table][0], compression="lz4", statistics=False)
+            frame.write_parquet(found[0], compression="lz4", statistics=False)
+        files[table] = list(map(str, found))
     return files
 
 

@@ -77,9 +77,23 @@ def running(run):
 
 
 def test_a_trigger_survives_its_file(tmp_path):
-    trigger = Trigger("file", 7, "0,3", True, 12, 99)
+    trigger = Trigger("file", 7, "0,3", True, 12, 99, ("record_shapes", "with_stack"))
     assert read(put(tmp_path, trigger)) == trigger
     assert len(asked(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        (b'["with_stack","record_shapes"]', ("record_shapes", "with_stack")),
+        (b'["with_stack","a detail of a later version",7,null]', ("with_stack",)),
+        (b'"with_stack"', ()),
+        (b'{"with_stack":true}', ()),
+    ],
+)
+def test_details_that_are_not_known_are_left_out(told, known):
+    data = b'{"format":"stepscope-trigger","details":' + told + b"}"
+    assert Trigger.decode(data).details == known
 
 
 @pytest.mark.parametrize(
@@ -120,11 +134,12 @@ def test_only_a_running_job_can_be_asked(tmp_path):
 
 def test_the_command_leaves_a_trigger(tmp_path):
     running(tmp_path)
-    arguments = [str(tmp_path), "--steps", "4", "--ranks", "0,1", "--memory"]
+    arguments = [str(tmp_path), "--steps", "4", "--ranks", "0,1", "--memory", "--with-stack"]
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     trigger = read(asked(tmp_path)[0])
     assert (trigger.steps, trigger.ranks, trigger.with_memory) == (4, "0,1", True)
+    assert trigger.details == ("with_stack",)
 
 
 @pytest.mark.parametrize(

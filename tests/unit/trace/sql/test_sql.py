@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from tests.support.tables import TableBuilder
 
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace.model import Trace
-from stepscope.trace.sql.query import run_query, run_sql, view_columns
+from stepscope.trace.sql.query import RankSource, run_query, run_sql, view_columns
 from stepscope.trace.sql.views import VIEWS
 
 
@@ -91,6 +91,63 @@ def test_each_view_answers(trace):
     assert rows(trace, "SELECT step, end_ns FROM device_steps") == [(3, 770), (4, 770)]
     assert rows(trace, "SELECT key, value FROM metadata") == [("schemaVersion", "1")]
     assert ("empty_step", 1) in rows(trace, "SELECT problem, count FROM problems")
+
+
+@pytest.fixture(scope="module")
+def other():
+    """Another rank: the same numbers of events, names and lanes stand for other things."""
+    build = TableBuilder()
+    build.step(3, 0, 500)
+    build.host("aten::bmm", 1, 300)
+    build.launch(20, 5, 40, 11, name="another_kernel", stream=9)
+    build.launch(30, 5, 60, 13, name="ncclDevKernel_Generic(x)", args={"Group size": 4})
+    return Trace.from_tables(build.build(), "other.json")
+
+
+def test_over_ranks_each_view_has_the_rows_of_each_rank(trace, other):
+    sources = [RankSource(5, lambda: other), RankSource(2, lambda: trace)]
+    for view in VIEWS:
+        query = f"SELECT * FROM {view.name}"
+        found = run_query(sources, query).rows
+        assert found.columns[0] == "rank"
+        of_each = [
+            one.sql(query).select(pl.lit(rank, pl.Int64).alias("rank"), pl.all()).rows()
+            for rank, one in ((5, other), (2, trace))
+        ]
+        expected = [row for part in of_each for row in part]
+        assert sorted(map(repr, found.rows())) == sorted(map(repr, expected)), view.name
+
+
+def test_over_ranks_one_query_compares_them(trace, other):
+    sources = [RankSource(0, lambda: trace), RankSource(1, lambda: other)]
+    found = run_query(
+        sources,
+        "SELECT a.step, a.dur_ns - b.dur_ns AS longer_ns FROM steps a JOIN steps b USING (step)"
+        " WHERE a.rank = 0 AND b.rank = 1",
+    )
+    assert found.rows.rows() == [(3, 1001 - 500)]
+    by_rank = "SELECT rank, count(*) FROM kernels GROUP BY rank ORDER BY rank"
+    assert run_query(sources, by_rank).rows.rows() == [(0, 2), (1, 2)]
+    shown = run_query(sources, "SHOW TABLES").rows["name"].to_list()
+    assert sorted(shown) == sorted(view.name for view in VIEWS)
+
+
+def test_a_rank_that_cannot_be_read_is_left_out_and_named(trace):
+    def broken():
+        raise UnreadableInputError("rank1.json: is cut off")
+
+    sources = [RankSource(0, lambda: trace), RankSource(1, broken)]
+    found = run_query(sources, "SELECT DISTINCT rank FROM events")
+    assert found.rows.rows() == [(0,)]
+    assert found.left_out == ("rank 1 is left out: rank1.json: is cut off",)
+    with pytest.raises(UnreadableInputError, match=r"rank1\.json: is cut off"):
+        run_query(sources[1:], "SELECT 1")
+
+
+def test_over_ranks_a_query_reads_nothing_else(trace, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(UsageError, match="disabled|not allowed|Permission"):
+        run_query([RankSource(0, lambda: trace)], f"SELECT * FROM read_text('{tmp_path}/secret')")
 
 
 def test_integers_stay_integers(trace):
