@@ -54,6 +54,7 @@ from stepscope.run.working import working
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.trace.problems import counted
 from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread, second_thread
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class _WindowJudge:
         """Notes what is wrong with the trace, and returns it: problem, count and message."""
         table = self.trace.all_problems
         problems = tuple(table["problem", "count", "message"].iter_rows())
-        self.trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+        self.trouble.notes.extend(counted(message, count) for _, count, message in problems)
         return problems
 
     def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:
