@@ -316,3 +316,31 @@ def test_on_paper_everything_is_light_and_unfolded(opened):
     assert found.page.evaluate(LUMINANCE) < 128
     assert found.page.locator("details[open]").count() == 0
     assert found.page.pdf()[:5] == b"%PDF-"
+
+
+def test_on_paper_a_cut_table_says_so_and_none_is_wider_than_the_paper(opened):
+    found = opened("hostile")
+    note = found.page.locator("#kernels .on-paper", has_text="and 8 more rows")
+    assert not note.is_visible()
+    found.page.emulate_media(media="print")
+    found.page.set_viewport_size({"width": 794, "height": 1123})
+    assert note.is_visible()
+    assert found.page.evaluate(FITS)
+    found.page.emulate_media(media="screen")
+
+
+def test_what_has_the_keyboard_s_focus_is_outlined(opened):
+    found = opened("slow")
+    outlined = """() => { const style = getComputedStyle(document.activeElement);
+        return [document.activeElement.tagName, style.outlineStyle, parseFloat(style.outlineWidth)]
+    }"""
+    seen = set()
+    for _ in range(40):
+        found.page.keyboard.press("Tab")
+        tag, style, width = found.page.evaluate(outlined)
+        if tag == "BODY":
+            break
+        seen.add(tag)
+        assert (style, width) != ("none", 0)
+        assert width >= 1
+    assert {"A", "BUTTON", "SUMMARY"} <= seen

@@ -536,6 +536,23 @@ def test_two_traces_are_compared(browser, tmp_path):
         page.close()
 
 
+def test_a_memory_snapshot_is_not_offered_for_comparison(browser, tmp_path):
+    for name, steps in (("before", 4), ("after", 6)):
+        (tmp_path / f"{name}.json").write_bytes(training(steps=steps).json())
+    (tmp_path / "memory.pickle").write_bytes(pickle.dumps(train(Allocator()).snapshot()))
+    paths = [tmp_path / name for name in ("before.json", "memory.pickle", "after.json")]
+    with viewing(paths) as client:
+        page = browser()
+        page.page.goto(f"{client.link}#view=compare")
+        page.until("() => document.querySelector('.view')?.dataset.ready === '1'")
+        offered = page.page.evaluate(
+            "() => [...document.querySelectorAll('.view-head option')].map((it) => it.text)"
+        )
+        assert offered == ["after.json"]
+        check(page, client)
+        page.close()
+
+
 def test_the_work_of_both_is_compared_on_the_gpu_s_clock(browser, tmp_path):
     """The host has launched all steps before the GPU has done the first."""
     ahead = GpuTrace()

@@ -284,6 +284,8 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
+            if best.is_of_whole_file:
+                step = "the whole file" if len(ranks) == 1 else f"rank {best.rank}'s file"
             fixing = "fixing it" if late is None else _fixing(best, late, findings)
             words = (
                 f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
@@ -305,6 +307,7 @@ def _verdict(
         return "no finding with a saving of a tenth of the step or more", slowest
     largest = max(partition.parts, key=lambda part: part.total_ns)
     share_of_largest = percent(partition.share(largest))
+    whole = "the whole file" if slowest.is_whole_file else "the step"
     if slowest.rank in slowed and slowest.host is not None:
         words = (
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
@@ -317,14 +320,14 @@ def _verdict(
     elif (bubble := _of_pipeline(findings, slowest)) is not None:
         words = f"{bubble.id}: {bubble.title}"
     elif largest.name in _USEFUL:
-        words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
+        words = f"nothing stands out: {share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
         if (odd := _outside_steady_steps(findings, slowest)) is not None:
             words += f". Outside the steady steps: {odd.title} ({odd.id})"
     else:
         words = (
-            f"{share_of_largest} of the step is {largest.name}, and no single finding promises a "
+            f"{share_of_largest} of {whole} is {largest.name}, and no single finding promises a "
             "tenth of it"
         )
     return words, slowest

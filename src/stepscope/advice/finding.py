@@ -136,4 +136,5 @@ def of_whole_file(finding: Finding) -> Finding:
 
 def _without_steps(text: str) -> str:
     text = text.replace(", per step", "").replace(" per step", "")
-    return text.replace("mean step of the window", "the whole file")
+    text = text.replace("mean step of the window", "the whole file")
+    return text.replace("of the step", "of the whole file")

@@ -221,6 +221,16 @@ class RankSummary:
         return self.steps is not None and self.partition is not self.steps.partition
 
     @property
+    def is_whole_file(self) -> bool:
+        """Whether what a report shows as its step is a whole trace, which has no steps."""
+        return (
+            self.steps is None
+            and self.window is not None
+            and not self.window_steps
+            and not self.is_cut_off
+        )
+
+    @property
     def step_ns(self) -> int | None:
         """The mean steady step: of the record if there is one, because recording slows steps."""
         return self.window_step_ns if self.steps is None else self.steps.mean_ns

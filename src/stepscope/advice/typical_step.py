@@ -11,6 +11,7 @@ all lanes are drawn one by one; what the others of a lane cover is a share of ea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,8 @@ OTHER_THREADS = 2
 _NARROWEST = 1 / 3000
 """Of the step: a narrower slice is no more than a hair in the picture."""
 _LONGEST_NAME = 200
+_DESCRIBED = re.compile(r"thread (\d+) \((.+)\)")
+"""How the profiler of torch names a thread: its number, and what the system calls it."""
 
 
 def typical_step(trace: Trace, steady: Sequence[int]) -> TypicalStep | None:
@@ -151,7 +154,22 @@ def _threads(trace: Trace, events: pl.DataFrame, step: int) -> list[tuple[str, p
 
 def _thread_name(trace: Trace, lane_id: int) -> str:
     row = trace.lanes.filter(pl.col("lane_id") == lane_id).row(0, named=True)
-    return row["thread_name"] or f"thread {row['tid']}"
+    return thread_title(row["thread_name"], row["tid"])
+
+
+def thread_title(name: str | None, tid: int) -> str:
+    """What a lane of a thread is called, in few letters.
+
+    Args:
+        name: The name that the trace gives it, if any.
+        tid: Its number.
+    """
+    described = _DESCRIBED.fullmatch(name or f"thread {tid}")
+    if described is None:
+        return name or f"thread {tid}"
+    number, given = described.groups()
+    # Every thread without a name of its own bears the interpreter's.
+    return f"thread {number}" if given.startswith("python") else given
 
 
 def _outermost(rows: pl.DataFrame) -> pl.DataFrame:

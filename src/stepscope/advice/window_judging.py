@@ -31,6 +31,7 @@ from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
+from stepscope.trace.problems import counted
 from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
 
 
@@ -164,7 +165,7 @@ class WindowJudge:
         """Notes what is wrong with the trace, and returns it: problem, count and message."""
         table = self.trace.all_problems
         problems = tuple(table["problem", "count", "message"].iter_rows())
-        self.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+        self.notes.extend(counted(message, count) for _, count, message in problems)
         return problems
 
     def _subject(self, measured: _Measured, problems: tuple[tuple[str, int, str], ...]) -> Subject:

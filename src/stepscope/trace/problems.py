@@ -141,10 +141,15 @@ def lacks_end(problems: pl.DataFrame, names: pl.DataFrame) -> bool:
     return bool(is_cut_off and not (names["name"] == _WRITTEN_LAST).any())
 
 
+def counted(message: str, count: int) -> str:
+    """A problem, with how often it occurred if that was more than once."""
+    return f"{message} ({count:,}×)" if count > 1 else message
+
+
 def losses_in_words(problems: pl.DataFrame) -> tuple[str, ...]:
     """What makes answers about a trace wrong or incomplete, of its table `problems`."""
     return tuple(
-        f"{message} ({count}×)"
+        counted(message, count)
         for kind, count, message in problems["problem", "count", "message"].iter_rows()
         if kind in LOSSES
     )

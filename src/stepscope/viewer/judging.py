@@ -34,6 +34,7 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
         "verdict": diagnosis.verdict,
         "ranks": len(diagnosis.ranks),
         "shown_rank": diagnosis.shown.rank,
+        "is_whole_file": diagnosis.shown.is_whole_file,
         "step_ns": diagnosis.shown.step_ns,
         "partition": None
         if partition is None

@@ -9,7 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.viewer import training
 
 from stepscope.advice.drawn_step import BUCKETS
-from stepscope.advice.typical_step import MOST_SLICES, typical_step
+from stepscope.advice.typical_step import MOST_SLICES, thread_title, typical_step
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.load import load
@@ -114,3 +114,16 @@ def test_of_operators_that_last_equally_long_the_first_of_the_file_is_drawn(tmp_
     lanes = lanes_of(typical_step(load(path), (0, 1)))
     names = {one.name for one in lanes["main thread: operators"].slices}
     assert names == {"aten::to"}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("thread 639 (pt_autograd_0)", "pt_autograd_0"),
+        ("thread 785244 (python3.8)", "thread 785244"),
+        ("loader", "loader"),
+        ("", "thread 7"),
+    ],
+)
+def test_a_thread_is_named_by_what_tells_it_from_others(given, shown):
+    assert thread_title(given, 7) == shown

@@ -198,5 +198,5 @@ def test_a_rank_whose_file_is_cut_off_is_named_in_every_answer(tmp_path):
     assert job.ranks == (0, 1, 2, 3)
     told = [note for note in job.notes if "the file is truncated" in note]
     assert told == [
-        f"{tmp_path / 'rank1.json'}: the file is truncated; every complete event was kept (1×)"
+        f"{tmp_path / 'rank1.json'}: the file is truncated; every complete event was kept"
     ]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.gpu_trace import GpuTrace, us
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 from tests.support.project import ROOT
@@ -27,9 +27,12 @@ from stepscope.report.page import document
 from stepscope.report.page.document import MOST_BYTES, page
 from stepscope.report.page.script import as_one_script
 from stepscope.report.page.step_groups import MOST_BARS, StepGroups
+from stepscope.report.units import duration
 from stepscope.run.reader import open_run
 
 STATIC = ROOT / "src" / "stepscope" / "report" / "page" / "static"
+SEVERAL = "communication waited for"
+"""A scenario with two findings that save something."""
 HOSTILE = "</script><script>document.title='owned'</script><!--"
 
 
@@ -106,6 +109,89 @@ def test_the_order_is_verdict_step_findings_tables_what_was_left_out(tmp_path):
         "left-out",
     ]
     assert [one for one in order if one in wanted] == wanted
+
+
+def paragraphs(data, identity):
+    return [one["text"] for one in section_of(data, identity)["blocks"] if one["is"] == "text"]
+
+
+def page_of(folder, path):
+    file = folder / "report.html"
+    run("report", path, "-o", file)
+    return data_of(file.read_text("utf-8"))
+
+
+def test_what_all_findings_save_together_stands_below_them(tmp_path):
+    diagnosis = diagnose(open_run(planted(tmp_path, SEVERAL)))
+    assert len([one for one in diagnosis.findings if one.saving_ns]) > 1
+    told = " ".join(paragraphs(page_of(tmp_path, planted(tmp_path, SEVERAL)), "findings"))
+    assert "together save" in told
+    assert f"{duration(diagnosis.shown.together_ns)} per step" in told
+
+
+def test_a_file_without_steps_is_called_a_file_and_no_step(tmp_path):
+    trace = GpuTrace()
+    for _ in range(20):
+        trace.python(ms(2))
+        trace.op("aten::mm").launch("sgemm", us(300))
+    data = page_of(tmp_path, trace_file(tmp_path, trace))
+    verdict = section_of(data, "verdict")["blocks"][0]["text"]
+    assert verdict.endswith("% of the whole file")
+    (numbers,) = [one for one in section_of(data, "step")["blocks"] if one["is"] == "numbers"]
+    assert [label for label, _ in numbers["numbers"]] == ["whole file"]
+
+
+def test_a_typical_step_tells_in_which_steps_the_host_is_meanwhile(tmp_path):
+    trace = GpuTrace()
+    for _ in range(6):
+        with trace.step():
+            trace.op("aten::mm").launch("sgemm", ms(30))
+    step = section_of(data := page_of(tmp_path, trace_file(tmp_path, trace)), "typical-step")
+    lanes = step["blocks"][0]["lanes"]
+    seen = {name for lane in lanes for _, _, name, _ in lane["slices"] if "ProfilerStep#" in name}
+    (told,) = paragraphs(data, "typical-step")
+    assert bool(seen) == ("the host is in step" in told)
+    for name in seen:
+        assert name.removeprefix("ProfilerStep#") in told
+
+
+def test_one_recorded_step_is_not_compared_with_a_median(tmp_path):
+    trace = GpuTrace()
+    with trace.step():
+        trace.op("aten::mm").launch("sgemm", ms(3))
+        trace.sync()
+    (told,) = paragraphs(page_of(tmp_path, trace_file(tmp_path, trace)), "typical-step")
+    assert "the only steady step" in told
+    assert "median" not in told
+
+
+def test_one_reason_for_several_sections_is_told_once(tmp_path):
+    run_folder = write_run(tmp_path, {0: step_records([100] * 30)})
+    data = page_of(tmp_path, planted(tmp_path, "healthy"))
+    (listed,) = [one["items"] for one in section_of(data, "left-out")["blocks"]]
+    reasons = [one.partition(": ")[2] for one in listed if ": " in one]
+    assert len(reasons) == len(set(reasons)) > 0
+    assert "left-out" not in [one["id"] for one in page_of(tmp_path, run_folder)["sections"]]
+
+
+def test_the_kernels_time_is_reconciled_with_compute_where_they_differ(tmp_path):
+    trace = GpuTrace()
+    for _ in range(4):
+        with trace.step():
+            trace.op("aten::mm").launch("sgemm", ms(8))
+            trace.fill(1 << 20, us(700))
+            trace.sync()
+    (told,) = paragraphs(page_of(tmp_path, trace_file(tmp_path, trace)), "compute")
+    assert told == "8.00 ms of kernels per step; with memory fills it is the 8.70 ms of compute."
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("trace.json", "job/trace.json"), ("rank3.pt.trace.json", "rank3.pt.trace.json")],
+)
+def test_the_title_names_the_folder_where_the_file_s_name_says_nothing(tmp_path, name, title):
+    (tmp_path / "job").mkdir()
+    assert page_of(tmp_path, planted(tmp_path / "job", "healthy", name))["title"] == title
 
 
 def test_the_waterfall_adds_up_to_the_difference_of_the_mean_step(tmp_path):

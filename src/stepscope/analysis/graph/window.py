@@ -12,6 +12,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
+from stepscope.trace.problems import counted
 from stepscope.trace.schema import Category
 
 NO_THREAD = -1
@@ -60,7 +61,7 @@ def choose_steps(
 def _passed_over(trace: Trace) -> str:
     """What was done to events for want of a time, to follow what the trace lacks."""
     wrong = trace.all_problems.filter(pl.col("problem").is_in(_WITHOUT_TIME))
-    problems = [f"{message} ({count}×)" for count, message in wrong["count", "message"].iter_rows()]
+    problems = [counted(message, count) for count, message in wrong["count", "message"].iter_rows()]
     return f" ({'; '.join(problems)})" if problems else ""
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.drawn_step import TypicalStep
 from stepscope.advice.finding import Finding
 from stepscope.advice.rank_steps import rank_steps
 from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.window_details import DetailedAnswer
 from stepscope.analysis.questions import question
 from stepscope.report import units
 from stepscope.report.answer.cells import headings
@@ -31,6 +34,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    together,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
@@ -42,8 +46,11 @@ from stepscope.report.trial.words import rows as trial_rows
 
 _MOST_NOTES = 200
 _MOST_STEPS = 12
+_COMMON = ("trace", "profile", "report", "chrome_trace", "traces", "output")
+"""Names of files that do not say of which training they are."""
 _FORMAL = ("schemaVersion", "baseTimeNanoseconds", "displayTimeUnit")
 """Keys of a trace's header that say nothing of the training."""
+_STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
 _TITLES = {
     "kernels": "Kernels",
     "operators": "Operators",
@@ -91,7 +98,7 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         _environment(diagnosis),
         _left_out(diagnosis, left_out),
     ]
-    title = Path(diagnosis.run.location).name or diagnosis.run.location
+    title = _title(diagnosis.run.location)
     location = diagnosis.run.location
     return {
         "title": title,
@@ -100,6 +107,14 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         "path": "" if location == title else location,
         "sections": [one for one in sections if one["blocks"]],
     }
+
+
+def _title(location: str) -> str:
+    """The name of the file or directory, with the directory's where the name is everybody's."""
+    path = Path(location)
+    if path.name.split(".")[0] in _COMMON and path.parent.name:
+        return f"{path.parent.name}/{path.name}"
+    return path.name or location
 
 
 def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -122,7 +137,8 @@ def _sentence(words: str) -> str:
 
 def _step(diagnosis: Diagnosis) -> dict[str, Any]:
     shown, record = diagnosis.shown, diagnosis.shown.steps
-    large = [] if shown.step_ns is None else [("step", units.duration(shown.step_ns))]
+    whole = "whole file" if shown.is_whole_file else "step"
+    large = [] if shown.step_ns is None else [(whole, units.duration(shown.step_ns))]
     if record is not None:
         if record.mean_ns:
             large.append(("steps/s", f"{1e9 / record.mean_ns:.3g}"))
@@ -185,10 +201,34 @@ def _typical_step(diagnosis: Diagnosis) -> dict[str, Any]:
         "A typical step",
         blocks.mini_timeline(step),
         blocks.text(
-            f"Step {step.step} of {clock}, {units.duration(step.dur_ns)}: the steady step nearest "
-            f"to the median.{merged} `stepscope view` shows every slice.",
+            f"Step {step.step} of {clock}, {units.duration(step.dur_ns)}: {_chosen(diagnosis)}."
+            f"{_ahead(step)}{merged} `stepscope view` shows every slice.",
             "note",
         ),
+    )
+
+
+def _chosen(diagnosis: Diagnosis) -> str:
+    """Why this step is drawn."""
+    if len(diagnosis.shown.window_steps) == 1:
+        return "the only steady step that was recorded in detail"
+    return "of the steady steps recorded in detail, the one nearest to their median"
+
+
+def _ahead(step: TypicalStep) -> str:
+    """In which other steps the host is while the GPU works on this one."""
+    if step.device is None:
+        return ""
+    named = (_STEP_NAME.fullmatch(one.name) for lane in step.lanes for one in lane.slices)
+    others = sorted({int(found[1]) for found in named if found} - {step.step})
+    if not others:
+        return ""
+    word = "step" if len(others) == 1 else "steps"
+    return (
+        f" Meanwhile the host is in {word} {' and '.join(map(str, others))}: it runs ahead of the"
+        " GPU."
+        if others[0] > step.step
+        else f" In this time the host is also in {word} {' and '.join(map(str, others))}."
     )
 
 
@@ -229,12 +269,17 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
     groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
     several = len(diagnosis.ranks) > 1
     if not groups:
-        content = blocks.text("No rule found anything above its threshold.")
-    else:
-        content = blocks.findings(
+        none = blocks.text("No rule found anything above its threshold.")
+        return blocks.section("findings", "Findings", none)
+    told = together(diagnosis)
+    return blocks.section(
+        "findings",
+        "Findings",
+        blocks.findings(
             [_finding(group[0], ranks_with(group) if several else "") for group in groups]
-        )
-    return blocks.section("findings", "Findings", content)
+        ),
+        blocks.text(told) if told else None,
+    )
 
 
 def _finding(finding: Finding, where: str) -> dict[str, Any]:
@@ -278,6 +323,8 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
     if details is None:
         return [], []
     sections, left_out = [], list(details.notes)
+    general = {note for one in details.answers if any(_has_rows(one)) for note in one.notes}
+    missing: dict[str, list[str]] = {}
     for answer in details.answers:
         name = answer.question
         titles = question(name).titles if len(answer.tables) > 1 else {}
@@ -293,12 +340,19 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
                     f"`stepscope show {name}` has them all"
                 )
         if not any(found):
-            left_out += [f"{_TITLES[name]}: {note}" for note in answer.notes or ("nothing there",)]
+            reasons = [note for note in answer.notes if note not in general] or answer.notes
+            for reason in reasons or ("nothing there",):
+                missing.setdefault(reason, []).append(_TITLES[name])
             continue
         told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
         words = [blocks.text(f"{_sentence(one)}.", "note") for one in told]
         sections.append(blocks.section(name, _TITLES[name], *found, *words))
+    left_out += [f"{', '.join(titles)}: {reason}" for reason, titles in missing.items()]
     return sections, left_out
+
+
+def _has_rows(answer: DetailedAnswer) -> Iterator[bool]:
+    return (bool(table.total) for table in answer.tables.values() if len(table.rows.columns) > 1)
 
 
 def _labels(columns: Sequence[str]) -> Mapping[str, str]:

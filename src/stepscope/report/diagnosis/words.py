@@ -20,6 +20,7 @@ _MOST_ODD = 6
 _MOST_PARTS = 6
 _ROUNDING = 0.005
 _NOTABLY_MORE = 0.1
+_NOTABLY_OTHER = 0.01
 _NO_END = (
     "no end was recorded: the process is still running, was killed, or ended itself (os._exit)"
 )
@@ -71,7 +72,7 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         steps = units.plural(len(rank.window_steps), "annotated step")
         words = f"{whose}mean of {steps} on the host; recording slows them down"
         return words + _median(rank.step_ns, rank.window_median_ns)
-    if summary is None and rank.window is not None and not rank.window_steps:
+    if rank.is_whole_file:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
         if len(rank.window_steps) == 1 and not rank.step_source:
@@ -401,6 +402,17 @@ def compute_title(rank: RankSummary) -> str:
     if summary is None:
         return ""
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
+    apart = _not_in_compute(rank, round(each_ns))
     of_each = ["on each GPU, their mean"] if summary.devices > 1 else []
     words = ", ".join(["per step" if summary.steps else "in the whole file", *of_each])
-    return f"What the GPU computes   {units.duration(each_ns)} of kernels {words}"
+    return f"What the GPU computes   {units.duration(each_ns)} of kernels {words}{apart}"
+
+
+def _not_in_compute(rank: RankSummary, kernels_ns: int) -> str:
+    """Why the kernels' time is another than that of the part `compute`, where one can see it."""
+    compute_ns = rank.compute_ns or 0
+    if abs(compute_ns - kernels_ns) <= _NOTABLY_OTHER * compute_ns:
+        return ""
+    if kernels_ns < compute_ns:
+        return f"; with memory fills it is the {units.duration(compute_ns)} of compute"
+    return f"; where they overlap, each counts: {units.duration(compute_ns)} of the step has any"

@@ -72,7 +72,7 @@ def _page(content: Mapping[str, Any]) -> str:
 </head>
 <body>
 <div id="app"></div>
-<noscript>This page needs JavaScript. `stepscope --format md` writes the same as text.</noscript>
+<noscript>This page needs JavaScript. Use --format md for the same as text.</noscript>
 <script type="application/json" id="data">{data.replace("<", chr(92) + "u003c")}</script>
 <script>{script}</script>
 </body>

@@ -9,6 +9,7 @@ import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
+from stepscope.trace.problems import counted
 from stepscope.trace.schema import DEVICE_STEPS
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
@@ -69,7 +70,7 @@ def _overview(asked: Asked) -> dict[str, Any]:
 
 
 def _problems(rows: pl.DataFrame) -> list[str]:
-    return [f"{row['message']} ({row['count']:,}×)" for row in rows.iter_rows(named=True)]
+    return [counted(row["message"], row["count"]) for row in rows.iter_rows(named=True)]
 
 
 def _relative(rows: pl.DataFrame, origin: int) -> list[dict[str, Any]]:

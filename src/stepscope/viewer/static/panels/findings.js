@@ -25,7 +25,7 @@ export async function showFindings(element, trace, goTo) {
     replace(
       element,
       h("p", { class: "verdict" }, sentence(found)),
-      found.step_ns ? h("p", { class: "note" }, `${found.ranks > 1 ? `Rank ${found.shown_rank}'s` : "The"} step takes ${duration(found.step_ns)}.`) : null,
+      found.step_ns ? h("p", { class: "note" }, `${found.ranks > 1 ? `Rank ${found.shown_rank}'s` : "The"} ${found.is_whole_file ? "whole file" : "step"} takes ${duration(found.step_ns)}.`) : null,
       found.partition ? partition(found.partition) : null,
       ...found.findings.map((/** @type {any} */ one) => finding(one, goTo)),
       found.findings.length ? null : h("p", { class: "note" }, "No rule found anything worth a change."),

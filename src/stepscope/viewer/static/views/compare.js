@@ -24,12 +24,14 @@ export function compareView(context) {
   /** How wide pictures can be without being squeezed. */
   const room = () => Math.min(WIDEST, body.clientWidth);
   const first = () => traces[selection.number("trace") ?? 0] ?? traces[0];
-  const second = () => traces[selection.number("with") ?? -1] ?? traces.find((one) => one.id !== first().id);
+  /** Memory snapshots have no step to compare. */
+  const others = () => traces.filter((one) => one.id !== first().id && !one.is_memory);
+  const second = () => traces[selection.number("with") ?? -1] ?? others()[0];
 
   function showHead() {
-    const others = traces.filter((one) => one.id !== first().id);
-    const choose = h("select", { "aria-label": "Compare with", onchange: (/** @type {any} */ event) => selection.set({ with: event.target.value }) }, ...others.map((one) => h("option", { value: traces.indexOf(one), selected: one.id === second()?.id }, one.title)));
-    replace(head, h("strong", {}, first().title), h("span", { class: "note" }, "before,"), others.length ? choose : null, others.length ? h("span", { class: "note" }, "after") : null);
+    const found = others();
+    const choose = h("select", { "aria-label": "Compare with", onchange: (/** @type {any} */ event) => selection.set({ with: event.target.value }) }, ...found.map((one) => h("option", { value: traces.indexOf(one), selected: one.id === second()?.id }, one.title)));
+    replace(head, h("strong", {}, first().title), h("span", { class: "note" }, "before,"), found.length ? choose : null, found.length ? h("span", { class: "note" }, "after") : null);
   }
 
   async function load() {

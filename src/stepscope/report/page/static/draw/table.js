@@ -54,6 +54,7 @@ export function table(data, options = {}) {
     replace(
       foot,
       rest > 0 ? h("button", { type: "button", class: "quiet", onclick: () => more() }, rest > STEP ? `Show ${count(STEP)} more of ${count(rest)}` : `Show ${count(rest)} more`) : null,
+      rest > 0 ? h("span", { class: "note on-paper" }, `and ${count(rest)} more rows`) : null,
       beyond > 0 && rest <= 0 ? h("span", { class: "note" }, `and ${count(beyond)} more that were not sent`) : null,
       !rows.length ? h("span", { class: "note" }, text ? "No row fits the filter." : "none") : null,
     );
