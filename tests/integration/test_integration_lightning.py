@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
+import time
 
 import pytest
 import torch
@@ -68,7 +69,8 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, packa
     steps, others = lines_of(tmp_path / "profiles")
     assert [step.step for step in steps] == list(range(24))
     for step in steps:
-        assert set(step.phases) == {"forward", "backward", "optimizer"}
+        hooks = {"[Callback]ModelCheckpoint.on_train_batch_end"} if door == "profiler" else set()
+        assert set(step.phases) - hooks == {"forward", "backward", "optimizer"}
         assert step.data_wait_ns > 0
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
     # Validated after batches 10 and 20 of each epoch, and saved with it.
@@ -100,6 +102,41 @@ def test_a_validation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path, door):
     assert [(line.kind, line.step) for line in others] == [
         ("evaluation", step) for step in (5, 10, 17, 22)
     ]
+    assert all(step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns for step in steps)
+
+
+@each_package
+def test_the_profiler_times_hooks_that_do_something(tmp_path, package):
+    spent_s = dict.fromkeys(("on_train_batch_start", "on_after_backward", "on_train_batch_end"), 0)
+
+    class Busy(pytorch_of(package).Callback):
+        def work(self, hook):
+            begun_s = time.perf_counter()
+            time.sleep(0.004)
+            spent_s[hook] += time.perf_counter() - begun_s
+
+        def on_train_batch_start(self, *_):
+            self.work("on_train_batch_start")
+
+        def on_after_backward(self, *_):
+            self.work("on_after_backward")
+
+        def on_train_batch_end(self, *_):
+            self.work("on_train_batch_end")
+
+    class Empty(pytorch_of(package).Callback):
+        pass
+
+    given, _ = door_of(package, "profiler", output_dir=tmp_path / "profiles", **QUICK)
+    fit(package, callbacks=[Busy(), Empty()], **given)
+    steps, _ = lines_of(tmp_path / "profiles")
+    names = {f"[Callback]{Busy.__qualname__}.{hook}": hook for hook in spent_s}
+    found = {name for step in steps for name in step.phases}
+    assert found == {"forward", "backward", "optimizer", *names}
+    for name, hook in names.items():
+        # The end of the last batch comes after the last step.
+        timed_s = sum(step.phases.get(name, 0) for step in steps) / 1e9
+        assert 0.9 * spent_s[hook] <= timed_s <= 1.1 * spent_s[hook], hook
     assert all(step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns for step in steps)
 
 

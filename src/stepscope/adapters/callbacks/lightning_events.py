@@ -23,6 +23,21 @@ _RANGES = re.compile(
     r"\[(Callback|LightningDataModule)\].*|\[LightningModule\]\w+\.(on_\w+|configure_\w+)"
 )
 """Actions that appear in the trace by name. The actions that make up steps are phases instead."""
+_HOOKS_OF_STEPS = re.compile(
+    r"\[(?:Callback|LightningModule)\].*\."
+    r"(on_train_batch_start|on_train_batch_end|on_after_backward|on_before_optimizer_step)"
+)
+"""Hooks in a step that no phase surrounds."""
+
+
+def _overrides(owner: object, hook: str) -> bool:
+    """Whether a callback or module has a hook of its own, and not just Lightning's empty one."""
+    if hook in getattr(owner, "__dict__", {}):
+        return True
+    for base in type(owner).__mro__:
+        if hook in base.__dict__:
+            return not base.__module__.endswith(("callbacks.callback", "core.hooks"))
+    return False
 
 
 class StepCount:
@@ -108,6 +123,8 @@ class ProfilerEvents(TrainingDoor):
     """The methods of a Lightning profiler, which is told when actions start and stop.
 
     Besides steps and phases, the hooks of callbacks and of the module appear in the trace by name.
+    Those that run in a step, outside forward, backward and optimizer, are phases of it: their time
+    is known of all steps.
     """
 
     _lightning_module: Any = None
@@ -116,6 +133,7 @@ class ProfilerEvents(TrainingDoor):
         super().__init__(profiler, **options)
         self._count = StepCount()
         self._open: dict[str, contextlib.ExitStack] = {}
+        self._is_timed: dict[str, bool] = {}
         self._error_before: BaseException | None = None
 
     def start(self, action_name: str) -> None:
@@ -131,13 +149,13 @@ class ProfilerEvents(TrainingDoor):
         elif action_name == "run_training_batch":
             recorder.forward()
         elif action_name == "save_checkpoint":
-            recorder.leave_steps(CHECKPOINT)
+            self._leave_steps(CHECKPOINT)
         elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
             # Older versions have no action around a checkpoint: it ends when the training
             # continues.
-            recorder.leave_steps(CHECKPOINT)
+            self._leave_steps(CHECKPOINT)
         elif action_name.endswith(".on_validation_model_eval"):
-            recorder.leave_steps(EVALUATION)
+            self._leave_steps(EVALUATION)
         elif _RANGES.fullmatch(action_name):
             self._mark(action_name)
 
@@ -196,14 +214,47 @@ class ProfilerEvents(TrainingDoor):
         if (has_grown or recorder.counts_micro_batches) and recorder.step_ended() and trainer:
             trainer.should_stop = True
 
+    def _leave_steps(self, kind: str) -> None:
+        """Exclude what follows from the steps. The phase of the hook that does it ends here."""
+        for action_name in [name for name in self._open if self._is_timed.get(name)]:
+            self._open.pop(action_name).close()
+        self._recorder.leave_steps(kind)
+
     def _mark(self, action_name: str) -> None:
-        profiler = self._recorder.profiler
-        if self._recorder.is_on and profiler is not None and profiler.is_recording:
+        recorder, profiler = self._recorder, self._recorder.profiler
+        if not recorder.is_on or profiler is None:
+            return
+        # Callbacks are named with all their settings in braces.
+        name = re.sub(r"\{.*\}", "", action_name)
+        if not recorder.excluded and not recorder.is_in_phase and self._times(action_name):
+            self._enter(action_name, profiler.phase(name))
+        elif profiler.is_recording:
             import torch
 
-            # Callbacks are named with all their settings in braces.
-            name = re.sub(r"\{.*\}", "", action_name)
             self._enter(action_name, torch.profiler.record_function(name))
+
+    def _times(self, action_name: str) -> bool:
+        """Whether a hook is timed in every step: one that does something.
+
+        Lightning announces every hook of every callback, most of which are empty.
+        """
+        known = self._is_timed.get(action_name)
+        if known is None:
+            found = _HOOKS_OF_STEPS.fullmatch(action_name)
+            known = found is not None and self._is_overridden(action_name, found.group(1))
+            self._is_timed[action_name] = known
+        return known
+
+    def _is_overridden(self, action_name: str, hook: str) -> bool:
+        module, trainer = self._lightning_module, self._trainer()
+        owners = [
+            callback
+            for callback in getattr(trainer, "callbacks", ())
+            if action_name == f"[Callback]{callback.state_key}.{hook}"
+        ]
+        if action_name.startswith("[LightningModule]"):
+            owners = [module]
+        return any(_overrides(owner, hook) for owner in owners)
 
     def _enter(self, action_name: str, context: Any) -> None:
         stack = contextlib.ExitStack()

@@ -247,6 +247,11 @@ class TrainingRecorder:
         """Whether the work of a step has begun and not ended."""
         return self._is_in_step
 
+    @property
+    def is_in_phase(self) -> bool:
+        """Whether a phase is open."""
+        return self._watch is not None and self._watch.is_open
+
     def restart_step(self) -> None:
         """Restart the step: what came since the last one belongs to no step."""
         if self._is_on and self.profiler is not None and not self._is_in_step:

@@ -198,6 +198,11 @@ class PhaseWatch:
         self._wanted = None
         self._close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether one of these phases is open, or a backward pass is."""
+        return self._phase is not None or self._backward_depth > 0
+
     def forget(self) -> None:
         """Forget the open phase: after a fork, it belongs to the parent."""
         self._phase = self._wanted = self._stepped_in_backward = None
