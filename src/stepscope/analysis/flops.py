@@ -119,7 +119,7 @@ class FlopsReport:
     scope: AnsweredScope
     flops: int = field(metadata={"label": "FLOPs"})
     recomputed_flops: int = field(metadata={"label": "FLOPs of recomputation"})
-    busy_ns: int = field(metadata={"label": "GPU work of counted operators"})
+    busy_ns: int = field(metadata={"label": "time of counted operators"})
     matrix_ns: int = field(metadata={"label": "matrix kernels"})
     uncounted_matrix_ns: int = field(metadata={"label": "matrix kernels not counted"})
     mfu_share: float | None = field(metadata={"label": "MFU"})
