@@ -46,6 +46,51 @@ def test_the_count_is_that_of_the_step_and_changes_nothing(tmp_path):
     assert steps[1].kind == "flop counter"
 
 
+def train_compiled(profiler, fullgraph, steps=5):
+    """In which steps the compiled graph ran."""
+    ran = []
+    step = 0
+
+    def backend(graph, _examples):
+        def run(*given):
+            ran.append(step)
+            return graph(*given)
+
+        return run
+
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.nn.Linear(16, 4), backend=backend, fullgraph=fullgraph)
+    while step < steps:
+        compiled(torch.ones(8, 16)).sum().backward()
+        profiler.step()
+        step += 1
+    return ran
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile.module.` when there are global hooks")
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("step", [0, 2])
+def test_what_was_compiled_runs_on_after_the_step(tmp_path, fullgraph, step):
+    if not hasattr(torch.compiler, "set_stance"):
+        pytest.skip("this torch cannot leave torch.compile out for one step")
+    options = {"flop_counter": True, "flop_counter_step": step, "window_recorder": "none"}
+    with Profiler(output_dir=tmp_path, **options) as profiler:
+        ran = train_compiled(profiler, fullgraph)
+    assert ran == [one for one in range(5) if one != step]
+    assert f"Total: {2 * 2 * 8 * 16 * 4} (" in text_of(tmp_path)
+    assert manifest_of(tmp_path).problems == ()
+
+
+def test_without_the_switch_a_compiled_training_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.compiler, "set_stance", raising=False)
+    options = {"flop_counter": True, "flop_counter_step": 2, "window_recorder": "none"}
+    with Profiler(output_dir=tmp_path, **options) as profiler:
+        assert train_compiled(profiler, fullgraph=True) == [0, 1, 2, 3, 4]
+    assert not (rank_directory(tmp_path) / "flop_counter.txt").exists()
+    (problem,) = manifest_of(tmp_path).problems
+    assert "operations were not counted: torch.compile is in use" in problem.message
+
+
 def test_modules_are_listed_with_what_is_inside_them(tmp_path):
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(32, 4))

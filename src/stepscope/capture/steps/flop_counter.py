@@ -3,11 +3,17 @@
 The counter sees the operators of one step as they are dispatched, forward and backward, and has
 formulas for matrix products, convolutions and attention; other operators count as zero. A
 multiply-add is two operations. Counting slows the step down, so the step is marked.
+
+Compiled regions run uncompiled in that step, by torch's own switch. Without it, torch.compile would
+find the counter, give up on every region that it meets, and not use what it compiled before in the
+rest of the training either; a region that must be compiled as a whole would raise.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 STEP_KIND = "flop counter"
@@ -30,6 +36,8 @@ class FlopCount:
         self._step = step
         self._write = write
         self._mode: Any = None
+        self._stance: AbstractContextManager[Any] | None = None
+        self._why_not = ""
         self._counts: dict[str, dict[str, int]] | None = None
 
     @property
@@ -37,6 +45,8 @@ class FlopCount:
         """Why nothing was counted, once the training is over; empty if something was."""
         if self._counts is not None:
             return ""
+        if self._why_not:
+            return self._why_not
         return (
             f"the training ended before the end of step {self._step}, whose operations were to be "
             "counted: set flop_counter_step to another step"
@@ -53,8 +63,20 @@ class FlopCount:
             return
         from torch.utils.flop_counter import FlopCounterMode
 
-        mode = FlopCounterMode(display=False)
-        mode.__enter__()
+        stance = _uncompiled_stance()
+        if stance is None and _has_compiled():
+            self._why_not = (
+                "operations were not counted: torch.compile is in use, and this torch cannot leave"
+                " it out for one step (2.6 can)"
+            )
+            return
+        self._stance = stance
+        try:
+            mode = FlopCounterMode(display=False)
+            mode.__enter__()
+        except BaseException:
+            self.leave()
+            raise
         self._mode = mode
 
     def step_ended(self, step: int) -> bool:
@@ -80,6 +102,25 @@ class FlopCount:
         mode, self._mode = self._mode, None
         if mode is not None and _is_innermost(mode):
             mode.__exit__(None, None, None)
+        stance, self._stance = self._stance, None
+        if stance is not None:
+            stance.__exit__(None, None, None)
+
+
+def _uncompiled_stance() -> AbstractContextManager[Any] | None:
+    """Keep torch.compile out until the result is left; None if this torch cannot."""
+    from torch import compiler
+
+    set_stance: Callable[[str], AbstractContextManager[Any]] | None
+    set_stance = getattr(compiler, "set_stance", None)
+    # Calling it is enough to switch; leaving the context switches back.
+    return None if set_stance is None else set_stance("force_eager")
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has compiled something in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return bool(utils is not None and getattr(utils, "counters", {}).get("frames"))
 
 
 def _counts_of(mode: Any) -> dict[str, dict[str, int]]:
