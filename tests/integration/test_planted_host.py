@@ -276,6 +276,43 @@ def test_other_processes_that_take_the_cpu(tmp_path):
     assert "cpu-bound-python" not in {one.id for one in judged.findings}
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
+def test_a_sleep_while_other_processes_take_the_cpu(tmp_path):
+    allowed = os.sched_getaffinity(0)
+    cpu = min(allowed)
+    context = multiprocessing.get_context("spawn")
+    burners = [context.Process(target=burn, args=(cpu,), daemon=True) for _ in range(2)]
+    threads = torch.get_num_threads()
+    training, batch = Training(), torch.randn(64, 256)
+    try:
+        os.sched_setaffinity(0, {cpu})
+        torch.set_num_threads(1)
+        for burner in burners:
+            burner.start()
+        time.sleep(2.0)
+        with stepscope.Profiler(
+            output_dir=tmp_path, skip_first=5, wait=5, warmup=1, active=4, repeat=1
+        ) as profiler:
+            for _ in range(30):
+                training.backward(batch)
+                time.sleep(0.1)
+                training.update()
+                profiler.step()
+    finally:
+        for burner in burners:
+            if burner.pid is not None:
+                burner.kill()
+                burner.join()
+        os.sched_setaffinity(0, allowed)
+        torch.set_num_threads(threads)
+    (run,) = tmp_path.iterdir()
+    finding = finding_of(judge(run), "cpu-bound-python")
+    if finding.title.startswith("the training thread sleeps"):
+        assert finding.saving_ns == pytest.approx(0.1e9, rel=WITHIN)
+    else:  # The machine gave it a CPU more often than not: then Python itself is looked at.
+        assert finding.saving_ns > 0.09e9
+
+
 def test_pauses_of_the_garbage_collector(tmp_path):
     """Every second step collects; the others tell what a step without it takes."""
     # A collection leaves the caches cold for the step after it: steps are long enough to bear that.

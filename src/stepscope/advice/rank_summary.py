@@ -150,6 +150,7 @@ class RankSummary:
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
+        exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
     """
@@ -180,6 +181,7 @@ class RankSummary:
     together_with_waits_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
     exchanges: bool = False
+    exchanges_per_step: float = 0.0
     is_cut_off: bool = False
 
     @property

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from stepscope.advice.rank_summary import RankSummary
 
+_LEAST_RING = 3
+"""Two stages of a pipeline have as many sends and receives as each other, too."""
+
 
 @dataclass(frozen=True)
 class SlowStage:
@@ -18,6 +21,9 @@ class SlowStage:
         others_ns: The same of the other ranks, on average.
         mean_ns: The same of all ranks.
         ranks: How many there are.
+        may_be_ring: Whether all have as many sends and receives as each other, as in a ring, whose
+            ranks do the same work. The first and the last stage of a pipeline have fewer, unless
+            each stage has several chunks of layers.
     """
 
     rank: int
@@ -25,6 +31,7 @@ class SlowStage:
     others_ns: int
     mean_ns: int
     ranks: int
+    may_be_ring: bool = False
 
 
 def slow_stage(ranks: Sequence[RankSummary]) -> SlowStage | None:
@@ -38,4 +45,12 @@ def slow_stage(ranks: Sequence[RankSummary]) -> SlowStage | None:
     whole = sum(computing.values())
     others = (whole - computing[slowest]) / (len(computing) - 1)
     mean = whole / len(computing)
-    return SlowStage(slowest, computing[slowest], round(others), round(mean), len(computing))
+    counts = {rank.exchanges_per_step for rank in ranks if rank.rank in computing}
+    return SlowStage(
+        slowest,
+        computing[slowest],
+        round(others),
+        round(mean),
+        len(computing),
+        len(computing) >= _LEAST_RING and len(counts) == 1,
+    )

@@ -205,6 +205,9 @@ class WindowJudge:
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
             exchanges=_exchanges(view, has_gpu=device is not None),
+            exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)
+            if device is not None
+            else 0.0,
         )
 
 

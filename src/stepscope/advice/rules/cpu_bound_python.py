@@ -13,9 +13,11 @@ torch does not write its pauses. If the step record shows that these are at leas
 in such stretches, there is no finding: `busy-cpus` or `garbage-collector` has it. But a thread
 loses its CPU in all work alike. Where the longest stretches, half of all, lie in one function and
 in half of the steps, and what the thread itself runs of that function is notable, the function is
-named, and the saving is of the stretches in it. `slow-phase` has
-it if a phase that it reports holds at least half, unless the function is known. And in a step of a
-few milliseconds whose stretches are short in most steps, no Python is slow: the model is too small
+named, and the saving is of the stretches in it. And a thread that sleeps, or waits for a file or
+for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
+CPUs are (`asleep`). `slow-phase` has it if a phase that it reports holds at least half, unless the
+function is known. And in a step of a few
+milliseconds whose stretches are short in most steps, no Python is slow: the model is too small
 for its machine, and the finding says that.
 """
 
@@ -26,9 +28,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from stepscope.advice.asleep import asleep_per_step
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules import slow_phase
+from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
@@ -49,6 +53,13 @@ _MORE_WORK = (
     "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
     "of the Python away. If the step is short enough for you, nothing is wrong."
 )
+_ASLEEP = "the training thread sleeps or waits outside operators, and not for a CPU"
+_ADVICE_ASLEEP = (
+    "Take sleeps out of the step, and hand reads, requests and waits for other threads to "
+    "DataLoader workers or to a thread beside the training."
+)
+_FEWEST_STEPS = 3
+_MOSTLY = 0.9
 _STACKS = "Record with stacks to see the lines."
 _ANYWHERE = "outside operators"
 _MEETINGS = ("backward", "communication")
@@ -73,10 +84,10 @@ def find(subject: Subject) -> list[Finding]:
         return []
     queued_ns, paused_ns = _not_python_ns(subject, window)
     if 2 * (queued_ns + paused_ns) >= window.per_step(long.total_ns):
-        long = _of_one_function(window, long)
+        every, long = long, _of_one_function(window, long)
         own_ns = (window.per_step(long.total_ns) - paused_ns) * _running_share(subject, queued_ns)
         if not len(long) or own_ns < subject.thresholds.saving_low * window.step_ns:
-            return []
+            return _of_a_sleeping_thread(subject, window, every)
     lengths = long.lengths
     longest = int(np.argmax(lengths))
     evidence = [
@@ -108,6 +119,49 @@ def find(subject: Subject) -> list[Finding]:
         advice=_MORE_WORK if is_small else advice,
     )
     return [replace(one, severity=Severity.LOW) for one in found] if is_small else found
+
+
+def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
+    """The finding for a thread that sleeps at one place of each step, while the CPUs are busy."""
+    asleep_ns = asleep_per_step(subject, window)
+    summary, limits = subject.steps, subject.thresholds
+    if summary is None or asleep_ns < limits.saving_medium * summary.mean_ns:
+        return []
+    graph = window.graph
+    of_steps = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
+    places = set()
+    for start, end in zip(graph.step_starts_ns, graph.step_ends_ns, strict=True):
+        inside = intervals.clip(long, int(start), int(end))
+        if not len(inside) or 2 * int(inside.lengths.max()) < asleep_ns:
+            return []
+        longest = int(np.argmax(inside.lengths))
+        places.add(_place(window, int(inside.starts[longest]), int(inside.ends[longest])))
+    if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * asleep_ns or len(places) != 1:
+        return []
+    share = asleep_ns / max(1, summary.mean_ns)
+    advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ADVICE_ASLEEP} {_STACKS}"
+    return [
+        Finding(
+            id=ID,
+            title=_ASLEEP,
+            severity=severity_of(share, limits),
+            rank=subject.rank,
+            saving_ns=asleep_ns,
+            saving_reason="",
+            assumption="it no longer sleeps or waits there; what the CPUs are busy with stays",
+            predicted_step_ns=summary.mean_ns - asleep_ns,
+            evidence=(
+                Evidence("neither running nor waiting for a CPU, per step", asleep_ns, "ns"),
+                Evidence("share of the step", share, "share"),
+                Evidence("waiting for a CPU per step", summary.host.queued_ns or 0, "ns"),
+                Evidence("the longest stretch is", places.pop(), "text"),
+                Evidence("mean step", summary.mean_ns, "ns"),
+                Evidence("measured by", "step record and trace", "text"),
+            ),
+            steps=(),
+            advice=advice,
+        )
+    ]
 
 
 def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:

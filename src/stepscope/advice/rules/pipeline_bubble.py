@@ -23,6 +23,12 @@ _ADVICE = (
     "with several chunks of layers per stage, or divide the layers more evenly. `stepscope show "
     "pipeline` on all ranks' traces compares the stages."
 )
+_ADVICE_UNKNOWN = (
+    "Even out what the ranks compute between exchanges, and compute beside these, if they are a "
+    "ring, as of context parallelism. In a pipeline, use more micro-batches per step, an "
+    "interleaved schedule, or divide the layers more evenly. The trace does not say which ranks "
+    "exchange."
+)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -39,10 +45,12 @@ def find(subject: Subject) -> list[Finding]:
     share = window.device_share(waited_ns)
     if share < subject.thresholds.pipeline_bubble:
         return []
+    schedule = _schedule(found, window.steps)
+    whom = "other stages of the pipeline" if schedule else "other ranks in sends and receives"
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{percent(share)} of the device's time it waits for other stages of the pipeline",
+        title=f"{percent(share)} of the device's time it waits for {whom}",
         severity=severity_of(share, subject.thresholds),
         reason="more micro-batches are more work per step; judge them by samples per second",
         evidence=(
@@ -50,9 +58,9 @@ def find(subject: Subject) -> list[Finding]:
                      window.per_device_step(waited_ns), "ns"),
             Evidence("share of the device's time", share, "share"),
             Evidence("sends and receives per step", len(found) / window.steps, "count"),
-            *_schedule(found, window.steps),
+            *schedule,
         ),
-        advice=_ADVICE,
+        advice=_ADVICE if schedule else _ADVICE_UNKNOWN,
     )  # fmt: skip
 
 

@@ -13,6 +13,16 @@ from stepscope.advice.subject import Subject
 from stepscope.run.figures import duration
 
 ID = "uneven-stages"
+_OF_A_PIPELINE = (
+    "Move layers from this stage to others (embedding and output layers count as well), or see "
+    "what makes it slower: its own findings, its GPU's clock."
+)
+_OF_A_RING = (
+    "Even out what the ranks compute, or see what makes this one slower: its own findings, its "
+    "GPU's clock. All ranks have as many sends and receives: in a ring, as of context parallelism, "
+    "look at sequence lengths and the order of chunks under a causal mask; in a pipeline whose "
+    "stages have several chunks of layers each, move layers from this rank to others."
+)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -25,26 +35,30 @@ def find(subject: Subject) -> list[Finding]:
     if share < subject.thresholds.uneven_stages:
         return []
     beyond_ns = slow.compute_ns - slow.mean_ns
+    who, others = "its stage of the pipeline computes", "the others"
+    each, what = "stages", "layers"
+    if slow.may_be_ring:
+        who, others = f"rank {slow.rank} computes", "the ranks that it exchanges data with"
+        each, what = "ranks", "work"
     return [
         Finding(
             id=ID,
-            title=f"its stage of the pipeline computes {duration(slow.compute_ns)} per step, the "
-            f"others {duration(slow.others_ns)} on average",
+            title=f"{who} {duration(slow.compute_ns)} per step, {others} "
+            f"{duration(slow.others_ns)} on average",
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
             saving_ns=None,
-            saving_reason="it depends on how the layers can be divided, and on the schedule; at "
+            saving_reason=f"it depends on how the {what} can be divided, and on the schedule; at "
             f"most {duration(beyond_ns)} per step",
             assumption="",
             predicted_step_ns=None,
             evidence=(
                 Evidence("computing per step", slow.compute_ns, "ns"),
-                Evidence("on the other stages, on average", slow.others_ns, "ns"),
-                Evidence("beyond the mean of all stages", beyond_ns, "ns"),
+                Evidence(f"on the other {each}, on average", slow.others_ns, "ns"),
+                Evidence(f"beyond the mean of all {each}", beyond_ns, "ns"),
                 Evidence("ranks compared", slow.ranks, "count"),
             ),
             steps=(),
-            advice="Move layers from this stage to others (embedding and output layers count as "
-            "well), or see what makes it slower: its own findings, its GPU's clock.",
+            advice=_OF_A_RING if slow.may_be_ring else _OF_A_PIPELINE,
         )
     ]

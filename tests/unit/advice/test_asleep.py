@@ -1,0 +1,84 @@
+"""A training thread that sleeps is named, however busy the CPUs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms
+from tests.support.one_step import check_diagnosis
+from tests.support.planted import dump
+from tests.support.step_records import step_records
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.finding import Finding
+from stepscope.run.reader import RankRun, open_run
+from stepscope.run.step_record import StepRecord
+
+STEPS = 4
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def judged(t: GpuTrace, records: Sequence[StepRecord]) -> list[Finding]:
+        path = tmp_path / "trace.pt.trace.json"
+        path.write_bytes(dump(t))
+        monkeypatch.setattr(RankRun, "steps", tuple(records))  # as if beside the trace
+        diagnosis = diagnose(open_run(str(path)))
+        check_diagnosis(diagnosis)
+        assert diagnosis.findings[0].id == "busy-cpus"
+        return [one for one in diagnosis.findings if one.id == "cpu-bound-python"]
+
+    return judged
+
+
+def _window(stretches: Callable[[int], tuple[float, float]], steps: int = STEPS) -> GpuTrace:
+    """Steps of 100 ms on busy CPUs, with Python after the forward and after the backward."""
+    t = GpuTrace(device_name=None)
+    for step in range(steps):
+        first_ms, second_ms = stretches(step)
+        with t.step():
+            t.op("aten::linear").python(ms(20))
+            t.python(ms(first_ms))
+            t.op("autograd::engine::evaluate_function: AddmmBackward0").python(ms(19))
+            t.python(ms(second_ms))
+            with t.annotate("Optimizer.step#SGD.step"):
+                t.op("aten::_foreach_add_").python(ms(1))
+    return t
+
+
+def _record(cpu_ms: float, queued_ms: float, **more: float) -> list[StepRecord]:
+    return step_records([100.0] * 40, cpu_ms=cpu_ms, queued_ms=queued_ms, **more)
+
+
+def test_a_sleep_is_named_with_its_length(found):
+    """Of 60 ms of Python, the thread neither runs nor has no CPU for 40 ms."""
+    (finding,) = found(_window(lambda _: (2, 58)), _record(12, 48))
+    assert finding.title.startswith("the training thread sleeps or waits outside operators")
+    assert finding.saving_ns == ms(40)
+    assert finding.predicted_step_ns == ms(60)
+    seen = {one.label: one.value for one in finding.evidence}
+    assert str(seen["the longest stretch is"]).startswith(
+        "after autograd::engine::evaluate_function: AddmmBackward0 and before "
+    )
+
+
+@pytest.mark.parametrize(
+    ("stretches", "record"),
+    [
+        pytest.param(lambda _: (2, 58), _record(20, 80), id="never asleep"),
+        pytest.param(lambda _: (2, 58), _record(12, 80), id="a little"),
+        pytest.param(
+            lambda step: (2, 58) if step % 2 else (58, 2), _record(12, 48), id="changing places"
+        ),
+        pytest.param(lambda _: (30, 30), _record(2, 31), id="longer than the stretches"),
+        pytest.param(lambda _: (2, 58), _record(12, 48, waits_ms=40), id="waits for input"),
+    ],
+)
+def test_nothing_is_said_of_a_thread_that_has_no_cpu(found, stretches, record):
+    assert not found(_window(stretches), record)
+
+
+def test_two_recorded_steps_show_no_place(found):
+    assert not found(_window(lambda _: (2, 58), steps=2), _record(12, 48))

@@ -1,0 +1,75 @@
+"""Ranks that pass data around a ring are not taken for the stages of a pipeline."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.meeting_ranks import PATIENCE_S, write_ranks
+from tests.support.one_step import check_diagnosis
+from tests.support.pipeline_traces import SEND_RECV
+from tests.support.planted import products
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.run.reader import open_run
+
+RANKS, STEPS, ROUNDS = 4, 4, 3
+SLOW = 2
+STREAM = 20
+
+
+def _ring(folder: Path, more_ns: int, about: dict[str, object]) -> Diagnosis:
+    """Each exchange ends for a rank once both of its neighbours have come."""
+    starts = [0] * RANKS
+    all_came, all_read = (threading.Barrier(RANKS, timeout=PATIENCE_S) for _ in range(2))
+
+    def run(rank: int) -> GpuTrace:
+        def length(start_ns: int) -> int:
+            starts[rank] = start_ns
+            all_came.wait()
+            last_ns = max(starts[(rank + away) % RANKS] for away in (-1, 0, 1))
+            all_read.wait()
+            return last_ns + us(400) - start_ns
+
+        t = GpuTrace(rank=rank, world_size=RANKS, device=rank)
+        for _ in range(STEPS):
+            with t.step():
+                for _ in range(ROUNDS):
+                    products(t, 2)
+                    if rank == SLOW and more_ns:
+                        products(t, 1, more_ns)
+                    with t.op("record_param_comms", **about):
+                        t.wait_event(t.record_event(), STREAM)
+                        t.launch(
+                            SEND_RECV, length, stream=STREAM, category="communication", **about
+                        )
+                    t.wait_event(t.record_event(STREAM))
+                t.sync()
+        return t
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        traces = list(pool.map(run, range(RANKS)))
+    diagnosis = diagnose(open_run(str(write_ranks(traces, folder / "job"))))
+    check_diagnosis(diagnosis)
+    return diagnosis
+
+
+@pytest.mark.parametrize("about", [{}, {"Collective name": "send"}])
+def test_a_rank_that_computes_longer_is_named_as_a_rank(tmp_path, about):
+    diagnosis = _ring(tmp_path, ms(4), about)
+    found = {one.id: one for one in diagnosis.findings}
+    uneven = found["uneven-stages"]
+    assert uneven.rank == SLOW
+    assert uneven.title.startswith("rank 2 computes 17.4 ms per step, the ranks that it exchanges")
+    assert "ring" in uneven.advice
+    assert "other ranks in sends and receives" in found["pipeline-bubble"].title
+    assert "stage" not in diagnosis.verdict.replace("uneven-stages", "")
+    assert "late-rank" not in found
+
+
+def test_an_even_ring_has_nothing(tmp_path):
+    found = {one.id for one in _ring(tmp_path, 0, {}).findings}
+    assert not found & {"uneven-stages", "pipeline-bubble", "late-rank"}
