@@ -81,7 +81,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         step_ns=round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows)),
         late=late,
         wait_ns=round(statistics.mean(others)),
-        saving_ns=between.gain_of_mending(late),
+        saving_ns=between.gain_of_fixing(late),
         last_share=between.share_through_late,
         error_ns=0,
         ranks=tuple(
