@@ -1,4 +1,4 @@
-"""What a steady step costs through each integration, outside windows: with it and without, in turns.
+"""What a steady step costs through each integration, outside windows: with and without it.
 
 Each integration drives the same small training in this process. Blocks of steps with it alternate
 with blocks without it, so that a busy machine slows both alike. The ratio is the median over the
@@ -255,9 +255,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--milliseconds", type=float, default=5.0)
-    parser.add_argument(
-        "--integration", default="", help="only integrations whose name contains this"
-    )
+    parser.add_argument("--only", default="", help="integrations whose name contains this")
     args = parser.parse_args()
     logging.getLogger("stepscope").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -267,7 +265,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, integration in INTEGRATIONS.items():
-            if args.integration not in name:
+            if args.only not in name:
                 continue
             pairs = []
             try:
