@@ -1,4 +1,4 @@
-"""Samples and tokens of each step, as the frameworks' doors count them, against what was used."""
+"""Samples and tokens of each step, as the integrations count them, against what was used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The product's promise, on real trainings: diagnose, predict, mend, measure."""
+"""The product's promise, on real trainings: diagnose, predict, fix, measure."""
 
 from __future__ import annotations
 

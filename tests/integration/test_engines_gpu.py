@@ -1,4 +1,4 @@
-"""What of the engines' doors only a GPU can show: backward in other threads, real snapshots."""
+"""What of engines only a GPU can show: backward in other threads, real snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of doors into frameworks run as they stand, where the frameworks are installed."""
+"""The examples of integrations run as they stand, where the frameworks are installed."""
 
 from __future__ import annotations
 

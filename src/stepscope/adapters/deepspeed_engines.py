@@ -1,7 +1,7 @@
 """Follows the DeepSpeed engine that a script constructs, without being told.
 
-It serves command-line doors, whose script names its profiler but not its engine. Steps still end
-where the loop ends them, so that none counts twice. The engine's parts are timed and its texts
+It serves integrations without code, whose script names its profiler but not its engine. Steps still
+end where the loop ends them, so that none counts twice. The engine's parts are timed and its texts
 written.
 """
 

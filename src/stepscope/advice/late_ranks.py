@@ -108,7 +108,7 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
         step_ns=step_ns,
         late=late,
         wait_ns=round(statistics.mean(others)),
-        saving_ns=between.gain_of_mending(late),
+        saving_ns=between.gain_of_fixing(late),
         last_share=between.share_through_late,
         error_ns=0,
         ranks=tuple(

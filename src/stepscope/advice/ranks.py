@@ -166,7 +166,7 @@ class RankComparison:
         """The straggler, and ranks that others wait for as well while waiting costs them little.
 
         Of two equally slow ranks now one comes last, now the other, and neither alone is worth
-        mending. Of the eight of a slow machine most are hardly ever the last, but they hardly wait
+        fixing. Of the eight of a slow machine most are hardly ever the last, but they hardly wait
         either. A rank that waits, at no cost because its own host is as slow, is not late.
         """
         straggler = self.straggler
@@ -197,7 +197,7 @@ class RankComparison:
 
         A rank that has waited for a late one is late itself in its next group.
         """
-        gone = self.gain_of_mending(self.late) / max(1, self.others_wait_ns)
+        gone = self.gain_of_fixing(self.late) / max(1, self.others_wait_ns)
         return max(self.share_for_late, min(1.0, gone))
 
     def _share_of_waiting(self, rank: int) -> float:
@@ -210,7 +210,7 @@ class RankComparison:
         last = self.report.sets.select("set", "step", "last_rank")
         return find_turns(self.report.arrivals.join(last, on="set"))
 
-    def gain_of_mending(self, late: Sequence[int]) -> int:
+    def gain_of_fixing(self, late: Sequence[int]) -> int:
         """How much shorter a step gets if some ranks come no later than the next one.
 
         In each step that is what waiting costs the other rank that it costs least, less what it
@@ -254,7 +254,7 @@ class RankComparison:
             return False
         step_ns = int((self.table["wait_ns"] + self.table["own_ns"]).sum()) / len(self.table)
         least_ns = self.least_cost_ns
-        is_more = least_ns > self.gain_of_mending(self.late)
+        is_more = least_ns > self.gain_of_fixing(self.late)
         return is_more and least_ns >= _NOTABLE_COST * step_ns
 
     @cached_property
@@ -304,7 +304,7 @@ def _mean(values: Sequence[int]) -> int:
 
 
 def _gain(costs_ns: Mapping[int, int], late: Sequence[int]) -> int:
-    """What mending some ranks brings, from what waiting costs each."""
+    """What fixing some ranks brings, from what waiting costs each."""
     next_ns = min((cost for rank, cost in costs_ns.items() if rank not in late), default=0)
     return max(0, next_ns - min((costs_ns[rank] for rank in late if rank in costs_ns), default=0))
 

@@ -31,7 +31,7 @@ _NOTABLY_LESS = 0.95
 
 
 @dataclass(frozen=True)
-class _Mended:
+class _Fixed:
     """What the job gains if some ranks come earlier.
 
     Attributes:
@@ -53,7 +53,7 @@ class _Mended:
 def limited_by_the_next(
     ranks: Sequence[RankSummary], between: RankComparison | None, limits: Thresholds
 ) -> tuple[RankSummary, ...]:
-    """The ranks, with no finding about waiting that saves more than mending its cause brings.
+    """The ranks, with no finding about waiting that saves more than fixing its cause brings.
 
     Args:
         ranks: The ranks.
@@ -149,21 +149,21 @@ def _of_each_meeting(
 def _with_limit(
     one: Finding, rank: RankSummary, between: RankComparison, limits: Thresholds
 ) -> Finding:
-    """A finding, with what mending the rank that it names brings, where that is notably less."""
+    """A finding, with what fixing the rank that it names brings, where that is notably less."""
     if one.waits_for is None or one.saving_ns is None or one.predicted_step_ns is None:
         return one
-    mended = _mended(one.waits_for, between)
-    if mended is None:
+    fixed = _fixed(one.waits_for, between)
+    if fixed is None:
         return one
-    gain_ns = _of_its_step(mended.gain_ns, one, rank)
+    gain_ns = _of_its_step(fixed.gain_ns, one, rank)
     if gain_ns > _NOTABLY_LESS * one.saving_ns:
         return one
     if gain_ns / max(1, one.saving_ns + one.predicted_step_ns) < limits.saving_low:
-        return _worth_nothing(one, mended)
-    come = "come" if len(mended.ranks) > 1 else "comes"
+        return _worth_nothing(one, fixed)
+    come = "come" if len(fixed.ranks) > 1 else "comes"
     return replace(
         with_saving(one, gain_ns, limits),
-        assumption=f"{mended.who} {come} no later than the next, rank {mended.next_rank}, which "
+        assumption=f"{fixed.who} {come} no later than the next, rank {fixed.next_rank}, which "
         f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
         is_upper_bound=False,
     )
@@ -178,15 +178,15 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
     return round(window_ns * step_ns / max(1, rank.window_step_ns or step_ns))
 
 
-def _worth_nothing(one: Finding, mended: _Mended) -> Finding:
-    """A finding that says something of the job, but nothing that mending its cause would bring."""
+def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
+    """A finding that says something of the job, but nothing that fixing its cause would bring."""
     then = f"{one.advice[:1].lower()}{one.advice[1:]}"
     return replace(
         one,
         saving_ns=None,
         predicted_step_ns=None,
         severity=Severity.INFO,
-        saving_reason=f"fixing {mended.who} alone brings little, because rank {mended.next_rank} "
+        saving_reason=f"fixing {fixed.who} alone brings little, because rank {fixed.next_rank} "
         "takes nearly as long by itself",
         assumption="",
         advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
@@ -194,7 +194,7 @@ def _worth_nothing(one: Finding, mended: _Mended) -> Finding:
     )
 
 
-def _mended(waits_for: int, between: RankComparison) -> _Mended | None:
+def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
     """The gain if a rank, and those that are late together with it, come earlier."""
     costs = dict(between.table.select("rank", "wait_ns").iter_rows())
     ranks: tuple[int, ...] = (waits_for,)
@@ -204,4 +204,4 @@ def _mended(waits_for: int, between: RankComparison) -> _Mended | None:
     if not others:
         return None
     next_rank = min(others, key=lambda rank: (others[rank], rank))
-    return _Mended(ranks, next_rank, between.gain_of_mending(ranks))
+    return _Fixed(ranks, next_rank, between.gain_of_fixing(ranks))

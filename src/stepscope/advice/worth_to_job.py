@@ -1,8 +1,8 @@
-"""What mending a finding is worth to the whole job, whose ranks meet in every step.
+"""What fixing a finding is worth to the whole job, whose ranks meet in every step.
 
 A replay of one rank says how much shorter its own step would be. But the ranks meet in every step,
 so the job's step gets shorter only until it is another rank that sets the pace. How far each rank
-is from that is known by what its waits for others cost it. A finding is taken to be mended on all
+is from that is known by what its waits for others cost it. A finding is taken to be fixed on all
 ranks that have it: what each of these gains without both, its finding and its waits, is known from
 a replay, and the job gains what the rank does that gains least.
 """
@@ -61,7 +61,7 @@ class Slack:
 
 @dataclass(frozen=True)
 class _Gain:
-    """What the job gains if something is mended on all ranks that have it.
+    """What the job gains if something is fixed on all ranks that have it.
 
     Attributes:
         share: Of the step.
@@ -78,7 +78,7 @@ def limited_by_the_job(
     skew: RankSkew | None,
     limits: Thresholds,
 ) -> tuple[RankSummary, ...]:
-    """The ranks, with no finding that saves notably more than the job gains by mending it.
+    """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
     Stages of a pipeline are left as they are: they wait for each other in sends and receives, and
     what these waits cost is not known.

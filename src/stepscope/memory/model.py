@@ -1,4 +1,4 @@
-"""A snapshot as the rest of the house receives it: tables, and what the allocator was set to."""
+"""A snapshot as the rest of the package receives it: tables, and what the allocator was set to."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Scan:
         )
 
     def _mends(self) -> bool:
-        """Whether there is more to scan now, as events were mended."""
+        """Whether there is more to scan now, as events were repaired."""
         mended = self._mended
         if mended is None:
             at = int(self.state[POSITION])

@@ -1,1 +1,1 @@
-"""Events scanned and mended in machine code: bytes in; numbers and places of texts out."""
+"""Events scanned and repaired in machine code: bytes in; numbers and places of texts out."""

@@ -1,8 +1,8 @@
-"""Mends events in machine code, so that the scanner can read them.
+"""Repairs events in machine code, so that the scanner can read them.
 
 Where a recorder makes a mistake, it often makes it in every event. The text is therefore copied
-with these events mended, as the tolerant reader would have them: valid JSON, except that bytes that
-are not UTF-8 and unpaired surrogates become U+FFFD (`json_text.py`), or almost-valid JSON
+with these events repaired, as the tolerant reader would have them: valid JSON, except that bytes
+that are not UTF-8 and unpaired surrogates become U+FFFD (`json_text.py`), or almost-valid JSON
 (`lenient_json.py`). What the tables do not hold, such as unknown keys, is left out, and quotes
 around times and identifiers are. Whatever is harder to tell is left to the tolerant reader.
 
@@ -67,14 +67,14 @@ from stepscope.trace.machine.instructions import (
     TARGET,  # address of the copy
     USED,  # its length
     ROOM,  # how long it may become
-    LOG,  # address of the mended events: one array for each of the fields below
+    LOG,  # address of the repaired events: one array for each of the fields below
     LOGGED,  # how many there are
     LOG_ROOM,  # how many there may be, and the stride from one array to the next
 ) = range(10)
 JOB_FIELDS = 10
 
-# Of each mended event: where its copy begins and ends, how much further on in the text its end is,
-# where it begins there, and what was wrong: a sum of the following.
+# Of each repaired event: where its copy begins and ends, how much further on in the text its end
+# is, where it begins there, and what was wrong: a sum of the following.
 COPY_START, COPY_END, SHIFT, SOURCE_START, WRONG = range(5)
 LOG_FIELDS = 5
 NOTHING, NOT_UTF8, NOT_JSON, UNKNOWN_KEYS = 0, 1, 2, 4
@@ -82,7 +82,7 @@ NOTHING, NOT_UTF8, NOT_JSON, UNKNOWN_KEYS = 0, 1, 2, 4
 # Why `mend` stopped.
 MORE, STUCK, NO_ROOM = range(3)
 
-# What was mended in an event, besides what `mend_strings.py` mends.
+# What was repaired in an event, besides what `mend_strings.py` repairs.
 _KEYS, _FORM = 8, 16
 # Keys of an event, by what they hold.
 _UNKNOWN, _USUAL, _UNUSED, _PHASE, _ARGUMENTS, _NUMBER = range(6)
@@ -147,7 +147,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
     is_after_value = has_phase = has_arguments = False
     wrong = 0
     # Of the present member of the event: what it holds, its address, the address of its value, and
-    # what had been mended before it.
+    # what had been repaired before it.
     holds, member, value, before = _USUAL, out, out, 0
     while True:
         at, out = copy_space(data, at, out, last)
@@ -257,7 +257,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
 
 @translated
 def mend(job: Longs) -> int:
-    """Copies text between the events of a list, with these mended, as far as it can.
+    """Copies text between the events of a list, with these repaired, as far as it can.
 
     It stays inside the copy, as it looks at the room that is left before it writes `MARGIN` bytes,
     and inside the log.

@@ -1,6 +1,6 @@
-"""Copies strings, words and white space of JSON in machine code, and mends what is wrong in them.
+"""Copies strings, words and white space of JSON in machine code, and repairs what is wrong in them.
 
-Bytes that are not UTF-8 and unpaired surrogates become U+FFFD. What is only almost JSON is mended
+Bytes that are not UTF-8 and unpaired surrogates become U+FFFD. What is only almost JSON is repaired
 as `lenient_json.py` does, where that is asked for. `mend_events.py` copies whole events.
 """
 
@@ -35,7 +35,7 @@ from stepscope.trace.machine.instructions import Data, byte_at, put_byte, word_a
 
 # Where a string is. What may follow it depends on that.
 KEY, MEMBER, ELEMENT = range(3)
-# What was mended.
+# What was repaired.
 BYTES, SURROGATES, SYNTAX = 1, 2, 4
 # Why something cannot be copied: it is invalid, or there is no room.
 FAILED, FULL = -1, -2
@@ -167,7 +167,7 @@ def mend_string(
 
     Returns:
         The position after it, or why it cannot be copied; the address after its copy; and what was
-        mended, or the position from which on it cannot be copied.
+        repaired, or the position from which on it cannot be copied.
     """
     put_byte(out, 0, QUOTE)
     at += 1
@@ -316,7 +316,7 @@ def copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
 def copy_string(
     data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
 ) -> tuple[int, int, int]:
-    """Like `mend_string`, faster for a short one that needs no mending."""
+    """Like `mend_string`, faster for a short one that needs no repair."""
     copy_some(out, data + at)
     length = strings_go_on(data, at + 1)
     end = at + length + 2

@@ -1,6 +1,6 @@
-"""A block of the list of events, with the events mended that the scanner cannot read.
+"""A block of the list of events, with the events repaired that the scanner cannot read.
 
-A copy of the block's text is made in steps, mended (`mend_events.py`), and scanned. Where the
+A copy of the block's text is made in steps, repaired (`mend_events.py`), and scanned. Where the
 scanner cannot read an event nevertheless, the tolerant reader reads the original, and the copy goes
 on after it. So positions in the copy differ from those in the block.
 """
@@ -36,14 +36,14 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
 from stepscope.trace.problems import Problems
 
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 15, 1 << 20
-_TRIED = 1 << 16  # room for trying whether an event can be mended
+_TRIED = 1 << 16  # room for trying whether an event can be repaired
 _ROOMS = 1 << 17  # sizes of copies are multiples of this
-_BYTES_EACH = 32  # of the smallest events that are likely to need mending
+_BYTES_EACH = 32  # of the smallest events that are likely to need repair
 _PROBLEMS = {NOT_UTF8: "invalid_utf8", NOT_JSON: "invalid_json", UNKNOWN_KEYS: "extra_keys"}
 
 
 def can_mend(data: npt.NDArray[np.uint8], at: int, end: int) -> bool:
-    """Whether the event at `at` is one that can be mended, and has to be."""
+    """Whether the event at `at` is one that can be repaired, and has to be."""
     job, log = _job(data, at, end), np.empty((LOG_FIELDS, 1), np.int64)
     copy = np.empty(_TRIED, np.uint8)
     _describe(job, copy, 0, log)
@@ -73,7 +73,7 @@ class Mended:
 
     Args:
         data: The block.
-        at: Where mending begins: before an event. What is before is copied as it is.
+        at: Where repair begins: before an event. What is before is copied as it is.
         end: Its length.
         buffers: A pool.
 

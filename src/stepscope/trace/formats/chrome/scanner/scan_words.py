@@ -117,7 +117,7 @@ class Words:
         names: The pairs for `Rows.name`.
         lanes: The pairs for `Rows.lane`.
         scale: Size of the tables.
-        copies: Memory for mended text.
+        copies: Memory for repaired text.
     """
 
     def __init__(self, scale: int = 1) -> None:

@@ -74,8 +74,8 @@ class Scanned:
         names: Pairs of name and category.
         lanes: Pairs of pid and tid.
         survey: What is in the block; None if it is not plain.
-        mended: Where events had to be mended; `data` is the mended text then.
-        problems: What had to be mended.
+        mended: Where events had to be repaired; `data` is the repaired text then.
+        problems: What had to be repaired.
     """
 
     block: npt.NDArray[np.int64]

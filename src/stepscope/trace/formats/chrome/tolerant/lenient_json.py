@@ -1,8 +1,8 @@
-"""Mends almost-valid JSON: the mistakes that trace recorders are known to make.
+"""Repairs almost-valid JSON: the mistakes that trace recorders are known to make.
 
 Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
 commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
-strings. Anything else raises `LenientError`. What needs no mending stays as it is, digit for digit.
+strings. Anything else raises `LenientError`. What needs no repair stays as it is, digit for digit.
 `mend_events.py` does the same for most events in machine code.
 """
 
@@ -77,7 +77,7 @@ class _Mender:
         return self.text[at]
 
     def string(self, at: int, closing: re.Pattern[str]) -> int:
-        """Mends the string at `at`. A quote closes it only before a delimiter."""
+        """Repairs the string at `at`. A quote closes it only before a delimiter."""
         text, parts = self.text, self.parts
         parts.append('"')
         here = at + 1
@@ -157,7 +157,7 @@ class _Mender:
         return self.listed(at, "]", lambda at: self.value(at, _AFTER_ELEMENT, depth + 1))
 
     def listed(self, at: int, closing: str, item: Callable[[int], int]) -> int:
-        """Mends items with commas between them. Of more commas in a row, one is kept."""
+        """Repairs items with commas between them. Of more commas in a row, one is kept."""
         parts = self.parts
         parts.append(self.text[at])
         here = self.space(at + 1)
@@ -188,7 +188,7 @@ def _escape_of(control: re.Match[str]) -> str:
 
 
 def mended(text: str, at: int, final: bool) -> tuple[str, int]:
-    """Mends the value at `at`.
+    """Repairs the value at `at`.
 
     Args:
         text: Part of the file.
@@ -199,7 +199,7 @@ def mended(text: str, at: int, final: bool) -> tuple[str, int]:
         The value as standard JSON, and the position after it in the text.
 
     Raises:
-        LenientError: It cannot be mended. `at_end` tells whether the text ends too early.
+        LenientError: It cannot be repaired. `at_end` tells whether the text ends too early.
     """
     # A string that ends in an unescaped backslash seems to continue.
     mender = _Mender(text, quote_after_backslash_closes=True)

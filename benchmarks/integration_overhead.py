@@ -1,11 +1,12 @@
-"""What a steady step costs through each door, outside windows: with it and without it, in turns.
+"""What a steady step costs through each integration, outside windows: with and without it.
 
-Each door drives the same small training in this process. Blocks of steps with the door alternate
+Each integration drives the same small training in this process. Blocks of steps with it alternate
 with blocks without it, so that a busy machine slows both alike. The ratio is the median over the
 blocks of the ratio of their median steps; the first steps of a block are left out. A second ratio
 counts only the CPU time of the training thread, which other processes hardly affect.
 
-    python benchmarks/door_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5] [--door run]
+    python benchmarks/integration_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5]
+        [--only run]
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from stepscope.adapters.torch_profiler import profile
 from stepscope.capture.together.ranks import RankIdentity
 
 _LEFT_OUT = 30
-"""Steps at the start of a block: the door opens files and starts a thread."""
+"""Steps at the start of a block: the integration opens files and starts a thread."""
 QUIET: dict[str, Any] = {"wait": 10**9, "announce": False, "repeat": 1}
 
 
 class Training:
     """A network of a few layers whose step, with one backward pass, takes about the wanted time.
 
-    It has the methods of an engine as well, so that the door for engines can be measured.
+    It has the methods of an engine as well, so that the integration for engines can be measured.
     """
 
     def __init__(self, milliseconds: float) -> None:
@@ -90,17 +91,17 @@ class Training:
         return step
 
 
-Door = Callable[[Training, str], contextlib.AbstractContextManager[Callable[[], None]]]
-"""Given the training and a folder, a context with the door's own step of the training."""
+Integration = Callable[[Training, str], contextlib.AbstractContextManager[Callable[[], None]]]
+"""Given the training and a folder, a context with the integration's own step of the training."""
 
 
-def own(**options: Any) -> Door:
+def own(**options: Any) -> Integration:
     @contextlib.contextmanager
-    def door(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    def integration(training: Training, folder: str) -> Iterator[Callable[[], None]]:
         with stepscope.Profiler(output_dir=folder, **QUIET, **options) as profiler:
             yield training.ending(profiler.step)
 
-    return door
+    return integration
 
 
 @contextlib.contextmanager
@@ -223,7 +224,7 @@ def accelerated(training: Training, folder: str) -> Iterator[Callable[[], None]]
         yield step
 
 
-DOORS: dict[str, Door] = {
+INTEGRATIONS: dict[str, Integration] = {
     "`Profiler.step`, flags, `profiled`, torchtune, torchtitan": own(),
     "the same with `auto_phases`": own(auto_phases=True),
     "the same with `memory_log`": own(memory_log=True),
@@ -254,23 +255,26 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--milliseconds", type=float, default=5.0)
-    parser.add_argument("--door", default="", help="only doors whose name contains this")
+    parser.add_argument("--only", default="", help="integrations whose name contains this")
     args = parser.parse_args()
     logging.getLogger("stepscope").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     training = Training(args.milliseconds)
-    print("| Door | CPU time of a step | CPU time, ratio | Added | Wall time, ratio |")
+    print("| Integration | CPU time of a step | CPU time, ratio | Added | Wall time, ratio |")
     print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for name, door in DOORS.items():
-            if args.door not in name:
+        for name, integration in INTEGRATIONS.items():
+            if args.only not in name:
                 continue
             pairs = []
             try:
                 for _ in range(args.blocks):
                     bare = block(args.steps, training.whole_step)
-                    with contextlib.redirect_stderr(io.StringIO()), door(training, folder) as step:
+                    with (
+                        contextlib.redirect_stderr(io.StringIO()),
+                        integration(training, folder) as step,
+                    ):
                         pairs.append((block(args.steps, step), bare))
             except ImportError as error:
                 print(f"| {name} | not measured: {error} |")

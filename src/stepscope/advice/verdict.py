@@ -1,0 +1,153 @@
+"""The verdict on a run: what limits the step, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import percent, ranks_in_words
+
+_NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
+_MOSTLY = 0.5
+_USEFUL = ("compute", "forward", "backward", "optimizer")
+"""Parts of a step in which it does what it is there for."""
+_CUT_OFF = (
+    "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
+    "cannot be told"
+)
+_OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
+"""Findings that may be about start-up steps and stalls, which the step shown excludes."""
+
+
+def verdict_of(
+    ranks: Sequence[RankSummary],
+    findings: Sequence[Finding],
+    limits: Thresholds,
+    late: Lateness | None,
+) -> tuple[str, RankSummary]:
+    """What limits the step, and the rank that this applies to.
+
+    If recording made steps much longer, findings of low severity rest on those steps and cannot be
+    the verdict.
+
+    Args:
+        ranks: The ranks, at least one.
+        findings: Their findings, in the order of a report.
+        limits: Limits above which recording counts as slow.
+        late: Which ranks come late; None: none, or it is not known.
+    """
+    slowed = {
+        rank.rank: factor
+        for rank in ranks
+        if rank.steps is not None
+        and (factor := rank.steps.recording_factor or 1.0) >= limits.profiler_factor
+    }
+    sure = (f for f in findings if f.rank not in slowed or f.severity is not Severity.LOW)
+    best = next(sure, None)
+    if best is not None and best.saving_ns and best.predicted_step_ns is not None:
+        share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
+        if share >= _NOTABLE:
+            whose = next(rank for rank in ranks if rank.rank == best.rank)
+            step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
+            if best.is_of_whole_file:
+                step = "the whole file" if len(ranks) == 1 else f"rank {best.rank}'s file"
+            fixing = "fixing it" if late is None else _fixing(best, late, findings)
+            words = (
+                f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
+            )
+            if best.next_rank is not None:
+                words += f", until rank {best.next_rank} sets the pace"
+            if late is not None and is_cause(best, late, findings):
+                words += f". {_sentence(late.words())}"
+            elif late is not None and is_slow_link(best, late, findings):
+                whose_own = "its" if len(late.ranks) == 1 else "their"
+                words += f". {_sentence(late.words())}: {whose_own} communication takes longer"
+            return words, whose
+    judged = [rank for rank in ranks if rank.partition is not None]
+    if not judged:
+        return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
+    slowest = max(judged, key=lambda rank: rank.step_ns or 0)
+    partition = slowest.partition
+    if partition is None or not partition.parts:
+        return "no finding with a saving of a tenth of the step or more", slowest
+    largest = max(partition.parts, key=lambda part: part.total_ns)
+    share_of_largest = percent(partition.share(largest))
+    whole = "the whole file" if slowest.is_whole_file else "the step"
+    if slowest.rank in slowed and slowest.host is not None:
+        words = (
+            f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
+            f"{share_of_largest} of a recorded step is {largest.name}"
+        )
+    elif (compiles := _mostly_compiling(findings, slowest)) is not None:
+        words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
+    elif (lacks := _without_the_gpu(findings, slowest)) is not None:
+        words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
+    elif (bubble := _of_pipeline(findings, slowest)) is not None:
+        words = f"{bubble.id}: {bubble.title}"
+    elif largest.name in _USEFUL:
+        words = f"nothing stands out: {share_of_largest} of {whole} is {largest.name}"
+        if largest.name == "compute" and slowest.compute is not None:
+            words += f" ({slowest.compute.in_words()})"
+        if (odd := _outside_steady_steps(findings, slowest)) is not None:
+            words += f". Outside the steady steps: {odd.title} ({odd.id})"
+    else:
+        words = (
+            f"{share_of_largest} of {whole} is {largest.name}, and no single finding promises a "
+            "tenth of it"
+        )
+    return words, slowest
+
+
+def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
+    """What to fix, and on which ranks, where several are late by the same."""
+    if is_slow_link(best, late, findings) and not best.is_upper_bound:
+        return "a link as fast as the others'"
+    if not is_cause(best, late, findings):
+        return "fixing it"
+    having = {one.rank for one in findings if one.id == best.id and one.rank in late.ranks}
+    return f"fixing it on {ranks_in_words(having)}" if len(having) > 1 else "fixing it"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank's trace lacks the GPU's side, if it does."""
+    for finding in findings:
+        if finding.id == "trace-incomplete" and finding.rank == shown.rank:
+            from stepscope.advice.rules import trace_incomplete
+
+            return finding if trace_incomplete.lacks_gpu_work(finding) else None
+    return None
+
+
+def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """What a pipeline loses most by: a slow stage, else the bubble of the rank shown."""
+    uneven = next((one for one in findings if one.id == "uneven-stages"), None)
+    mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
+    bubble = next(mine, None)
+    weighty = (Severity.HIGH, Severity.MEDIUM)
+    return next((o for o in (uneven, bubble) if o is not None and o.severity in weighty), None)
+
+
+def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The first notable finding about steps that the step shown excludes."""
+    for finding in findings:
+        is_notable = finding.severity in (Severity.HIGH, Severity.MEDIUM)
+        if finding.id in _OF_ODD_STEPS and finding.rank == shown.rank and is_notable:
+            return finding if finding.saving_ns is None else None
+    return None
+
+
+def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank's window is mostly compilation, if it is."""
+    for finding in findings:
+        if finding.id == "compilation-in-window" and finding.rank == shown.rank:
+            from stepscope.advice.rules import compilation_in_window
+
+            return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
+    return None
