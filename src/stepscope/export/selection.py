@@ -80,12 +80,12 @@ def begins_behind(found: Cut, steps: tuple[int, ...] | None) -> str:
     if steps is None or not len(found.whole.device_steps):
         return ""
     is_first = pl.col("step") == min(steps)
-    host = found.whole.steps.filter(is_first)["start_ns"].min()
+    host = found.whole.steps.filter(is_first)["start_ns"].sort()
     device = found.whole.device_steps.filter(is_first)
-    if host is None or device.is_empty() or not (found.whole.steps["step"] < min(steps)).any():
+    if host.is_empty() or device.is_empty() or not (found.whole.steps["step"] < min(steps)).any():
         return ""
     begins, ends = device.select("start_ns", "end_ns").sort("start_ns").row(0)
-    behind_ns = int(begins) - int(host)
+    behind_ns = int(begins) - int(host[0])
     if behind_ns <= _NOTABLY_BEHIND * (int(ends) - int(begins)):
         return ""
     return (
