@@ -30,6 +30,8 @@ cat <<END
 The results are in $folder. To see more:
   stepscope report $folder
       the report again
+  stepscope view $folder
+      the timeline, flame graphs and tables in the browser
   stepscope show --list
       the questions
   stepscope show operators $folder

@@ -422,5 +422,9 @@ def _config_of(options: dict[str, Any]) -> CaptureConfig:
         unknown = [name for name in options if name not in CaptureConfig.__dataclass_fields__]
         if not unknown:
             raise
-        known = ", ".join(CaptureConfig.__dataclass_fields__)
-        raise UsageError(f"unknown option {unknown[0]!r}: the options are {known}") from error
+        import difflib  # for a mistake only
+
+        known = list(CaptureConfig.__dataclass_fields__)
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+        raise UsageError(f"unknown option {unknown[0]!r}: {hint}") from error

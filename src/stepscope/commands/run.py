@@ -12,7 +12,7 @@ import click
 
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.values import as_text
+from stepscope.adapters.options.values import as_text, size_as_text
 from stepscope.capture.options.words import of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
@@ -47,7 +47,8 @@ def _options(function: Any) -> Any:
         text = option.help
         if option.default is not None:
             # No click default: environment variables and pyproject.toml take precedence over it.
-            text += f"  [default: {as_text(option.default)}]"
+            write = size_as_text if option.kind == "size" else as_text
+            text += f"  [default: {write(option.default)}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
             names = f"--{name}/--no-{name}"

@@ -24,6 +24,10 @@ LANES = ("host", "gpu", "main")
 """What `Selection.lanes` may name beside titles: all threads, all streams, the main thread."""
 
 
+_NOTABLY_BEHIND = 0.05
+"""Of a step: from here on the host runs ahead of the GPU by more than a launch takes."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """What to keep of a trace.
@@ -65,6 +69,30 @@ class Cut:
     start_ns: int
     end_ns: int
     left_out: int
+
+
+def begins_behind(found: Cut, steps: tuple[int, ...] | None) -> str:
+    """Why the first step of a cut seems longer in it than in the whole trace; empty if it does not.
+
+    The GPU may work on the step only later than the host, because it is still busy with earlier
+    steps. A cut lacks these, so the wait for them counts as part of the step.
+    """
+    if steps is None or not len(found.whole.device_steps):
+        return ""
+    is_first = pl.col("step") == min(steps)
+    host = found.whole.steps.filter(is_first)["start_ns"].sort()
+    device = found.whole.device_steps.filter(is_first)
+    if host.is_empty() or device.is_empty() or not (found.whole.steps["step"] < min(steps)).any():
+        return ""
+    begins, ends = device.select("start_ns", "end_ns").sort("start_ns").row(0)
+    behind_ns = int(begins) - int(host[0])
+    if behind_ns <= _NOTABLY_BEHIND * (int(ends) - int(begins)):
+        return ""
+    return (
+        f"step {min(steps)} begins on the GPU {behind_ns / 1e6:.3g} ms after the host, which runs "
+        "ahead: in this file that counts as part of the step, because the work before is missing; "
+        f"export step {min(steps) - 1}, too, and judge with --steps {min(steps)}"
+    )
 
 
 def cut(trace: Trace, selection: Selection) -> Cut:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from stepscope.export.chrome_json import write_chrome
 from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
-from stepscope.export.selection import cut
+from stepscope.export.selection import begins_behind, cut
 
 
 def export(asked: Request) -> Exported:
     """Write one file per trace."""
+    notes: list[str] = []
 
     def one(source: Source, write: Write) -> str:
-        events = write_chrome(cut(source.ref.open(), asked.selection), write)
+        found = cut(source.ref.open(), asked.selection)
+        if behind := begins_behind(found, asked.selection.steps):
+            notes.append(behind)
+        events = write_chrome(found, write)
         return f"{events:,} events"
 
     files, said = each_in_a_file(asked, ".json.gz", one)
-    return Exported(files, said)
+    return Exported(files, said, tuple(notes))

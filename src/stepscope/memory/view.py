@@ -49,8 +49,9 @@ class MemoryView:
         snapshot: The snapshot.
         census: What the training noted about its tensors.
         rules: The user's rules for categories.
-        remarks: What could not be read beside the snapshot.
+        remarks: What could not be read beside the snapshot, and what it does not show.
         sampled: What was sampled of the memory of GPUs meanwhile.
+        kind: What the file is, in words.
     """
 
     snapshot: Snapshot
@@ -58,6 +59,7 @@ class MemoryView:
     rules: tuple[Rule, ...] = ()
     remarks: tuple[str, ...] = ()
     sampled: tuple[SampledMemory, ...] = ()
+    kind: str = "memory snapshot"
 
     @cached_property
     def replay(self) -> Replay:

@@ -16,6 +16,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import parse_census
 from stepscope.memory.questions.churn import churn
 from stepscope.memory.questions.composition import peak
+from stepscope.memory.questions.table import answer, question
 from stepscope.memory.questions.totals import totals
 from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.view import MemoryView
@@ -101,8 +102,25 @@ def test_the_memory_of_a_gpu_is_not_the_hosts(tmp_path):
     trace = traced(tmp_path, instant(40, 1000, 64, device_type=1))
     with pytest.raises(UnreadableInputError, match="no memory events of the host"):
         history_of_trace(trace)
-    with pytest.raises(UnreadableInputError, match="profile_memory"):
+    with pytest.raises(UnreadableInputError, match="`stepscope show memory .*` shows them"):
         open_memory(str(tmp_path / "t.pt.trace.json"))
+
+
+def test_without_any_memory_event_the_error_says_how_to_record_them(tmp_path):
+    with pytest.raises(UnreadableInputError, match="profile_memory"):
+        history_of_trace(traced(tmp_path, span("main", 0, 10)))
+
+
+def test_who_asks_for_the_hosts_memory_hears_of_the_gpus_events(tmp_path):
+    gpu = [instant(at, 1000, at, device_type=1) for at in (41, 42, 43)]
+    traced(tmp_path, instant(40, 8, 64), *gpu)
+    view = open_memory(str(tmp_path / "t.pt.trace.json")).view
+    answered = answer(view, question("overview"))
+    assert answered.kind == "the host's memory in a trace"
+    assert any("3 memory events of GPUs" in note for note in answered.result.notes)
+    traced(tmp_path, instant(40, 8, 64))
+    view = open_memory(str(tmp_path / "t.pt.trace.json")).view
+    assert not any("GPU" in note for note in answer(view, question("overview")).result.notes)
 
 
 def test_nothing_is_cached_so_nothing_is_given_back_for_want_of_room(tmp_path):

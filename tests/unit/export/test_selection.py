@@ -7,9 +7,10 @@ import json
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from tests.support.gpu_trace import GpuTrace, ms
 
 from stepscope.errors import UsageError
-from stepscope.export.selection import Selection, cut
+from stepscope.export.selection import Selection, begins_behind, cut
 from stepscope.trace.load import load
 
 
@@ -92,3 +93,20 @@ def test_arrows_stay_only_with_both_ends(tmp_path):
 def test_what_is_not_there_is_named(trace, selection, message):
     with pytest.raises(UsageError, match=message):
         cut(trace, selection)
+
+
+def test_a_cut_step_whose_gpu_work_waits_for_earlier_steps_is_told():
+    ahead = GpuTrace()
+    for _ in range(4):
+        with ahead.step():
+            ahead.op("aten::mm").launch("sgemm", ms(30))
+    told = begins_behind(cut(ahead.load(), Selection(steps=(2,))), (2,))
+    assert told.startswith("step 2 begins on the GPU")
+    assert "export step 1, too" in told
+    together = GpuTrace()
+    for _ in range(4):
+        with together.step():
+            together.op("aten::mm").launch("sgemm", ms(30))
+            together.sync()
+    assert begins_behind(cut(together.load(), Selection(steps=(2,))), (2,)) == ""
+    assert begins_behind(cut(ahead.load(), Selection()), None) == ""

@@ -12,12 +12,13 @@ from rich.console import Console
 from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.report import units
 from stepscope.report.console import UNLIMITED
 from stepscope.report.diagnosis import words
 from stepscope.report.diagnosis.json import diagnosis_to_dict
 from stepscope.report.diagnosis.tables import RANKS
-from stepscope.report.diagnosis.terminal import print_diagnosis, print_summary
+from stepscope.report.diagnosis.terminal import _finding, print_diagnosis, print_summary
 from stepscope.report.diagnosis.words import findings_alike
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
@@ -160,12 +161,30 @@ def test_narrow_screens_lose_no_number(tmp_path):
         assert number in narrow
 
 
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_on_narrow_screens_labels_of_evidence_wrap_and_values_stay(width):
+    label = "host time in dispatch and launches, per step, of all threads together"
+    evidence = (Evidence(label, 17_000_000, "ns"), Evidence("of the step", 0.25, "share"))
+    finding = Finding(
+        id="launch-bound", title="a title", severity=Severity.LOW, rank=0, steps=(),
+        evidence=evidence, saving_ns=None, saving_reason="none", predicted_step_ns=None,
+        assumption="", advice="",
+    )  # fmt: skip
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False, color_system=None)
+    console.print(_finding(1, finding, ""))
+    shown = stream.getvalue()
+    assert "17.0 ms" in shown
+    assert "25%" in shown
+    assert "…" not in shown
+
+
 def test_what_was_done_besides_the_steps_is_told(tmp_path):
     records = step_records([100] * 9)
     for step, kind in ((3, "evaluation"), (6, "evaluation"), (6, "checkpoint")):
         records.append(dataclasses.replace(records[step], dur_ns=750 * MS, kind=kind))
     shown = screen(write_run(tmp_path, {0: records}))
-    assert "outside the steps: evaluation 1.50 s (2×), checkpoint 750 ms (1×)" in shown
+    assert "outside the steps: evaluation 1.50 s (2×), checkpoint 750 ms" in shown
     assert "mean of 9 steady steps" in shown
 
 
@@ -178,6 +197,16 @@ def test_a_killed_rank_and_a_window_without_files_are_told_in_words(tmp_path):
     told = " ".join(screen(path).split())
     assert "running: no end was recorded: the process is still running, was killed, or" in told
     assert "window 0 is saving: its files were not finished" in told
+
+
+def test_a_window_that_failed_could_not_be_saved(tmp_path):
+    path = write_run(tmp_path, {0: step_records([100] * 9)})
+    file = RunLayout(path).rank(0).manifest
+    window = WindowRecord(
+        0, "failed", first_step=3, last_step=4, planned_steps=2, reason="disk full"
+    )
+    write_record(file, dataclasses.replace(read_rank(file), windows=(window,)))
+    assert "window 0 could not be saved: disk full" in " ".join(screen(path).split())
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

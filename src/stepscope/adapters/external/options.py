@@ -33,7 +33,7 @@ _PY_SPY = (
         "--py-spy-arguments",
         default=None,
         metavar="TEXT",
-        help='More arguments of `py-spy record`, such as "--native --gil".',
+        help='More arguments of `py-spy record`, as in --py-spy-arguments="--native --gil".',
     ),
 )
 _NSYS = (

@@ -78,6 +78,15 @@ def as_text(value: object) -> str:
     return str(value)
 
 
+def size_as_text(size_bytes: int) -> str:
+    """A size as a person would write it, which `parse_size` reads as the same: "256MiB"."""
+    for unit, power in (("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        number, rest = divmod(size_bytes, 1024**power)
+        if number and not rest:
+            return f"{number}{unit}"
+    return str(size_bytes)
+
+
 def parse_whole(value: object) -> int:
     """Parse a whole number.
 

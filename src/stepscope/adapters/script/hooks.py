@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.adapters.script.engines import EngineSteps
+from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
 from stepscope.adapters.script.module_calls import ModuleCalls
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
@@ -314,7 +315,8 @@ class ScriptRecorder:
             profiler.mark("the last step, seen in part")
             profiler.step()
         error = self._ending(profiler)
-        profiler.__exit__(type(error) if error is not None else None, error, None)
+        with repeated_interrupts_ignored():
+            profiler.__exit__(type(error) if error is not None else None, error, None)
         if not self._has_trained and not profiler.step_number:
             _remove_run(profiler)
         self.note(profiler)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.analysis.memory.samples import sampled_memory
-from stepscope.analysis.memory.trace_history import history_of_trace
+from stepscope.analysis.memory.trace_history import history_of_trace, of_gpus
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
 from stepscope.memory.opening import (
@@ -23,6 +23,8 @@ from stepscope.run.reader import RankRun
 from stepscope.run.regular_files import is_regular
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef, resolve_path
+
+_OF_HOST = "the host's memory in a trace"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
     if census is None:
         return None
-    return MemoryView(history_of_trace(trace, census), census, remarks=remarks)
+    return MemoryView(history_of_trace(trace, census), census, remarks=remarks, kind=_OF_HOST)
 
 
 def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryView:
@@ -160,4 +162,6 @@ def memory_of_trace(
     else:
         known, remarks = read_censuses(census_beside(Path(path)))
     history = history_of_trace(trace, known)
-    return MemoryView(history, known, read_rules(rules), remarks)
+    if told := of_gpus(trace):
+        remarks = (told, *remarks)
+    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST)

@@ -55,6 +55,8 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
     """
     changes = _changes(trace)
     if changes.is_empty():
+        if told := of_gpus(trace):
+            raise UnreadableInputError(f"{trace.path}: no memory events of the host; {told}")
         raise UnreadableInputError(
             f"{trace.path}: no memory events of the host; record with profile_memory=True or "
             "memory_census=True, or with memory_history=True on a GPU"
@@ -91,6 +93,18 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
         annotations=_annotations(trace, base),
         problems=pl.DataFrame(schema=TABLES["problems"]),
         settings={EXACT_SIZES: True},
+    )
+
+
+def of_gpus(trace: Trace) -> str:
+    """Where a trace's memory events of GPUs are shown, in words; empty without any."""
+    number = len(memory_events(trace).filter(pl.col("kind") == "gpu"))
+    if not number:
+        return ""
+    return (
+        f"the trace also has {number:,} memory events of GPUs, which are not part of this: "
+        f"`stepscope show memory {trace.path}` shows them; a snapshot (memory_history=True) shows "
+        "whose the GPU's memory is"
     )
 
 

@@ -115,7 +115,7 @@ def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = Non
             able = ", ".join(one.name for one in QUESTIONS if name in one.takes)
             raise UsageError(f"'{question.name}' takes no {words}; {able} does")
     result = question.ask(view, given)
-    return MemoryAnswer(question, view.snapshot.path, view.origin_ns, result)
+    return MemoryAnswer(question, view.snapshot.path, view.origin_ns, result, view.kind)
 
 
 _OPTIONS = {

@@ -363,7 +363,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
 
 def _evidence(finding: Finding) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
+    table.add_column()  # on a narrow terminal, labels wrap before values vanish
     table.add_column()
     for item in finding.evidence:
         table.add_row(_plain(item.label), _plain(units.value(item.value, item.unit)))

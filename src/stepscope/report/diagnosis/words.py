@@ -14,6 +14,7 @@ from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
+from stepscope.trace.problems import counted
 
 MOST_RANKS = 16
 _MOST_ODD = 6
@@ -25,6 +26,7 @@ _NO_END = (
     "no end was recorded: the process is still running, was killed, or ended itself (os._exit)"
 )
 _NO_REASON = "the manifest does not say why"
+_STATES = {"failed": "could not be saved", "skipped": "was skipped", "removed": "was removed"}
 _STILL_MADE = "its files were not finished when the manifest was written"
 _RANK_COLUMNS = {
     "rank": "rank",
@@ -142,7 +144,7 @@ def _left_out(summary: StepSummary) -> str:
 def besides(summary: StepSummary) -> str:
     """What the loop did outside training steps."""
     kinds = (
-        f"{other.kind} {units.duration(other.total_ns)} ({other.times}×)"
+        counted(f"{other.kind} {units.duration(other.total_ns)}", other.times)
         for other in summary.other_kinds
     )
     return f"outside the steps: {', '.join(kinds)}"
@@ -351,7 +353,8 @@ def notes(diagnosis: Diagnosis) -> list[str]:
                 if window.state != "complete":
                     is_made = window.state == "saving"
                     reason = window.reason or (_STILL_MADE if is_made else _NO_REASON)
-                    told.append(f"{prefix}window {window.index} is {window.state}: {reason}")
+                    words = _STATES.get(window.state, f"is {window.state}")
+                    told.append(f"{prefix}window {window.index} {words}: {reason}")
                 told += [
                     f"{prefix}window {window.index}: {artifact.problem}"
                     for artifact in window.artifacts

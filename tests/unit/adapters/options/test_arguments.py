@@ -21,7 +21,7 @@ from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, WORD
 from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.adapters.options.settings import resolve, strange_variables
-from stepscope.adapters.options.values import as_text, parse_size
+from stepscope.adapters.options.values import as_text, parse_size, size_as_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError, described, option, options_of
 from stepscope.commands.main import main
@@ -419,6 +419,8 @@ def test_sizes_read_back(number):
     assert parse_size(str(number)) == parse_size(number) == number
     assert parse_size(f"{number}KiB") == 1024 * number
     assert parse_size(f"{number} mb") == 10**6 * number
+    assert parse_size(size_as_text(number)) == number
+    assert size_as_text(256 << 20) == "256MiB"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -88,6 +88,12 @@ def test_each_bad_option_is_named_with_value_and_remedy(options, words):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("activ", "active"), ("outputdir", "output_dir")])
+def test_a_misspelt_option_is_named_with_the_right_one(wrong, right):
+    with pytest.raises(UsageError, match=f"'{wrong}': did you mean '{right}'"):
+        Profiler(**{wrong: 1})
+
+
 def test_an_unknown_option_is_named_with_the_known_ones():
     with pytest.raises(UsageError, match=r"'warm_up'.*warmup"):
         Profiler(warm_up=3)
