@@ -194,7 +194,8 @@ ENDS = {
 def test_how_a_script_ended_is_told_and_its_window_kept(tmp_path, end):
     what, code, words = ENDS[end]
     ending = f"import signal\n\ndef end(steps):\n    {what}\n\n"
-    text = ending + PLAIN.replace("steps += 1", "steps += 1; steps == 9 and end(steps)")
+    text = PLAIN.replace("steps += 1", "steps += 1; steps == 9 and end(steps)")
+    text = WITHOUT_COMPILER + ending + text
     ours = recorded(tmp_path, text, [0, 1, 7], options=[], python=sys.executable)
     assert ours.returncode == code, ours.stderr
     assert "Verdict" in ours.stderr
