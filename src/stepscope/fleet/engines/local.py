@@ -122,6 +122,8 @@ class LocalWorkers:
         while not run.is_done:
             with contextlib.suppress(queue.Empty):
                 of, index, kind, content = self._answers.get(timeout=_ASK_S)
+                # Only now: one that was given two items would lose the second if it died.
+                of.is_idle = True
                 if kind == _GONE:
                     run.restarts += 1
                     of, kind = self._replaced(of), worker.BROKEN
@@ -292,7 +294,6 @@ class _Worker:
             except (OSError, EOFError, ValueError):
                 self._tell(index, _GONE, "the worker process ended early; out of memory?")
                 return
-            self.is_idle = True
             self._tell(index, kind, content)
 
     def _tell(self, index: int, kind: str, content: Any) -> None:
