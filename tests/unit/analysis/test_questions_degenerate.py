@@ -216,7 +216,7 @@ def test_answers_about_a_file_that_is_cut_off_say_so(question, tmp_path):
         ),
         (
             [{**_host("aten::mm", 0, 1), "ts": None}],
-            r"it holds no events \(skipped events without a usable time \('ts'\) \(1×\)\)",
+            r"it holds no events \(skipped events without a usable time \('ts'\)\)",
         ),
     ],
 )
