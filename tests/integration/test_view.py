@@ -36,8 +36,9 @@ def test_the_link_on_stdout_opens_the_page_and_ctrl_c_ends_it(trace_file):
         assert link.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(link, timeout=60) as answer:
             assert b"/static/main.js" in answer.read()
-        with pytest.raises(urllib.error.HTTPError, match="403"):
+        with pytest.raises(urllib.error.HTTPError, match="403") as refused:
             urllib.request.urlopen(link.partition("?")[0], timeout=60)
+        refused.value.close()
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 0
