@@ -71,14 +71,15 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         evidence.append(Evidence("seen at the time", worst["cause"], "text"))
     title = "single collectives take far longer than others of their kind and size"
     assumption = "each takes what others of its kind and size take"
-    if 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd):
+    is_of_baseline = 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd)
+    if is_of_baseline:
         title = "collectives take far longer than in the baseline"
         assumption = "each takes what comparable ones take in the baseline"
     where = of_each_step(window, odd) if window is subject.window else None
     if where is not None:
-        compared = title.partition("far longer than ")[2]
-        whose = compared.replace("their", "its") if len(where.places) == 1 else compared
-        title = f"{where.title} far longer than {whose}"
+        whose = "its" if len(where.places) == 1 else "their"
+        compared = "in the baseline" if is_of_baseline else f"others of {whose} kind and size"
+        title = f"{where.title} far longer than {compared}"
         evidence += [Evidence("its place in a step", where.words, "text")]
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
