@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import statistics
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -240,27 +241,21 @@ def burn(cpu):
         pass
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
-def test_other_processes_that_take_the_cpu(tmp_path):
+@contextmanager
+def cpu_shared_with(count):
+    """One CPU and one thread for this process, and so many others that take the CPU, too."""
     allowed = os.sched_getaffinity(0)
     cpu = min(allowed)
     context = multiprocessing.get_context("spawn")
-    burners = [context.Process(target=burn, args=(cpu,), daemon=True) for _ in range(3)]
+    burners = [context.Process(target=burn, args=(cpu,), daemon=True) for _ in range(count)]
     threads = torch.get_num_threads()
-    training, batch = Training(), torch.randn(64, 256)
     try:
         os.sched_setaffinity(0, {cpu})
         torch.set_num_threads(1)
         for burner in burners:
             burner.start()
         time.sleep(2.0)
-        with stepscope.Profiler(
-            output_dir=tmp_path, skip_first=10, wait=10, warmup=1, active=3, repeat=1
-        ) as profiler:
-            for _ in range(60):
-                training.backward(batch)
-                training.update()
-                profiler.step()
+        yield
     finally:
         for burner in burners:
             if burner.pid is not None:
@@ -268,6 +263,21 @@ def test_other_processes_that_take_the_cpu(tmp_path):
                 burner.join()
         os.sched_setaffinity(0, allowed)
         torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
+def test_other_processes_that_take_the_cpu(tmp_path):
+    training, batch = Training(), torch.randn(64, 256)
+    with (
+        cpu_shared_with(3),
+        stepscope.Profiler(
+            output_dir=tmp_path, skip_first=10, wait=10, warmup=1, active=3, repeat=1
+        ) as profiler,
+    ):
+        for _ in range(60):
+            training.backward(batch)
+            training.update()
+            profiler.step()
     (run,) = tmp_path.iterdir()
     judged = judge(run)
     finding = finding_of(judged, "busy-cpus")
@@ -278,33 +288,18 @@ def test_other_processes_that_take_the_cpu(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
 def test_a_sleep_while_other_processes_take_the_cpu(tmp_path):
-    allowed = os.sched_getaffinity(0)
-    cpu = min(allowed)
-    context = multiprocessing.get_context("spawn")
-    burners = [context.Process(target=burn, args=(cpu,), daemon=True) for _ in range(2)]
-    threads = torch.get_num_threads()
     training, batch = Training(), torch.randn(64, 256)
-    try:
-        os.sched_setaffinity(0, {cpu})
-        torch.set_num_threads(1)
-        for burner in burners:
-            burner.start()
-        time.sleep(2.0)
-        with stepscope.Profiler(
+    with (
+        cpu_shared_with(2),
+        stepscope.Profiler(
             output_dir=tmp_path, skip_first=5, wait=5, warmup=1, active=4, repeat=1
-        ) as profiler:
-            for _ in range(30):
-                training.backward(batch)
-                time.sleep(0.1)
-                training.update()
-                profiler.step()
-    finally:
-        for burner in burners:
-            if burner.pid is not None:
-                burner.kill()
-                burner.join()
-        os.sched_setaffinity(0, allowed)
-        torch.set_num_threads(threads)
+        ) as profiler,
+    ):
+        for _ in range(30):
+            training.backward(batch)
+            time.sleep(0.1)
+            training.update()
+            profiler.step()
     (run,) = tmp_path.iterdir()
     finding = finding_of(judge(run), "cpu-bound-python")
     if finding.title.startswith("the training thread sleeps"):
