@@ -345,6 +345,8 @@ def main() -> None:
     if options.child:
         child(options.child[0], Path(options.child[1]))
         return
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
         directory = Path(made)
         print(

@@ -258,6 +258,8 @@ def main() -> None:
         "| Input | Tool | Processor time | × cold | Time | Peak memory | By stage |\n"
         "|---|---|---|---|---|---|---|"
     )
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
         for megabytes in options.size or [250]:
             path = Path(made) / "trace.json"
