@@ -1,4 +1,4 @@
-"""Text from untrusted files for Markdown, and cut to a width."""
+"""Text from untrusted files for Markdown, text cut to a width, and words as a sentence."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def markdown_text(text: str) -> str:
     for character in _MARKDOWN:
         clean = clean.replace(character, f"\\{character}")
     return clean
+
+
+def sentence(words: str) -> str:
+    """The same words with a capital at their beginning."""
+    return words[:1].upper() + words[1:]
 
 
 def shortened(texts: Sequence[str], width: int) -> list[str]:

@@ -25,6 +25,7 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
 from stepscope.report.page.step_groups import StepGroups
+from stepscope.report.text import sentence
 
 _LABELS = {
     "name": "name",
@@ -78,7 +79,7 @@ def _scaling(scaling: Scaling | None, rows: int) -> dict[str, Any]:
     return blocks.section(
         "scaling",
         "Scaling",
-        blocks.text(f"{scaling.verdict[:1].upper()}{scaling.verdict[1:]}"),
+        blocks.text(sentence(scaling.verdict)),
         blocks.table("What grew", scaling.growth, rows, labels=labels),
         blocks.table("Ranks", scaling.ranks, rows, labels=labels),
         blocks.items(scaling.notes),
@@ -90,7 +91,7 @@ def _verdict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
     return blocks.section(
         "verdict",
         "Verdict",
-        blocks.text(words[:1].upper() + words[1:], "verdict"),
+        blocks.text(sentence(words), "verdict"),
         blocks.text(f"Failed: {failed}", "lead") if failed else None,
         blocks.facts(
             [
@@ -152,7 +153,7 @@ def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
 
 
 def _left_out(comparison: Comparison, rows: int) -> dict[str, Any]:
-    told = [f"{one[:1].upper()}{one[1:]}" for one in (*scopes(comparison), *comparison.notes)]
+    told = [sentence(one) for one in (*scopes(comparison), *comparison.notes)]
     for table, title in TITLES.items():
         more = len(chosen_rows(comparison, table, None)) - rows
         if table not in (PART, THREAD_PART) and more > 0:

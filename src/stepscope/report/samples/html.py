@@ -14,6 +14,7 @@ from stepscope.report.page import blocks
 from stepscope.report.page.document import page
 from stepscope.report.samples.words import verdict_of
 from stepscope.report.scope import describe_scope
+from stepscope.report.text import sentence
 
 _MOST_RECORDINGS = 20
 
@@ -49,7 +50,7 @@ def _recording(number: int, recording: SampledRecording, rows: int) -> dict[str,
     return blocks.section(
         f"recording-{number}",
         "Python functions" if number == 0 else recording.path,
-        blocks.text(words[:1].upper() + words[1:], "verdict"),
+        blocks.text(sentence(words), "verdict"),
         *tables,
         blocks.items(told),
     )
