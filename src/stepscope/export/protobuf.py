@@ -16,8 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+COMPILED_PAYS_FROM = 100_000
+"""Bytes from which pieces are copied by machine code. Below, loading it takes longer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +79,39 @@ def joined(parts: Sequence[Pieces]) -> Pieces:
     length = np.zeros(len(parts[0]), np.int64)
     for part in parts:
         length = length + part.length
-    start = np.cumsum(length) - length
+    place = np.cumsum(length) - length
     data = np.empty(int(length.sum()), np.uint8)
     for part in parts:
-        source = np.cumsum(part.length) - part.length
-        data[np.repeat(start - source, part.length) + np.arange(len(part.data))] = part.data
-        start = start + part.length
+        if len(part.data) < COMPILED_PAYS_FROM:
+            source = np.cumsum(part.length) - part.length
+            data[np.repeat(place - source, part.length) + np.arange(len(part.data))] = part.data
+            place = place + part.length
+        else:
+            in_machine_code(put_by_loop)(np.ascontiguousarray(part.data), part.length, place, data)
     return Pieces(data, length)
+
+
+def put_by_loop(
+    data: npt.NDArray[np.uint8],
+    length: Int64Array,
+    place: Written[np.int64],
+    target: Written[np.uint8],
+) -> None:
+    """Copy each piece to its place in the target, and move the place behind it.
+
+    Args:
+        data: The bytes of all pieces.
+        length: Number of bytes of each.
+        place: Where each begins in the target.
+        target: What is written to.
+    """
+    at = 0
+    for row in range(len(length)):
+        first = place[row]
+        for byte in range(length[row]):
+            target[first + byte] = data[at + byte]
+        at += length[row]
+        place[row] = first + length[row]
 
 
 def only(pieces: Pieces, rows: BoolArray) -> Pieces:

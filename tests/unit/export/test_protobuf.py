@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from google.protobuf.internal import decoder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +46,23 @@ def test_messages_are_joined_row_by_row(rows):
         for text, number, is_chosen in rows
     )
     assert columns.tobytes() == expected
+
+
+@pytest.mark.parametrize("compiled_from", [0, 10**9])
+@given(st.lists(st.tuples(st.binary(max_size=70), st.binary(max_size=3)), max_size=40))
+def test_pieces_are_joined_alike_with_and_without_machine_code(compiled_from, rows):
+    parts = [
+        pb.Pieces(
+            np.frombuffer(b"".join(column), np.uint8),
+            np.array([len(one) for one in column], np.int64),
+        )
+        for column in zip(*rows, strict=True)
+    ] or [pb.constant(b"ab", 0)]
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(pb, "COMPILED_PAYS_FROM", compiled_from)
+        found = pb.joined(parts)
+    assert found.tobytes() == b"".join(one + other for one, other in rows)
+    assert found.length.tolist() == [len(one + other) for one, other in rows]
 
 
 def test_checksums_are_crc32c():
