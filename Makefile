@@ -59,6 +59,7 @@ site: setup  ## Build the site of the documentation in build/site, with strict l
 
 pictures: setup  ## Take the pictures of README and docs (needs Chromium)
 	$(BIN)/python scripts/screenshots.py build/pictures --keep
+	$(BIN)/python scripts/badges.py
 
 clean:  ## Remove the environment and what tools left behind
 	rm -rf $(VENV) node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

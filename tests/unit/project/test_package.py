@@ -11,6 +11,7 @@ import pytest
 from tests.support.project import ROOT, pyproject
 
 PROJECT = pyproject()
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -50,6 +51,35 @@ def test_the_source_distribution_has_what_its_readme_and_makefile_use():
     assert {"constraints.txt", "scripts"} <= named
     assert (linked | named | {"Makefile"}) <= tops
     assert all((ROOT / name).exists() for name in tops)
+
+
+def test_badges_say_what_is_true():
+    spec = importlib.util.spec_from_file_location("badges", ROOT / "scripts" / "badges.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+        badges = module.of_this_project()
+    finally:
+        del sys.modules[spec.name]
+    said = {one.name: one.value for one in badges}
+    (lowest,) = re.findall(r">=(3\.\d+)$", PROJECT["project"]["requires-python"])
+    tried = re.findall(
+        r"\d\.\d+", re.search(r"python: (\[\"3.*\])", WORKFLOW.read_text(encoding="utf-8"))[1]
+    )
+    assert said["python"] == f"{lowest} to {tried[-1]}"
+    assert PROJECT["project"]["optional-dependencies"]["torch"] == ["torch>=2.4"]
+    assert said["torch"] == "2.4 and later"
+    assert said["license"].split() == ["Apache", "2.0"]
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert re.search(r"Apache License\s+Version 2\.0", licence)
+    assert PROJECT["tool"]["mypy"]["strict"] is True
+    assert said["types"] == "strict"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for one in badges:
+        assert one.path.read_text(encoding="utf-8") == one.svg(), "run scripts/badges.py"
+        assert f"({one.path.relative_to(ROOT).as_posix()})" in readme
+        assert re.sub(r"\W+", " ", f"{one.label} {one.value}") in re.sub(r"\W+", " ", readme)
 
 
 def test_only_systems_on_which_the_tests_run_are_claimed():
