@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import polars as pl
 
+from stepscope.export.parts import parts_of
 from stepscope.export.selection import Cut
 from stepscope.trace.categories import category_of
 from stepscope.trace.formats.chrome.written import member, microseconds
@@ -106,10 +107,12 @@ def _category(raw: str | None, category: str) -> str:
 def _pieces(trace: Trace, names: pl.DataFrame, lanes: pl.DataFrame) -> Iterator[pl.Series]:
     """The events as JSON, in pieces that fit into memory."""
     yield _of_lanes(trace)
-    rows = trace.event_count
-    for first in range(0, rows, _ROWS_AT_ONCE):
-        part = trace.events.slice(first, _ROWS_AT_ONCE).join(
-            trace.args.slice(first, _ROWS_AT_ONCE), on="event", how="left", maintain_order="left"
+    for rows in parts_of(trace.event_count, _ROWS_AT_ONCE):
+        part = trace.events.slice(rows.start, _ROWS_AT_ONCE).join(
+            trace.args.slice(rows.start, _ROWS_AT_ONCE),
+            on="event",
+            how="left",
+            maintain_order="left",
         )
         yield (
             _described(part, names, lanes)

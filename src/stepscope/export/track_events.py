@@ -24,6 +24,7 @@ from stepscope.analysis.counters.series import Series
 from stepscope.export import protobuf as pb
 from stepscope.export.marks import LaneMarks, marks_of
 from stepscope.export.overlays import Overlays
+from stepscope.export.parts import parts_of
 from stepscope.export.selection import Cut
 from stepscope.export.slices import mark
 from stepscope.trace.arrays.intervals import Int64Array
@@ -152,8 +153,7 @@ def write_perfetto(
     write(b"".join(tracks.written))
     flows = _flows(cut)
     args = _arguments(trace)
-    for first in range(0, len(marks.slice), _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
+    for rows in parts_of(len(marks.slice), _ROWS_AT_ONCE):
         write(_events(args, placed, uuid, flows, rows, shift, tracks))
     for piece in (*added, *counters):
         write(piece)
