@@ -113,8 +113,16 @@ def record(step: Callable[[], None], path: Path) -> None:
             profiler.step()
 
 
-def hold_to_account(planted, fixed, rule, tmp_path):
-    """Planted and fixed steps take turns; compare the finding's promise with the fixed ones."""
+def hold_to_account(planted, fixed, rule, tmp_path, modest=WITHIN):
+    """Planted and fixed steps take turns; compare the finding's promise with the fixed ones.
+
+    Args:
+        planted: One step with the bottleneck.
+        fixed: One step without.
+        rule: The finding that promises.
+        tmp_path: Where windows are recorded.
+        modest: By how much the promised step may be longer than the fixed one.
+    """
     before, predicted, after = [], [], []
     with one_thread():
         for number in range(ROUNDS):
@@ -125,7 +133,7 @@ def hold_to_account(planted, fixed, rule, tmp_path):
             before.append(was)
             predicted.append(promised)
             after.append(is_now)
-    report(rule, before, predicted, after)
+    report(rule, before, predicted, after, modest)
 
 
 @contextlib.contextmanager
@@ -170,7 +178,7 @@ def waited(judged):
     return judged.ranks[0].host.steps["input_ns"]
 
 
-def report(rule, before, predicted, after):
+def report(rule, before, predicted, after, modest=WITHIN):
     """Print and check the promise by the median over the rounds, each of which compares its own.
 
     On a machine that others use, rounds differ: their spread is allowed for.
@@ -186,7 +194,7 @@ def report(rule, before, predicted, after):
     )
     planted = statistics.median(b / a for b, a in zip(before, after, strict=True))
     assert planted > 1.1, "nothing worth fixing was planted"
-    assert abs(ratio - 1) <= WITHIN + noise
+    assert 1 - WITHIN - noise <= ratio <= 1 + modest + noise
 
 
 def test_a_slow_loader(tmp_path):
@@ -261,7 +269,7 @@ def test_a_wait_for_another_thread(tmp_path):
 
         def planted():
             training.step(next(loader))
-            pool.submit(time.sleep, 0.03).result()
+            pool.submit(time.sleep, 0.06).result()
 
         hold_to_account(planted, lambda: training.step(next(loader)), "cpu-bound-python", tmp_path)
 
@@ -289,7 +297,11 @@ def test_recompiling_every_step(tmp_path):
         training.step(prepare(next(loader)).detach())
 
     once = compiled()
-    hold_to_account(lambda: step(compiled()), lambda: step(once), "recompilation", tmp_path)
+    # Compiling empties the processor's caches and leaves garbage, so that the rest of such a step
+    # takes longer than a fixed step. No range tells how much: the promise is modest.
+    hold_to_account(
+        lambda: step(compiled()), lambda: step(once), "recompilation", tmp_path, modest=0.5
+    )
 
 
 RANK = """
