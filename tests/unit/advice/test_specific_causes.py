@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepscope.advice.finding import Finding, Severity
@@ -38,6 +38,8 @@ def test_the_rules_are_there():
 
 
 @given(findings())
+@example([_finding(LAUNCHES, 0, 12), _finding(LAUNCHES, 1, 9), _finding(SPECIFIC[1], 0, 6)])
+@example([_finding(LAUNCHES, 0, 12), _finding(SPECIFIC[1], 0, 5)])
 def test_only_symptoms_move_and_only_behind_what_explains_them(found):
     placed = specific_first(found)
     ordered = [replace(one, placed="") for one in placed]
