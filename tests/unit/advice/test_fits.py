@@ -409,3 +409,21 @@ def test_communication_of_unknown_size_has_no_bandwidth(judge):
     assert seen(finding)["collectives per step"] == 1
     assert finding.saving_ns == pytest.approx(ms(4), rel=0.01)
     assert "BF16 gradients" in finding.advice
+
+
+def test_the_calls_at_each_place_add_up_to_those_that_hold_the_host_up(judge):
+    """Each copy is a call that copies and one that waits for it, and there are two places."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        for name in ("aten::to", "aten::index"):
+            with t.op(name):
+                t.copy("HtoD", 8, us(900), pinned=False)
+            for _ in range(25):
+                t.op("aten::view", before=us(40)).python(0)
+        products(t)
+
+    finding = one(judge(job(body)), "pageable-copies")
+    places = [str(item.value) for item in finding.evidence if item.label == "at"]
+    assert seen(finding)["such copies per step"] == 2
+    assert seen(finding)["calls that hold the host up, per step"] == 4
+    assert sorted(place.split("×")[0] for place in places) == ["aten::index (2", "aten::to (2"]

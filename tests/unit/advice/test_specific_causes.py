@@ -13,9 +13,10 @@ from stepscope.advice.specific_causes import specific_first
 
 LAUNCHES = "launch-bound"
 SPECIFIC = ("many-small-collectives", "unfused-optimizer")
-CAUSES = {LAUNCHES: (SPECIFIC, 5), "synchronisation": (("input-bound",), 9)}
+HOST = ("input-bound", "garbage-collector")
+CAUSES = {LAUNCHES: (SPECIFIC, 5), "synchronisation": (HOST, 9)}
 """Of each symptom what explains it, and how many tenths of its saving that must save."""
-NAMES = (*CAUSES, *SPECIFIC, "many-small-kernels", "input-bound")
+NAMES = (*CAUSES, *SPECIFIC, "many-small-kernels", *HOST)
 
 
 def _finding(name: str, rank: int, saving_ns: int | None) -> Finding:

@@ -18,6 +18,7 @@ from stepscope.advice.rules import RULES, garbage_collector, stalled_step
 from stepscope.advice.stalls import GREW_BY, GREW_MOST, stalls_in_order
 from stepscope.advice.subject import Subject
 from stepscope.analysis.record.summary import summarise_steps
+from stepscope.report.diagnosis.words import findings_alike
 from stepscope.run.reader import open_run
 
 RANKS, STEPS, STALLED = 3, 8, 5
@@ -71,6 +72,43 @@ def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part
     assert f"mostly in {part} (stalled-step" in diagnosis.verdict
     # In the steady steps, nobody waits.
     assert not {one.id for one in diagnosis.findings} & {"late-rank", "rank-waiting"}
+
+
+@pytest.mark.parametrize("late", range(RANKS))
+def test_the_report_shows_the_rank_that_pauses_first(tmp_path, late):
+    """Whichever rank's step it states; those that wait for it are one finding below."""
+    traces = rank_that_pauses(late, PAUSES["garbage collection"])
+    diagnosis = diagnose(open_run(write_ranks(traces, tmp_path / "job")))
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
+    about = [(group[0].id, {one.rank for one in group}) for group in groups if group[0].steps]
+    others = set(range(RANKS)) - {late}
+    assert about == [
+        ("stalled-step", {late}), ("abnormal-collective", others), ("stalled-step", others),
+    ]  # fmt: skip
+
+
+def test_pauses_in_each_step_stand_above_the_host_that_cannot_hide_them(tmp_path):
+    """Without its waits for the GPU, the host would run ahead, and save as much."""
+
+    def build(rank: int, length: Length) -> GpuTrace:
+        t = GpuTrace(rank=rank, world_size=RANKS, device=rank)
+        for _ in range(STEPS):
+            with t.step():
+                products(t, 8)
+                t.sync()
+                if rank == 1:
+                    t.gc_pause(ms(3))
+                products(t, 1)
+                t.wait_collective(t.collective("all_reduce", 64 << 20, length))
+                t.sync()
+        return t
+
+    job_of_three = write_ranks(meet(build, RANKS, us(300)), tmp_path / "job")
+    diagnosis = diagnose(open_run(job_of_three))
+    order = [(one.id, one.rank) for one in diagnosis.findings]
+    assert order[:3] == [("garbage-collector", 1), ("synchronisation", 1), ("late-rank", 1)]
+    assert diagnosis.findings[0].saving_ns == pytest.approx(ms(3), rel=0.01)
+    assert diagnosis.verdict.startswith("garbage-collector")
 
 
 def alone(tmp_path, t: GpuTrace) -> Diagnosis:
