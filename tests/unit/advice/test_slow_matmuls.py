@@ -49,6 +49,8 @@ def words(operator: str, shapes: list, type_: str = "bfloat16", flops: float = 0
         ("aten::linear", [[4096, 1024], [50257, 1024]], "bfloat16", "50257: no multiple of 8"),
         ("aten::linear", [[256, 16384], [512, 16384], [512]], "bfloat16", SMALL),
         ("aten::mv", [[4096, 4097], [4097]], "bfloat16", UNKNOWN),
+        ("aten::mm", [[4097], [4097]], "bfloat16", UNKNOWN),
+        ("aten::linear", [[256, 4097], [4097]], "bfloat16", UNKNOWN),
         ("aten::_grouped_mm", [[4096, 64], [8, 64, 64], [8]], "bfloat16", UNKNOWN),
     ],
 )
@@ -95,6 +97,12 @@ def test_a_convolution_is_as_large_as_its_result(side, expected):
             UNKNOWN,
         ),
         ("aten::convolution", [[], [64, 3, 7, 7]], UNKNOWN),
+        # A factor that is a vector, or a weight of too few sides, is no convolution's.
+        ("aten::convolution", [[64, 3, 224, 224], [64, 3]], UNKNOWN),
+        ("aten::convolution_backward", [[64, 64], [64, 3], [64, 3]], UNKNOWN),
+        ("aten::convolution_backward", [[64, 64, 112, 112]], UNKNOWN),
+        # One image without a batch, of 3 channels.
+        ("aten::convolution", [[3, 224, 224], [64, 3, 7, 7]], "channels 3: no multiple of 8"),
     ],
 )
 def test_what_the_shapes_of_a_convolution_tell(operator, shapes, expected):
