@@ -23,6 +23,9 @@ LINKED = {
 }
 """GPU work in all, and with a launch in the file (the rest was launched before the window)."""
 
+CROSSING = ("h100_qwen_inference", "h100_timesformer_inference", "mi300x_resnet_train")
+"""Files in which events of a thread overlap without nesting."""
+
 pytestmark = pytest.mark.parametrize("name", KINETO)
 
 
@@ -101,11 +104,11 @@ def test_self_times_of_each_thread_add_up_to_its_covered_time(name):
     self_ns = derived.columns.collect()["self_ns"].gather(host["event"])
     total = host.with_columns(self_ns).group_by("lane_id").agg(pl.col("self_ns").sum()).rows()
     crossing = derived.problems.filter(pl.col("problem") == "events_cross")
-    for lane_id, found in total:
-        if crossing.is_empty():
-            assert found == covered.get(lane_id, 0)
-        else:
-            assert found >= covered.get(lane_id, 0)
+    assert crossing.is_empty() is not name.startswith(CROSSING)
+    assert total
+    beyond = [found - covered.get(lane_id, 0) for lane_id, found in total]
+    assert min(beyond) >= 0
+    assert crossing.is_empty() is (max(beyond) == 0)
 
 
 def test_steps_divide_both_clocks(name):

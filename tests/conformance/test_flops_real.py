@@ -7,16 +7,25 @@ from tests.support.real_traces import EACH, real_trace
 
 from stepscope.analysis.flops import analyse_flops
 
+WITHOUT_SHAPES = ("a100_nccl_train", "v100_train_5steps")
+WITHOUT_PEAKS = ("amd_resnet_ddp_4rank",)
+"""The file describes no device."""
+UNCOUNTED = ("hta_trace_diff/test", "v100_dataloader_contrast")
+"""Too many matrix kernels belong to no operator with a formula for MFU to be given."""
+
 
 @pytest.mark.parametrize("name", EACH)
 def test_nothing_is_faster_than_the_device(name):
     report = analyse_flops(real_trace(name))
     shares = report.operators["attained_share"].drop_nulls()
     assert (shares <= 1.0).all()
+    assert shares.is_empty() is name.startswith((*WITHOUT_SHAPES, *WITHOUT_PEAKS))
     assert report.uncounted_matrix_ns <= report.matrix_ns
     assert report.operators["flops"].sum() == report.flops
     assert report.steps["flops"].sum() <= report.flops
-    if report.mfu_share is not None:
+    if name.startswith((*WITHOUT_SHAPES, *WITHOUT_PEAKS, *UNCOUNTED)):
+        assert (report.mfu_share, report.hfu_share) == (None, None)
+    else:
         assert 0 < report.mfu_share <= report.hfu_share < 1
 
 

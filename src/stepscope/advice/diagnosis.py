@@ -30,6 +30,7 @@ from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answ
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.stages import slow_stage
+from stepscope.advice.stalls import stalls_in_order
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
@@ -166,7 +167,7 @@ def judge(
     ranks = limited_by_the_job(ranks, between, recorded, limits)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
-    findings = causes_first(findings, late, ranks, limits)
+    findings = stalls_in_order(causes_first(findings, late, ranks, limits))
     verdict, shown = verdict_of(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)

@@ -47,6 +47,6 @@ def evidence_of_time(products: Products, some: pl.DataFrame) -> tuple[Evidence, 
     total_ns, all_ns = (int(table["dur_ns"].sum()) for table in (some, products.table))
     return (
         Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
-        Evidence("share of the step", window.share(total_ns), "share"),
+        Evidence("share of the step", window.device_share(total_ns), "share"),
         Evidence("of all matrix products", total_ns / max(1, all_ns), "share"),
     )

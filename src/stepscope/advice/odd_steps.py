@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence
+from stepscope.advice.stalls import GREW_BY, GREW_MOST
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices
 from stepscope.analysis.host.causes import cause_names
@@ -26,8 +27,8 @@ def extra_time(window: WindowView, step: int) -> tuple[Evidence, ...]:
     beyond = {name: row[name][0] - (usual[name][0] or 0) for name in row.columns}
     name = max(beyond, key=lambda part: beyond[part])
     return (
-        Evidence("most of it went into", name, "text"),
-        Evidence("there, beyond the other steps", round(beyond[name]), "ns"),
+        Evidence(GREW_MOST, name, "text"),
+        Evidence(GREW_BY, round(beyond[name]), "ns"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.advice.finding import Finding, Severity
@@ -21,6 +22,11 @@ def severity_again(finding: Finding, share: float, limits: Thresholds) -> Severi
     A low one stays low: it may rest on steps that recording made much longer.
     """
     return Severity.LOW if finding.severity is Severity.LOW else severity_of(share, limits)
+
+
+def heavier(finding: Finding, others: Sequence[Severity]) -> Finding:
+    """The finding, at least as severe as others that come from the same."""
+    return replace(finding, severity=min((finding.severity, *others), key=list(Severity).index))
 
 
 def with_saving(finding: Finding, saving_ns: int, limits: Thresholds) -> Finding:

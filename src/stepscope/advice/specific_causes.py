@@ -3,7 +3,8 @@
 `launch-bound` promises what a step without any dispatch takes, so it nearly always saves more than
 a finding about some of the launches. Where one of these is most of it, it is what to change first.
 A host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
-promise as much as `input-bound`. Where both save nearly the same, that is the wait for input.
+promise as much as `input-bound`. Where both save nearly the same, that is the wait for input. The
+same goes for pauses of the garbage collector: a host that runs ahead hides them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.advice.finding import Finding
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
 _SYMPTOMS = {
     "launch-bound": (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
-    "synchronisation": (frozenset({"input-bound"}), 0.9),
+    "synchronisation": (frozenset({"input-bound", "garbage-collector"}), 0.9),
 }
 """Findings, those that may be what they come from, and how much of the saving these must have."""
 

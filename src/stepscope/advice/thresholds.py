@@ -74,7 +74,7 @@ class Thresholds:
         small_kernel_share: Minimum share of all kernels that are small.
         small_collectives: Minimum number of short collectives per step, one after the other.
         optimizer_kernels: An optimizer step with this many kernels is not fused.
-        recomputation: Minimum share of the device's (without a GPU: the step's) time.
+        recomputation: Minimum share of the GPU work (without a GPU: of the step).
         compilation: Minimum share of the window spent in compiling.
         busy_cpus: Minimum share of the step that the training thread waits for a CPU.
         small_step_ns: A step is short up to this length. In a short step, Python around the

@@ -92,7 +92,8 @@ def verdict_of(
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
         if (odd := _outside_steady_steps(findings, slowest)) is not None:
-            words += f". Outside the steady steps: {odd.title} ({odd.id})"
+            where = odd.id if odd.rank == slowest.rank else f"{odd.id} on rank {odd.rank}"
+            words += f". Outside the steady steps: {odd.title} ({where})"
     else:
         words = (
             f"{share_of_largest} of {whole} is {largest.name}, and no single finding promises a "
@@ -135,10 +136,14 @@ def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | N
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
-    """The first notable finding about steps that the step shown excludes."""
+    """The first notable finding about steps that the step shown excludes.
+
+    It may be another rank's, where the rank shown only waited for that.
+    """
     for finding in findings:
         is_notable = finding.severity in (Severity.HIGH, Severity.MEDIUM)
-        if finding.id in _OF_ODD_STEPS and finding.rank == shown.rank and is_notable:
+        is_its_own = finding.rank == shown.rank or bool(finding.placed)
+        if finding.id in _OF_ODD_STEPS and is_its_own and is_notable:
             return finding if finding.saving_ns is None else None
     return None
 

@@ -18,6 +18,7 @@ from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.worth_in_a_pipeline import limited_by_the_stages
 from stepscope.run.figures import duration
 from stepscope.run.rank_skew import RankSkew
 
@@ -80,8 +81,8 @@ def limited_by_the_job(
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
-    Stages of a pipeline are left as they are: they wait for each other in sends and receives, and
-    what these waits cost is not known.
+    Stages of a pipeline wait for each other in sends and receives, and what these waits cost is
+    not known: `worth_in_a_pipeline` is about them.
 
     Args:
         ranks: The ranks.
@@ -90,7 +91,7 @@ def limited_by_the_job(
         limits: Limits for the severity.
     """
     if any(rank.exchanges for rank in ranks):
-        return tuple(ranks)
+        return limited_by_the_stages(ranks, limits)
     if skew is not None:
         slack = Slack.of_skew(skew)
     elif between is not None:

@@ -394,3 +394,36 @@ def test_inference_is_not_advised_to_accumulate_less(judge):
     assert "accumulation" not in one(judge(inference()), "memory-far-below-limit").advice
     training = job(lambda t, s: products(t), memory=2 << 30)
     assert "accumulation" in one(judge(training), "memory-far-below-limit").advice
+
+
+def test_communication_of_unknown_size_has_no_bandwidth(judge):
+    """Recorders before torch 2.2 wrote neither sizes nor groups."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 512 << 20, ms(4), metadata=False))
+
+    finding = one(judge(job(body, world_size=8)), "exposed-communication")
+    assert not {"most exposed", "between ranks", "its bus bandwidth"} & set(seen(finding))
+    assert seen(finding)["exposed per step"] == ms(4)
+    assert seen(finding)["collectives per step"] == 1
+    assert finding.saving_ns == pytest.approx(ms(4), rel=0.01)
+    assert "BF16 gradients" in finding.advice
+
+
+def test_the_calls_at_each_place_add_up_to_those_that_hold_the_host_up(judge):
+    """Each copy is a call that copies and one that waits for it, and there are two places."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        for name in ("aten::to", "aten::index"):
+            with t.op(name):
+                t.copy("HtoD", 8, us(900), pinned=False)
+            for _ in range(25):
+                t.op("aten::view", before=us(40)).python(0)
+        products(t)
+
+    finding = one(judge(job(body)), "pageable-copies")
+    places = [str(item.value) for item in finding.evidence if item.label == "at"]
+    assert seen(finding)["such copies per step"] == 2
+    assert seen(finding)["calls that hold the host up, per step"] == 4
+    assert sorted(place.split("×")[0] for place in places) == ["aten::index (2", "aten::to (2"]

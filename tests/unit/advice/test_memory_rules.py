@@ -145,6 +145,40 @@ def test_running_out_is_found_with_what_would_have_helped():
     assert out_of_memory.find(subject(plain_training())) == []
 
 
+@pytest.mark.parametrize("capacity", [True, False])
+def test_remedies_that_do_not_suffice_are_not_said_to(capacity):
+    """Beside one tensor of 150 MiB, 80 of activations; the request asks for more than there is."""
+    allocator, stack = Allocator(total=200 * MIB), Frames()
+    allocator.annotate(
+        allocator.malloc(20 * MIB, frames=stack("model.py:4:forward")), "stepscope:activation"
+    )
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(300 * MIB, frames=stack("model.py:9:attend"))
+    snapshot = allocator.snapshot()
+    if not capacity:
+        for event in (event for events in snapshot["device_traces"] for event in events):
+            if event["action"] == "oom":
+                del event["device_free"]
+    (found,) = out_of_memory.find(subject(snapshot))
+    assert found.title.endswith("model.py:9 attend")
+    assert evidence(found)["asked for"] == 300 * MIB
+    told = "No single one suffices, by simulation. Would have helped" if capacity else "Would have"
+    assert found.advice.startswith(told)
+    assert "sufficed" not in found.advice
+
+
+def test_where_nothing_helps_the_model_is_too_large():
+    """A single request, which nothing was held beside."""
+    allocator = Allocator(total=200 * MIB, settings=Settings(expandable=True))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(300 * MIB, frames=Frames()("model.py:9:attend"))
+    (found,) = out_of_memory.find(subject(allocator.snapshot()))
+    assert found.advice == (
+        "No single remedy that was tried frees anything: use a smaller model or more GPUs."
+    )
+    assert not [label for label in evidence(found) if label.startswith("held: ")]
+
+
 def test_fragmentation_is_found_with_the_setting_that_helps():
     allocator = pinned()
     (found,) = memory_fragmented.find(subject(allocator.snapshot()))

@@ -10,9 +10,10 @@ from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV, Pipeline, pipeline_traces
+from tests.support.planted import GEMM, MM_FLOAT, PLAIN
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, Severity
 from stepscope.fleet.stragglers import find_stragglers
 from stepscope.run.reader import open_run
 
@@ -117,6 +118,89 @@ def test_sends_without_their_other_rank_are_not_matched(few):
     found = find_stragglers([(rank, t.load()) for rank, t in enumerate(few[1])])
     assert found.sets.is_empty()
     assert any("other rank" in reason for reason in found.scope.excluded)
+
+
+def _in_full_precision(t: GpuTrace) -> None:
+    """Its products run in FP32, in which they are told to take twice as long as they need."""
+    for event in t.events:
+        if event["name"] == GEMM:
+            event["name"] = PLAIN
+        if event["name"] == "aten::mm":
+            event["args"]["Input Dims"] = MM_FLOAT["shapes"]
+            event["args"]["Input type"] = MM_FLOAT["types"]
+
+
+def _with_slow_products(
+    folder: Path, slow: set[int], batches: int, forward_ms: dict[int, float], stages: int = 4
+) -> tuple[dict[int, Finding], Diagnosis, int]:
+    """Findings about products in FP32, and what a step is shorter by with half their time."""
+
+    def job(times: dict[int, float]) -> Pipeline:
+        return Pipeline(
+            stages=stages,
+            batches=batches,
+            steps=STEPS,
+            forward_ns=lambda stage, batch: ms(times.get(stage, 2)),
+        )
+
+    traces = pipeline_traces(job(forward_ms))
+    fast = pipeline_traces(job({k: v / (2 if k in slow else 1) for k, v in forward_ms.items()}))
+    true_ns = steady_step_ns(traces[0], 0, STEPS - 1) - steady_step_ns(fast[0], 0, STEPS - 1)
+    for stage in slow:
+        _in_full_precision(traces[stage])
+    diagnosis = diagnose(open_run(write_ranks(traces, folder)))
+    check_diagnosis(diagnosis)
+    return _of(diagnosis, "full-precision-matmuls"), diagnosis, true_ns
+
+
+def test_a_fix_of_the_slowest_stage_saves_at_most_its_own_time(tmp_path):
+    found, diagnosis, true_ns = _with_slow_products(tmp_path / "job", {2}, 6, {2: 4})
+    (finding,) = found.values()
+    assert finding.rank == 2
+    # Six micro-batches of 4 + 8 ms become half as long.
+    assert finding.saving_ns == pytest.approx(ms(36), rel=0.02)
+    assert 0.8 * ms(36) < true_ns <= 1.02 * finding.saving_ns
+    assert finding.is_upper_bound
+    assert "the other stages wait for this one" in finding.assumption
+    assert "saves up to" in diagnosis.verdict
+
+
+def test_a_fix_of_another_stage_saves_no_more_than_the_slowest_one_leaves(tmp_path):
+    """The first stage takes 5 + 10 ms for each of ten micro-batches, the third 4 + 8 ms."""
+    found, diagnosis, true_ns = _with_slow_products(tmp_path / "job", {2}, 10, {0: 5, 2: 4})
+    (finding,) = found.values()
+    steps_ns = {rank.rank: rank.step_ns or 0 for rank in diagnosis.ranks}
+    # Its own: 10 × 6 ms. The first computes 150 ms, and 1 ms of optimizer, in each step.
+    assert finding.own_saving_ns == pytest.approx(ms(60), rel=0.02)
+    left = 1 - ms(151) / steps_ns[0]
+    assert finding.saving_ns == pytest.approx(left * steps_ns[2], rel=0.02)
+    assert true_ns <= finding.saving_ns < finding.own_saving_ns
+    assert (finding.is_upper_bound, finding.next_rank) == (True, 0)
+    assert "rank 2's own step is 60.0 ms shorter without it" in finding.assumption
+
+
+def test_a_fix_that_the_slowest_stage_leaves_nothing_of_is_not_promised(tmp_path):
+    """With 20 micro-batches the first of two stages computes nearly all the time."""
+    found, _, true_ns = _with_slow_products(tmp_path / "job", {1}, 20, {0: 5, 1: 2}, stages=2)
+    (finding,) = found.values()
+    assert true_ns < 0.03 * ms(20 * 15)
+    assert (finding.saving_ns, finding.predicted_step_ns) == (None, None)
+    assert finding.severity is Severity.INFO
+    assert finding.saving_reason.startswith("rank 1's own step is 60.0 ms shorter without it")
+    assert finding.saving_reason.endswith("the GPU of rank 0 computes nearly all the time")
+
+
+def test_a_fix_of_all_stages_saves_what_each_of_them_has_less_to_do(tmp_path):
+    found, _, true_ns = _with_slow_products(
+        tmp_path / "job", {0, 1, 2, 3}, 6, dict.fromkeys(range(4), 4)
+    )
+    assert set(found) == {0, 1, 2, 3}
+    for finding in found.values():
+        assert finding.saving_ns == pytest.approx(ms(36), rel=0.02)
+        assert not finding.is_upper_bound
+        assert "stages" not in finding.assumption
+    # Waits get shorter as well, which one stage does not tell.
+    assert true_ns >= 0.98 * ms(36)
 
 
 def test_an_all_to_all_is_no_pipeline():

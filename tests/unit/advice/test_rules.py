@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.step_records import MS, step_records
@@ -22,6 +24,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.record.summary import summarise_steps
+from stepscope.run.manifest import LoaderRecord
 
 
 def subject(durations_ms, thresholds=None, **columns):
@@ -311,3 +314,29 @@ def test_collectives_one_after_the_other_are_small_ones():
 
 def test_collectives_between_layers_are_not_meant():
     assert many_small_collectives.find(collectives_with(3)) == []
+
+
+def test_busy_cpus_beside_a_gpu_promise_nothing_and_say_why():
+    records = [replace(one, device_ns=60 * MS) for one in step_records([69] * 20, queued_ms=44)]
+    (finding,) = busy_cpus.find(Subject(0, summarise_steps(records)))
+    assert (finding.saving_ns, finding.predicted_step_ns, finding.assumption) == (None, None, "")
+    assert "how much of it the device waited for" in finding.saving_reason
+    assert finding.severity is Severity.HIGH
+    # The record has no times on a CPU here.
+    assert [one.label for one in finding.evidence] == [
+        "waiting for a CPU per step", "share of the step", "mean step",
+    ]  # fmt: skip
+
+
+def test_busy_cpus_say_who_shares_them():
+    busy = replace(
+        subject([69] * 20, cpu_ms=24, queued_ms=44),
+        loader=LoaderRecord(workers=6, cpus=2, local_ranks=4),
+    )
+    (finding,) = busy_cpus.find(busy)
+    seen = {one.label: one.value for one in finding.evidence}
+    assert seen["CPUs that the process may use"] == 2
+    assert seen["ranks that share them"] == 4
+    assert seen["loader workers"] == 6
+    assert seen["running on a CPU per step"] == 24 * MS
+    assert finding.advice.endswith("no more than the CPUs (2 here).")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepscope.advice.finding import Finding, Severity
@@ -13,9 +13,10 @@ from stepscope.advice.specific_causes import specific_first
 
 LAUNCHES = "launch-bound"
 SPECIFIC = ("many-small-collectives", "unfused-optimizer")
-CAUSES = {LAUNCHES: (SPECIFIC, 5), "synchronisation": (("input-bound",), 9)}
+HOST = ("input-bound", "garbage-collector")
+CAUSES = {LAUNCHES: (SPECIFIC, 5), "synchronisation": (HOST, 9)}
 """Of each symptom what explains it, and how many tenths of its saving that must save."""
-NAMES = (*CAUSES, *SPECIFIC, "many-small-kernels", "input-bound")
+NAMES = (*CAUSES, *SPECIFIC, "many-small-kernels", *HOST)
 
 
 def _finding(name: str, rank: int, saving_ns: int | None) -> Finding:
@@ -38,6 +39,8 @@ def test_the_rules_are_there():
 
 
 @given(findings())
+@example([_finding(LAUNCHES, 0, 12), _finding(LAUNCHES, 1, 9), _finding(SPECIFIC[1], 0, 6)])
+@example([_finding(LAUNCHES, 0, 12), _finding(SPECIFIC[1], 0, 5)])
 def test_only_symptoms_move_and_only_behind_what_explains_them(found):
     placed = specific_first(found)
     ordered = [replace(one, placed="") for one in placed]

@@ -80,7 +80,27 @@ def test_the_command_line_takes_it(page, text):
         pytest.fail(f"{page.name}: {text}\n{error}")
 
 
+def _of_the_package(body: str) -> list[ast.ImportFrom | ast.Attribute]:
+    """Imports from the package, and what is taken from it by its name."""
+    return [
+        node
+        for node in ast.walk(ast.parse(body))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stepscope"))
+        or (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "stepscope"
+        )
+    ]
+
+
 BLOCKS = [(page, body) for page in PAGES for body in fences(page, {"python"})]
+
+
+def test_names_of_the_package_are_found():
+    found = [type(node) for _, body in BLOCKS for node in _of_the_package(body)]
+    assert found.count(ast.ImportFrom) > 10
+    assert found.count(ast.Attribute) > 20
 
 
 @pytest.mark.parametrize(
@@ -89,8 +109,8 @@ BLOCKS = [(page, body) for page in PAGES for body in fences(page, {"python"})]
 def test_what_programs_take_from_the_package_exists(page, body):
     import stepscope
 
-    for node in ast.walk(ast.parse(body)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stepscope"):
+    for node in _of_the_package(body):
+        if isinstance(node, ast.ImportFrom):
             try:
                 module = importlib.import_module(node.module)
             except ImportError as error:
@@ -102,11 +122,7 @@ def test_what_programs_take_from_the_package_exists(page, body):
                 continue
             for name in node.names:
                 assert hasattr(module, name.name), f"{page.name}: {node.module}.{name.name}"
-        elif (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "stepscope"
-        ):
+        else:
             assert node.attr in stepscope.__all__ or node.attr == "adapters", (
                 f"{page.name}: stepscope.{node.attr}"
             )

@@ -84,7 +84,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
-        if window.share(lost_ns) < subject.thresholds.saving_low:
+        if window.device_share(lost_ns) < subject.thresholds.saving_low:
             return []
         return finding_without_saving(
             subject,
@@ -117,7 +117,7 @@ def _is_waiting_in_turn(odd: pl.DataFrame, subject: Subject, window: WindowView)
         return False
     late = [rank for cause in odd["cause"] if (rank := _joined_by(cause)) is not None]
     waited_ns = int(waited_in(window, subject.waits)["wait_ns"].sum())
-    is_notable = window.share(waited_ns) >= subject.thresholds.rank_waiting
+    is_notable = window.device_share(waited_ns) >= subject.thresholds.rank_waiting
     return is_notable and len(set(late)) > 1 and 2 * len(late) > len(odd)
 
 

@@ -18,7 +18,7 @@ from stepscope.trace.arrays import intervals
 ID = "garbage-collector"
 _TITLE = "Python's garbage collector stops the step"
 _ASSUMPTION = "the collector does not run within steps"
-_ADVICE = (
+ADVICE = (
     "Call gc.freeze() after start-up, gc.disable(), and gc.collect(1) every so many "
     "steps; with several ranks, in the same step on all of them. Remove other calls of "
     "gc.collect()."
@@ -59,7 +59,7 @@ def _from_record(subject: Subject) -> list[Finding]:
                 Evidence("measured by", "step record", "text"),
             ),
             steps=(),
-            advice=_ADVICE,
+            advice=ADVICE,
             slows_everything=True,
         )
     ]
@@ -85,6 +85,6 @@ def _from_trace(subject: Subject) -> list[Finding]:
             Evidence("paused per step", window.per_step(pauses.total_ns), "ns"),
             Evidence("longest", int(pauses.lengths.max()), "ns"),
         ),
-        advice=_ADVICE,
+        advice=ADVICE,
         least=subject.thresholds.saving_low / 3,
     )

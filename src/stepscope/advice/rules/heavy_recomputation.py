@@ -25,8 +25,10 @@ def find(subject: Subject) -> list[Finding]:
     if window.has_gpu:
         spent_ns = int(graph.dur_ns[nodes].sum())
         whole_ns = int(graph.dur_ns[graph.is_gpu].sum())
+        recomputed_ns = window.per_device_step(spent_ns)
     else:
         spent_ns, whole_ns = moments.total_ns, graph.total_ns
+        recomputed_ns = window.per_step(spent_ns)
     share = spent_ns / max(1, whole_ns)
     if share < subject.thresholds.recomputation:
         return []
@@ -38,7 +40,7 @@ def find(subject: Subject) -> list[Finding]:
         title=f"{percent(share)} of the work is recomputation for activation checkpointing",
         assumption="nothing is recomputed, and memory suffices for the activations",
         evidence=(
-            Evidence("recomputed per step", window.per_step(spent_ns), "ns"),
+            Evidence("recomputed per step", recomputed_ns, "ns"),
             Evidence("share of the work", share, "share"),
         ),
         advice=(

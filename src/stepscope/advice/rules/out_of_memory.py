@@ -52,5 +52,9 @@ def _advice(failed: OutOfMemory) -> str:
     ]
     if not words:
         return "No single remedy that was tried frees anything: use a smaller model or more GPUs."
-    how = "Would have sufficed, by simulation" if len(enough) else "Would have helped"
+    how = "Would have helped"
+    if len(enough):
+        how = "Would have sufficed, by simulation"
+    elif failed.capacity_bytes is not None:
+        how = "No single one suffices, by simulation. Would have helped"
     return f"{how}, the cheapest first: {'; '.join(words)}."

@@ -66,6 +66,8 @@ def find(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("such copies per step", len(copies) / window.steps, "count"),
             Evidence("copied per step", window.per_step(moved), "bytes"),
+            # A copy may be two calls: one that copies, and one that waits for it.
+            Evidence("calls that hold the host up, per step", len(calls) / window.steps, "count"),
             Evidence("host held up per step", window.per_step(held_ns), "ns"),
             *(Evidence("at", place, "text") for place in waiting_places(window, calls)),
         ),

@@ -41,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     waiting = rows["dur_ns"] - rows["least_ns"]
     waited_ns = int(waiting.sum())
-    if window.share(waited_ns) < limits.rank_waiting:
+    if window.device_share(waited_ns) < limits.rank_waiting:
         return []
     total_ns = int(rows["dur_ns"].sum())
     return replayed_finding(
@@ -55,7 +55,7 @@ def find(subject: Subject) -> list[Finding]:
         "at most this, because one rank's trace does not tell what would hold the others up then",
         is_upper_bound=True,
         evidence=(
-            Evidence("beyond the quickest, per step", window.per_step(waited_ns), "ns"),
+            Evidence("beyond the quickest, per step", window.per_device_step(waited_ns), "ns"),
             Evidence("share of the time in them", waited_ns / max(1, total_ns), "share"),
             Evidence("collectives compared per step", len(rows) / window.steps, "count"),
         ),
@@ -70,7 +70,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
     """The same from the arrivals of all ranks."""
     rows = waited_in(window, waits)
     waited_ns = int(rows["wait_ns"].sum())
-    if not len(rows) or window.share(waited_ns) < subject.thresholds.rank_waiting:
+    if not len(rows) or window.device_share(waited_ns) < subject.thresholds.rank_waiting:
         return []
     late = (
         rows.filter(pl.col("last_rank") != subject.rank)
@@ -92,7 +92,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
         title=words.title,
         assumption="all ranks arrive together, when this one does",
         evidence=(
-            Evidence("waiting per step", window.per_step(waited_ns), "ns"),
+            Evidence("waiting per step", window.per_device_step(waited_ns), "ns"),
             Evidence("share of the time in these collectives", waited_ns / total_ns, "share"),
             Evidence("collectives matched per step", len(rows) / window.steps, "count"),
             *([] if turns is None else [Evidence("waits most for", turns.words(), "text")]),

@@ -5,24 +5,24 @@ time that the device needs for the FLOPs and bytes, divided by the time taken (s
 Products that other findings are about are left out: those of unfused attention, those that do
 without the tensor cores, and those in FP32 or FP64.
 
-What the shapes tell: a side that is no multiple of 8 (16-bit types; 16 for 8-bit types) keeps the
-product from the fastest kernels; a result of fewer tiles of 128 × 128 than the device has
-multiprocessors leaves some of them idle. The saving assumes that products that fill the device
-attain half of what it could do, and take no less than 10 µs. Products that do not fill it promise
-nothing: only more work per product would help, and that is another step.
+What the shapes tell about the reason: `product_shapes`. The saving assumes that products that fill
+the device attain half of what it could do, and take no less than 10 µs. Products that do not fill
+it promise nothing: only more work per product would help, and that is another step.
 """
 
 from __future__ import annotations
-
-import json
-import math
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.matmuls import products_of
+from stepscope.advice.product_shapes import (
+    ShapeCause,
+    is_convolution_operator,
+    readable_shapes,
+    shape_cause,
+)
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.unfused_attention import attention_of
 from stepscope.advice.subject import Subject
@@ -35,25 +35,8 @@ from stepscope.trace.model import Trace
 
 ID = "slow-matmuls"
 REACHABLE = 0.5
-_GROUPS = ("gemm", "convolution")
-_TILE = 128
-_MULTIPLES = {"float16": 8, "bfloat16": 8, "float8": 16, "int8": 16}
 _USUAL_PROCESSORS = 108
-
-
-@dataclass(frozen=True)
-class _Cause:
-    """Why products of a shape are slow, as far as the shape tells."""
-
-    odd_sides: tuple[int, ...]
-    is_small: bool
-
-    def words(self) -> str:
-        """In a few words."""
-        if self.odd_sides:
-            sides = ", ".join(map(str, self.odd_sides))
-            return f"{sides}: no multiple of 8"
-        return "too small to fill the device" if self.is_small else "not told by its shape"
+_GROUPS = ("gemm", "convolution")
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -75,13 +58,17 @@ def find(subject: Subject) -> list[Finding]:
     keys = ["operator", "shapes", "type"]
     table = (
         slow.group_by(*keys)
-        .agg(pl.col("dur_ns").sum(), pl.col("attained_share").first())
+        .agg(
+            (pl.col("attained_share") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum(),
+            pl.col("dur_ns").sum(),
+            pl.col("flops_per_call").first(),
+        )
         .sort("dur_ns", *keys, descending=[True, False, False, False])
     )
     processors = _multiprocessors(window.trace)
     causes = [
-        _cause_of(operator, shapes, type_, processors)
-        for operator, shapes, type_ in table.select(keys).iter_rows()
+        shape_cause(operator, shapes, type_, flops, processors)
+        for operator, shapes, type_, flops in table.select(*keys, "flops_per_call").iter_rows()
     ]
     table = table.with_columns(small=pl.Series([cause.is_small for cause in causes]))
     attained = float((slow["attained_share"] * slow["dur_ns"]).sum()) / max(1, total_ns)
@@ -91,12 +78,11 @@ def find(subject: Subject) -> list[Finding]:
         Evidence("of the device's limits they attain", attained, "share"),
     ]
     for row, cause in zip(table.head(3).iter_rows(named=True), causes, strict=False):
-        about = f"{row['operator']} {_readable(row['shapes'])} {row['type']}"
+        about = f"{row['operator']} {readable_shapes(row['shapes'])} {row['type']}"
         said = f"{about}: {percent(row['attained_share'])}; {cause.words()}"
         evidence.append(Evidence("such as", said, "text"))
-    title = (
-        f"matrix products attain {percent(attained)} of what the device could do with their shapes"
-    )
+    what = _named(table["operator"])
+    title = f"{what} attain {percent(attained)} of what the device could do with their shapes"
     small_ns = int(table.filter("small")["dur_ns"].sum())
     advice = _advice(causes, 2 * small_ns > total_ns)
     if 2 * small_ns > total_ns:
@@ -128,72 +114,58 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFrame:
-    """The products in question: rows of `work` with operator, shapes, type and attained_share."""
+    """The products in question: rows of `work` with what is known of their operators.
+
+    That is operator, shapes, type, attained_share and flops_per_call.
+    """
     report = analyse_flops(window.trace, window.scope)
     slow = report.operators.filter(
         pl.col("attained_share") < least, ~pl.col("type").is_in(["float32", "float64"])
-    )["name", "dims", "type", "attained_share"]
+    ).select(
+        *("name", "dims", "type", "device", "attained_share"),
+        flops_per_call=pl.col("flops") / pl.col("count"),
+    )
     of_attention = window.work.filter(pl.Series(attention_of(window).products))["node"]
     without_units = products.filter(pl.col("type") == "half", pl.col("uses") == "no")["node"]
     others = pl.concat([of_attention, without_units])
     matrix = (
-        window.work["node", "event", "dur_ns", "group"]
+        window.work["node", "event", "dur_ns", "group", "device"]
         .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
         .drop("group")
     )
-    counted = report.work.drop_nulls("name").join(slow, on=["name", "dims", "type"], how="inner")
-    return matrix.join(counted, on="event", maintain_order="left").rename(
+    counted = matrix.join(report.work.drop_nulls("name"), on="event", maintain_order="left")
+    return counted.join(slow, on=["name", "dims", "type", "device"], maintain_order="left").rename(
         {"name": "operator", "dims": "shapes"}
     )
 
 
-def _cause_of(operator: str, shapes: str, type_: str | None, processors: int) -> _Cause:
-    """What the shapes of a call tell."""
-    tensors = [
-        shape
-        for shape in json.loads(shapes)
-        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape)
-    ]
-    if len(tensors) < 2:
-        return _Cause((), is_small=False)
-    if "conv" in operator:
-        image, weight = tensors[0], tensors[-1]
-        sides = weight[:2]
-        rows = image[0] * math.prod(image[2:])
-        tiles = math.ceil(rows / _TILE) * math.ceil(weight[0] / _TILE)
-    else:
-        left, right = tensors[-2], tensors[-1]
-        sides = [*left[-2:], right[-1]]
-        batch = math.prod(left[:-2])
-        tiles = batch * math.ceil(left[-2] / _TILE) * math.ceil(right[-1] / _TILE)
-    multiple = _MULTIPLES.get(type_ or "", 1)
-    odd = sorted({side for side in sides if side % multiple})
-    return _Cause(tuple(odd), tiles < processors)
+def _named(operators: pl.Series) -> str:
+    """What operators are: matrix products, convolutions, or both."""
+    are_convolutions = [is_convolution_operator(operator) for operator in operators]
+    if all(are_convolutions):
+        return "convolutions"
+    return "matrix products and convolutions" if any(are_convolutions) else "matrix products"
 
 
 def _multiprocessors(trace: Trace) -> int:
     """Multiprocessors of the device, as the recorder says; else a common number."""
-    for text in described_devices(trace)["properties"].drop_nulls():
-        count = json.loads(text).get("numSms")
-        if isinstance(count, int) and count > 0:
-            return count
-    return _USUAL_PROCESSORS
+    described = described_devices(trace)["multiprocessors"].drop_nulls()
+    counts = described.filter(described > 0)
+    return int(counts[0]) if len(counts) else _USUAL_PROCESSORS
 
 
-def _readable(shapes: str) -> str:
-    """The shapes of the tensors among some operands: "8944×1024 · 1024×2816"."""
-    tensors = [shape for shape in json.loads(shapes) if isinstance(shape, list) and shape]
-    return " · ".join(
-        "×".join(map(str, shape)) for shape in tensors if not isinstance(shape[0], list)
-    )
-
-
-def _advice(causes: list[_Cause], is_small: bool) -> str:
+def _advice(causes: list[ShapeCause], is_small: bool) -> str:
     advice = []
-    if any(cause.odd_sides for cause in causes[:3]):
+    odd = [cause for cause in causes[:3] if cause.odd_sides]
+    if odd:
+        multiple = max(cause.multiple for cause in odd)
+        sides = []
+        if not all(cause.is_convolution for cause in odd):
+            sides.append("vocabulary, hidden size, heads, and batch times sequence")
+        if any(cause.is_convolution for cause in odd):
+            sides.append("channels of convolutions")
         advice.append(
-            "Pad odd sides to a multiple of 8, better of 64: vocabulary, hidden size, heads, and "
-            "batch times sequence."
+            f"Pad odd sides to a multiple of {multiple}, better of 64: {', and '.join(sides)}."
         )
     if is_small:
         advice.append(

@@ -36,7 +36,7 @@ def find(subject: Subject) -> list[Finding]:
     window, units = products.window, products.units
     idle = products.table.filter(pl.col("type") == "half", pl.col("uses") == "no")
     total_ns = int(idle["dur_ns"].sum())
-    if window.share(total_ns) < subject.thresholds.matmul_share:
+    if window.device_share(total_ns) < subject.thresholds.matmul_share:
         return []
     cores = "matrix cores" if units.is_amd else "tensor cores"
     top = (

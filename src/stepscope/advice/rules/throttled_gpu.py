@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
-from stepscope.run.figures import percent
+from stepscope.run.figures import percent, ranks_in_words
 
 ID = "throttled-gpu"
 _NOBODY_WAITS = "no other rank is known to wait for this one"
@@ -51,10 +51,7 @@ def find(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saving_ns if is_known else None,
             saving_reason="" if is_known else _NOBODY_WAITS,
-            assumption="its kernels take less time in proportion to the clock, and the others stay "
-            "as they are"
-            if is_known
-            else "",
+            assumption=_assumption(subject) if is_known else "",
             predicted_step_ns=(step_ns or 0) - (saving_ns or 0) if is_known else None,
             evidence=tuple(evidence),
             steps=(),
@@ -73,6 +70,15 @@ def _saving_ns(subject: Subject) -> int | None:
     if not is_late or subject.rank not in skew.late:
         return None
     return min(skew.saving_ns, round(subject.shown_compute_ns * (1 - slow.share)))
+
+
+def _assumption(subject: Subject) -> str:
+    words = "its kernels take less time in proportion to the clock, and "
+    skew = subject.skew
+    if skew is not None and (also := [rank for rank in skew.late if rank != subject.rank]):
+        words += f"{ranks_in_words(also)}, late as well, come{'' if also[1:] else 's'} earlier, too"
+        return f"{words}; the others stay as they are"
+    return f"{words}the others stay as they are"
 
 
 def _severity(subject: Subject, *, is_late: bool) -> Severity:

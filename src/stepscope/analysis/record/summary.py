@@ -109,6 +109,7 @@ class StepSummary:
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
         stalled_ns: Its duration.
+        stalled_gc_ns: Time in pauses of Python's garbage collector in it.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
     """
@@ -133,6 +134,7 @@ class StepSummary:
     other_kinds: tuple[OtherKind, ...] = ()
     stalled_step: int | None = None
     stalled_ns: int = 0
+    stalled_gc_ns: int = 0
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
 
@@ -199,6 +201,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         other_kinds=_other_kinds(other),
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
+        stalled_gc_ns=0 if stall is None else stall.gc_ns,
         host=host_times(steady),
         recorded_host=host_times(recorded),
     )

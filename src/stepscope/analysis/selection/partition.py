@@ -9,6 +9,9 @@ INPUT, OTHER = "input", "other"
 """Names of parts that every partition of the training thread's time has."""
 BUSY_PARTS = ("compute", "exposed communication", "exposed copies")
 """Names of the parts of a device's step in which it works."""
+IDLE_PREFIX = "idle: "
+"""What the names of the parts that are idle time begin with."""
+
 IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
     "graph_gap": "idle: inside CUDA graphs",
@@ -31,7 +34,7 @@ IDLE_WORDS: dict[str, str] = {
 def cause_words(cause: str) -> str:
     """A cause as people read it: "queued work waits" for `device_wait`."""
     known = IDLE_WORDS.get(cause)
-    return cause.replace("_", " ") if known is None else known.removeprefix("idle: ")
+    return cause.replace("_", " ") if known is None else known.removeprefix(IDLE_PREFIX)
 
 
 def all_cause_words(causes: Iterable[str | None]) -> list[str | None]:

@@ -256,15 +256,22 @@ def findings_alike(
     """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        # One rank may have several slow phases; the title tells them apart.
-        which = finding.title if finding.id == "slow-phase" else ""
-        groups.setdefault((finding.id, which), []).append(finding)
+        groups.setdefault((finding.id, _which(finding)), []).append(finding)
     place = {id(finding): number for number, finding in enumerate(findings)}
     ordered = [
         sorted(group, key=lambda one: (one.rank != shown_rank, place[id(one)]))
         for group in groups.values()
     ]
     return sorted(ordered, key=lambda group: place[id(group[0])])
+
+
+def _which(finding: Finding) -> str:
+    """What tells findings of one rule on one rank apart, and causes from what they bring about."""
+    if finding.id == "slow-phase":
+        return finding.title
+    if finding.id == "stalled-step":
+        return f"{finding.steps} {finding.placed}"
+    return ""
 
 
 def ranks_with(group: list[Finding]) -> str:
