@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.viewer.memory.history import CATEGORIES, DeviceHistory, encode_columns
+from stepscope.memory.categories.kinds import STACKED
+from stepscope.viewer.memory.history import DeviceHistory, encode_columns
 
 COLUMNS = 1800
 REPEATS = 9
@@ -55,7 +56,7 @@ def made_up(number: int) -> MadeUp:
             "allocation": np.arange(number),
             "device": np.zeros(number, np.int32),
             "size_bytes": size,
-            "category": np.array(CATEGORIES)[chance.integers(0, len(CATEGORIES), number)],
+            "category": np.array(STACKED)[chance.integers(0, len(STACKED), number)],
             "start_event": start,
             "free_event": freed,
             "end_event": freed,

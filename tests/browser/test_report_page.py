@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from click.testing import CliRunner
 
+from stepscope.artifacts.memory_timeline import MemoryTimeline, write_json
 from stepscope.commands.main import cli
 from tests.support.browser import chromium
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import SCENARIOS
 from tests.support.rank_jobs import rank_of_job
+from tests.support.snapshots import out_of_memory
 from tests.support.step_records import step_records, write_run
 
 DELAYS_MS = (1.0, 1.1, 4.0)
@@ -66,6 +69,12 @@ def files(tmp_path_factory):
     for rank in range(len(DELAYS_MS)):
         write(folder / "job", f"rank{rank}.json", rank_of_job(rank, DELAYS_MS, steps=3))
     stepscope("report", folder / "job", "-o", folder / "job.html")
+    (folder / "snapshot.pickle").write_bytes(pickle.dumps(out_of_memory()))
+    stepscope("memory", folder / "snapshot.pickle", "-o", folder / "memory.html")
+    phases = {HOSTILE: [30, 60, 40], "x) url(http://127.0.0.1:9/": [20, 20, 20]}
+    own = MemoryTimeline("gpu 0", [5, 9, 11], [50, 80, 60], [100, 100, 90], phases, 7)
+    write_json([own], folder / "memory_timeline.json")
+    stepscope("memory", folder / "memory_timeline.json", "-o", folder / "phases.html")
     return {path.stem: path for path in folder.glob("*.html")}
 
 
@@ -91,7 +100,7 @@ def opened(browser, files):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare"])
+@pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare", "memory", "phases"])
 def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, scheme):
     found = opened(name)
     found.page.emulate_media(color_scheme=scheme)
@@ -103,7 +112,7 @@ def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, schem
         "() => JSON.parse(document.getElementById('data').textContent).sections.map((s) => s.id)"
     )
     assert sections == listed
-    assert found.text("#verdict .verdict")
+    assert found.text("#over-time figcaption" if "over-time" in sections else "#verdict .verdict")
     for width in (1280, 700):
         found.page.set_viewport_size({"width": width, "height": 800})
         assert found.page.evaluate(FITS)
@@ -283,6 +292,60 @@ def test_the_waterfall_fits_every_page_and_stays_readable(opened, width):
         assert bar["right"] <= number["left"]
         assert number["right"] <= width
         assert name["size"] == number["size"] == 13
+
+
+PICTURE = """() => {
+    const box = (one) => one.getBoundingClientRect();
+    const one = (name) => document.querySelector(`.memory-over-time ${name}`);
+    const columns = [...document.querySelectorAll(".memory-column")];
+    const areas = [...document.querySelectorAll(".memory-band")];
+    return {
+        peak: box(one(".memory-peak-dot")).x + box(one(".memory-peak-dot")).width / 2,
+        top: box(one(".memory-peak-dot")).y + box(one(".memory-peak-dot")).height / 2,
+        highest: Math.min(...areas.map((area) => box(area).y)),
+        bottom: box(one(".memory-ground")).y,
+        words: one(".memory-peak-name").textContent,
+        reserved: one(".memory-reserved-line") ? box(one(".memory-reserved-line")).y : null,
+        failed: one(".memory-failed") ? box(one(".memory-failed")).x : null,
+        colours: areas.map((area) => getComputedStyle(area).fill),
+        columns: columns.map((column) => [box(column).x, box(column).right, column.textContent]),
+    };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_memory_over_time_is_drawn_with_its_peak(opened, scheme):
+    found = opened("memory")
+    found.page.emulate_media(color_scheme=scheme)
+    found.when(lambda: (found.page.evaluate(LUMINANCE) > 128) == (scheme == "light"))
+    data = json.loads(found.page.evaluate("() => document.getElementById('data').textContent"))
+    (block,) = [one for part in data["sections"] for one in part["blocks"] if one["is"] == "memory"]
+    picture = found.page.evaluate(PICTURE)
+    assert picture["words"] == "peak 481 MiB"
+    assert picture["top"] == pytest.approx(picture["highest"], abs=1.5)
+    # What is reserved lies above, in the same scale.
+    part = (picture["bottom"] - picture["highest"]) / (picture["bottom"] - picture["reserved"])
+    assert part == pytest.approx(max(block["allocated"]) / max(block["reserved"]), abs=0.02)
+    columns = picture["columns"]
+    place = (block["peak"][0] - block["start"]) // block["step"]
+    assert columns[place][0] <= picture["peak"] <= columns[place][1]
+    assert "481 MiB held, 502 MiB reserved" in columns[place][2]
+    assert columns[-1][0] <= picture["failed"] <= columns[-1][1] + 1
+    assert len(picture["colours"]) == len(block["bands"])
+    assert all(colour.startswith("rgb(") for colour in picture["colours"])
+
+
+def test_names_of_phases_stay_text_in_the_picture_of_memory(opened):
+    found = opened("phases")
+    key = found.page.evaluate(
+        "() => [...document.querySelectorAll('.memory-key li')].map((one) => one.textContent)"
+    )
+    assert key[0] == "reserved"
+    assert key[-1] == HOSTILE
+    assert "owned" not in found.page.title()
+    picture = found.page.evaluate(PICTURE)
+    assert HOSTILE in picture["columns"][0][2]
+    assert len(set(picture["colours"])) == 2
 
 
 @pytest.mark.parametrize("width", [360, 1600])

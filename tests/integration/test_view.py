@@ -57,6 +57,45 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path):
     assert "nothing.json" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("trace.json", b"{ no trace"), ("snapshot.pickle", b"\x80\x04no snapshot")],
+)
+def test_a_file_that_cannot_be_read_is_said_once_and_ends_it(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    process = start("--no-browser", path)
+    try:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 3
+        told = [line for line in said.splitlines() if line.startswith("stepscope: ")]
+        assert len(told) == 1
+        assert name in told[0]
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as SIGINT")
+def test_one_unreadable_file_of_two_is_said_and_the_other_is_served(tmp_path, trace_file):
+    damaged = tmp_path / "damaged.json"
+    damaged.write_bytes(b"{ no trace")
+    process = start("--no-browser", damaged, trace_file)
+    try:
+        link = process.stdout.readline().strip()
+        while "damaged.json" not in (line := process.stderr.readline()):
+            assert line
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            assert b"/static/main.js" in answer.read()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_port_that_is_taken_is_said_in_one_line(trace_file):
     first = start("--no-browser", trace_file)
     try:

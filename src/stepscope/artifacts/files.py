@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord
 
@@ -26,7 +27,7 @@ def make_file(
             fill(temporary)
         return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path))
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
+        return ArtifactRecord(kind, relative, problem=error_in_words(error))
 
 
 def listed(kind: str, path: Path) -> ArtifactRecord:
@@ -38,4 +39,4 @@ def listed(kind: str, path: Path) -> ArtifactRecord:
             raise EmptyArtifactError("the file is empty")
         return ArtifactRecord(kind, relative, size, digest_of(path))
     except (OSError, EmptyArtifactError) as error:
-        return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
+        return ArtifactRecord(kind, relative, problem=error_in_words(error))

@@ -18,6 +18,7 @@ from stepscope.artifacts.custom import FinishedWindow, find, make_custom
 from stepscope.artifacts.files import listed, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
@@ -93,7 +94,7 @@ def _make_one(
         make: Maker = importlib.import_module(f"stepscope.artifacts.{name}").make
         return make(job, window, options)
     except Exception as error:  # noqa: BLE001 - as above
-        return [ArtifactRecord(name, name, problem=f"{type(error).__name__}: {error}")]
+        return [ArtifactRecord(name, name, problem=error_in_words(error))]
 
 
 def _make_trace(job: FinishJob) -> ArtifactRecord:
@@ -120,7 +121,7 @@ def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
             compress(job.raw_path, temporary, suffix, job.renames)
         return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
     except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
-        return ArtifactRecord("tensorboard", str(path), problem=f"{type(error).__name__}: {error}")
+        return ArtifactRecord("tensorboard", str(path), problem=error_in_words(error))
 
 
 def _make_custom(job: FinishJob, made: list[ArtifactRecord]) -> list[ArtifactRecord]:
@@ -139,7 +140,7 @@ def _make_one_custom(address: str, window: FinishedWindow) -> list[ArtifactRecor
     try:
         artifact = find(address)
     except Exception as error:  # noqa: BLE001 - importing runs the user's code
-        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        problem = f"cannot be imported: {error_in_words(error)}"
         return [ArtifactRecord("custom", address, problem=problem)]
     return make_custom(artifact, address, window)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from stepscope.run.error_words import error_in_words
+
 log = logging.getLogger("stepscope")
 
 _MOST_FAILURES = 3
@@ -80,10 +82,10 @@ class Containment:
         self._failures[kind] += 1
         if self._failures[kind] > _MOST_FAILURES:
             return
-        log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
+        log.warning("stepscope: %s failed: %s", where, error_in_words(error))
         log.debug("stepscope: %s failed", where, exc_info=error)
         with contextlib.suppress(Exception):
-            self._note(where, f"{type(error).__name__}: {error}")
+            self._note(where, error_in_words(error))
 
 
 class _Contained:

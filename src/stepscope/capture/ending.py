@@ -59,7 +59,7 @@ def describe_end(
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
     else:
-        text = f"finished after {step} steps"
+        text = f"finished after {step} step{'' if step == 1 else 's'}"
     if step:
         text = "; ".join((text, *missed))
     return f"{text}; {note}" if note else text

@@ -358,8 +358,9 @@ class CaptureSession:
         with self.contain("printing the location of the run"):
             if self.config.announce and self.identity.rank == 0:
                 if self.says_where:
-                    lines = [*filter(None, [verdict]), f"next: stepscope report {run}"]
-                    say(*self._recorded().sentences(), *lines)
+                    recorded = self._recorded()
+                    told = "next: stepscope report" if recorded.can_be_judged else "the run:"
+                    say(*recorded.sentences(), *filter(None, [verdict]), f"{told} {run}")
                 elif steps.number:
                     say(*self._recorded().sentences())
 

@@ -38,6 +38,13 @@ class Recorded:
         """What was recorded; then what was not, why, and what to set."""
         return [self.recorded(), *self.missed()]
 
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether there is anything for a report: a window, or the record of a step."""
+        return any(one.state in _RECORDED for one in self.windows) or (
+            self.steps > 0 and self.config.step_record
+        )
+
     def recorded(self) -> str:
         """The windows and steps that were recorded."""
         steps = (
@@ -47,12 +54,15 @@ class Recorded:
         if not windows:
             if not self.steps:
                 return "nothing was recorded"
+            if not self.config.step_record:
+                return f"recorded nothing of {steps}: no window, and no times (step_record is off)"
             return f"recorded the times of {steps}, and no window"
         if not self.steps:
             return "recorded one section without steps, which the report judges as a whole"
         count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
         parts = listed(filter(None, map(_what, windows)))
-        return f"recorded the times of {steps} and {count}" + (f": {parts}" if parts else "")
+        times = f"the times of {steps} and " if self.config.step_record else ""
+        return f"recorded {times}{count}" + (f": {parts}" if parts else "")
 
     def missed(self) -> list[str]:
         """What was not recorded, why, and what to set; empty if nothing is missing."""

@@ -145,7 +145,7 @@ def command(
     _check_order(path, question)
     chosen = question_named(question)
     if is_timeline_file(path):
-        answered = answer_of_timeline(path, question, device)
+        answered = answer_of_timeline(path, question, device, is_drawn=output.wants_details)
         with sink_for(file) as sink:
             output.write(answered, sink, Layout(table, rows, columns))
         return
@@ -178,7 +178,7 @@ def command(
         None if capacity is None else _bytes(capacity),
     )
     with working(f"Answering {chosen.name}"):
-        answered = answer(found.view, chosen, asked)
+        answered = answer(found.view, chosen, asked, is_drawn=output.wants_details)
     with sink_for(file) as sink:
         output.write(answered, sink, Layout(table, rows, columns))
 

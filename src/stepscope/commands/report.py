@@ -161,8 +161,10 @@ def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
     from stepscope.memory.questions.table import answer, question
 
     with working(f"Reading {path}"):
-        found = answer(find_snapshot(path).open(), question("overview"))
-    output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+        drawn = output_of("memory", output.format.name)
+        view = find_snapshot(path).open()
+        found = answer(view, question("overview"), is_drawn=drawn.wants_details)
+    drawn.write(found, sink, Layout(rows=15))
     sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 
 

@@ -10,6 +10,7 @@ from stepscope.analysis.questions import QUESTIONS
 from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.export.lag import lag_notes
 from stepscope.export.request import Request
 from stepscope.export.selection import Selection, cut
 from stepscope.trace.model import Trace
@@ -24,7 +25,8 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
 
     Args:
         asked: The request. Answers cover its steps; they are not asked about ranges or lanes.
-        notes: Collects questions that could not be answered, with the reason.
+        notes: Collects questions that could not be answered, with the reason, and what a cut
+            lacks.
 
     Raises:
         UsageError: Answers are asked for with a range or lanes.
@@ -39,7 +41,9 @@ def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFr
         if asked.tables == ANSWERS:
             found = _answers(trace, asked.selection.steps, notes)
         else:
-            found = _of_trace(cut(trace, asked.selection).trace)
+            part = cut(trace, asked.selection)
+            notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
+            found = _of_trace(part.trace)
         for name, table in found:
             yield folder + name, table
 

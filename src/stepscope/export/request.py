@@ -67,6 +67,10 @@ class Request:
 
         return tuple(diagnose(self.target.run).findings)
 
+    def rank_of(self, source: Source) -> int | None:
+        """The rank of a trace, where a note must say which one it is about; None: it is alone."""
+        return source.rank if len(self.sources) > 1 else None
+
     def findings_of(self, rank: int) -> tuple[Finding, ...]:
         """The findings about a rank."""
         alone = len(self.target.ranks) == 1

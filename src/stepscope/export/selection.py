@@ -24,10 +24,6 @@ LANES = ("host", "gpu", "main")
 """What `Selection.lanes` may name beside titles: all threads, all streams, the main thread."""
 
 
-_NOTABLY_BEHIND = 0.05
-"""Of a step: from here on the host runs ahead of the GPU by more than a launch takes."""
-
-
 @dataclass(frozen=True)
 class Selection:
     """What to keep of a trace.
@@ -71,30 +67,6 @@ class Cut:
     left_out: int
 
 
-def begins_behind(found: Cut, steps: tuple[int, ...] | None) -> str:
-    """Why the first step of a cut seems longer in it than in the whole trace; empty if it does not.
-
-    The GPU may work on the step only later than the host, because it is still busy with earlier
-    steps. A cut lacks these, so the wait for them counts as part of the step.
-    """
-    if steps is None or not len(found.whole.device_steps):
-        return ""
-    is_first = pl.col("step") == min(steps)
-    host = found.whole.steps.filter(is_first)["start_ns"].sort()
-    device = found.whole.device_steps.filter(is_first)
-    if host.is_empty() or device.is_empty() or not (found.whole.steps["step"] < min(steps)).any():
-        return ""
-    begins, ends = device.select("start_ns", "end_ns").sort("start_ns").row(0)
-    behind_ns = int(begins) - int(host[0])
-    if behind_ns <= _NOTABLY_BEHIND * (int(ends) - int(begins)):
-        return ""
-    return (
-        f"step {min(steps)} begins on the GPU {behind_ns / 1e6:.3g} ms after the host, which runs "
-        "ahead: in this file that counts as part of the step, because the work before is missing; "
-        f"export step {min(steps) - 1}, too, and judge with --steps {min(steps)}"
-    )
-
-
 def cut(trace: Trace, selection: Selection) -> Cut:
     """Cut a trace.
 
@@ -121,7 +93,7 @@ def cut(trace: Trace, selection: Selection) -> Cut:
         kept &= ((end >= begin) & (start <= finish)).to_numpy()
         first, last = max(first, begin), min(last, finish)
     if selection.lanes:
-        lanes = pl.Series(_chosen_lanes(trace, selection.lanes), dtype=pl.UInt32)
+        lanes = pl.Series(chosen_lanes(trace, selection.lanes), dtype=pl.UInt32)
         kept &= events["lane_id"].is_in(lanes.implode()).to_numpy()
     rows = np.flatnonzero(kept)
     if not len(rows):
@@ -168,7 +140,12 @@ def _in_steps(
     return mine | (around & on_host), first, last
 
 
-def _chosen_lanes(trace: Trace, wanted: tuple[str, ...]) -> list[int]:
+def chosen_lanes(trace: Trace, wanted: tuple[str, ...]) -> list[int]:
+    """The numbers of the lanes that words stand for.
+
+    Raises:
+        UsageError: The trace has no such lane.
+    """
     lanes = trace.lanes
     found: list[int] = []
     for word in wanted:

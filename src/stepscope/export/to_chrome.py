@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stepscope.export.chrome_json import write_chrome
+from stepscope.export.lag import lag_notes
 from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
-from stepscope.export.selection import begins_behind, cut
+from stepscope.export.selection import cut
 
 
 def export(asked: Request) -> Exported:
@@ -13,8 +14,7 @@ def export(asked: Request) -> Exported:
 
     def one(source: Source, write: Write) -> str:
         found = cut(source.ref.open(), asked.selection)
-        if behind := begins_behind(found, asked.selection.steps):
-            notes.append(behind)
+        notes.extend(lag_notes(found, asked.selection, asked.rank_of(source)))
         events = write_chrome(found, write)
         return f"{events:,} events"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.errors import StepscopeError
+from stepscope.export.lag import lag_notes
 from stepscope.export.overlays import overlays_of
 from stepscope.export.request import Exported, Request, Source, file_writer
 from stepscope.export.selection import Cut, cut
@@ -22,6 +23,7 @@ def export(asked: Request) -> Exported:
         for number, source in enumerate(asked.sources):
             trace = source.ref.open()
             part = cut(trace, asked.selection)
+            notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
             several = None
             if len(asked.sources) > 1:
                 to_unix = trace.base_time_ns - offsets.get(source.rank, 0)

@@ -18,6 +18,7 @@ import polars as pl
 from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.export.chrome_json import write_chrome
 from stepscope.export.event_file import Scalars, event_file
+from stepscope.export.lag import lag_notes
 from stepscope.export.request import Exported, Request, Source, file_writer
 from stepscope.export.selection import cut
 from stepscope.run.step_record import StepRecord, input_wait
@@ -29,10 +30,12 @@ _MS = 1e-6
 def export(asked: Request) -> Exported:
     """Write a folder."""
     files: list[Path] = []
+    notes: list[str] = []
     values = 0
     for source in asked.sources:
         trace = source.ref.open()
         part = cut(trace, asked.selection)
+        notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
         scalars = _of_records(source.records) or _of_steps(trace)
         scalars += _of_counters(source, trace)
         created_ns = trace.base_time_ns + part.start_ns
@@ -48,7 +51,7 @@ def export(asked: Request) -> Exported:
             write_chrome(part, write)
         files.append(path)
     summary = f"{values:,} scalars; open with: tensorboard --logdir {asked.destination}"
-    return Exported(tuple(files), summary)
+    return Exported(tuple(files), summary, tuple(notes))
 
 
 def _of_records(records: Sequence[StepRecord]) -> list[Scalars]:

@@ -10,6 +10,7 @@ from stepscope.errors import UsageError
 from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes
+from stepscope.run.error_words import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _COLUMNS = frozenset(
@@ -76,13 +77,13 @@ class AmdSource:
         except ImportError:
             return None  # expected on machines without AMD GPUs
         except Exception as error:  # noqa: BLE001 - it raises KeyError if its library is missing
-            notes.add("AMD GPUs", f"amdsmi could not be loaded: {type(error).__name__}: {error}")
+            notes.add("AMD GPUs", f"amdsmi could not be loaded: {error_in_words(error)}")
             return None
         try:
             smi.amdsmi_init()
             handles = list(smi.amdsmi_get_processor_handles())
         except Exception as error:  # noqa: BLE001 - as above: an unknown library
-            notes.add("AMD GPUs", f"{type(error).__name__}: {error}")
+            notes.add("AMD GPUs", error_in_words(error))
             return None
         numbered = list(enumerate(handles))
         chosen = _chosen(smi, numbered, ids) if ids else _visible(smi, numbered, environment, notes)
@@ -140,7 +141,7 @@ class _Gpu:
             try:
                 found = read()
             except Exception as error:  # noqa: BLE001 - an unexpected answer must not end the sampler
-                why = f"{type(error).__name__}: {error}"
+                why = error_in_words(error)
                 self._failed.update(dict.fromkeys(columns, f"unexpected answer: {why}"))
                 continue
             values.update((name, value) for name, value in found.items() if name in wanted)

@@ -13,6 +13,7 @@ from stepscope.monitor.cgroups import ControlGroups
 from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.processes import ProcessTree
+from stepscope.run.error_words import error_in_words
 
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"
@@ -85,7 +86,7 @@ class HostSource:
                 values.update(read())
             except Exception as error:  # noqa: BLE001 - no quirk of a system may end the sampler
                 for name in sorted(asked):
-                    self._notes.add(name, f"{type(error).__name__}: {error}")
+                    self._notes.add(name, error_in_words(error))
         return values
 
     def _cpu(self) -> Mapping[str, Value]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import Column, Value, header_of
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import LineFile, replacing
 
 
@@ -111,7 +112,7 @@ class MetricsFile:
         except OSError as error:
             # Better a file that is too long than one without the next samples.
             self._most_bytes = None
-            self._lines.problem = self._lines.problem or f"{type(error).__name__}: {error}"
+            self._lines.problem = self._lines.problem or error_in_words(error)
             return None
 
     def _write_thinned(self, temporary: Path) -> int:

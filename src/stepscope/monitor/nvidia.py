@@ -14,6 +14,7 @@ from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
+from stepscope.run.error_words import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _ALL_LINKS = 0xFFFFFFFF
@@ -171,7 +172,7 @@ class _Gpu:
                 self._fail(reader, str(error), is_final=error.value in self._final)
                 continue
             except Exception as error:  # noqa: BLE001 - a driver's quirks must not end the sampler
-                self._fail(reader, f"{type(error).__name__}: {error}", is_final=True)
+                self._fail(reader, error_in_words(error), is_final=True)
                 continue
             values.update((name, found[name]) for name in missing if name in found)
         for name in wanted:

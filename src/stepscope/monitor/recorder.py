@@ -16,6 +16,7 @@ from stepscope.monitor.columns import COLUMNS, DEFAULT_COLUMNS
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.sampler import Sampler, Ticks, Watched
+from stepscope.run.error_words import error_in_words
 from stepscope.run.metrics import MetricsRecord, write_metrics_record
 
 STOP = "stop"
@@ -100,7 +101,7 @@ class Recorder:
         try:
             ended = self._loop(wait)
         except Exception as error:
-            ended = f"the sampler failed: {type(error).__name__}: {error}"
+            ended = f"the sampler failed: {error_in_words(error)}"
             raise
         finally:
             self._file.close()
@@ -203,7 +204,7 @@ class RecorderThread(threading.Thread):
         try:
             self._recorder.run(self._wait)
         except Exception as error:  # noqa: BLE001 - nothing handles this thread's errors
-            self.problem = f"{type(error).__name__}: {error}"
+            self.problem = error_in_words(error)
 
     def _wait(self, seconds: float) -> str | None:
         try:

@@ -92,7 +92,8 @@ class Output:
         format: Its format.
         module: Its module in `stepscope.report`.
         picks_table: Whether `Layout.table` applies to it.
-        wants_details: Whether a diagnosis should bring the details of the window shown.
+        wants_details: Whether a diagnosis should bring the details of the window shown, and an
+            answer about memory the picture of memory over time.
     """
 
     format: Format
@@ -145,7 +146,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(JSON, "memory.json"),
         Output(CSV, "memory.csv", picks_table=True),
         Output(MARKDOWN, "memory.markdown", picks_table=True),
-        Output(HTML, "memory.html"),
+        Output(HTML, "memory.html", wants_details=True),
     ),
     # What changed between two runs: comparison.result.CheckedComparison.
     "comparison": (

@@ -12,6 +12,7 @@ import orjson
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
 from stepscope.run.remote import http_options, is_http, known_version, redacted, version_of
@@ -74,7 +75,7 @@ def fetch_run(url: str) -> Path:
                 file_system.get_file(remote, str(temporary))
         except Exception as error:
             raise UnreadableInputError(
-                f"{redacted(remote)}: cannot be fetched: {type(error).__name__}: {error}"
+                f"{redacted(remote)}: cannot be fetched: {error_in_words(error)}"
             ) from error
         if is_trace:
             _marker(target).write_text(version, encoding="utf-8")

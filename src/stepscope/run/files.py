@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from stepscope.run.error_words import error_in_words
+
 _DIGEST_BLOCK_BYTES = 1 << 20
 
 
@@ -146,7 +148,7 @@ class LineFile:
             self.lost_lines += lines - data[:written].count(b"\n")
             self._has_torn_line = written > 0 and data[written - 1 : written] != b"\n"
             if self.problem is None:
-                self.problem = f"{type(error).__name__}: {error}"
+                self.problem = error_in_words(error)
 
 
 def _open_for_lines(path: Path) -> int:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
 from stepscope.viewer.security import Guard, Secrets
@@ -70,9 +70,15 @@ def link_of(listening: socket.socket, keys: Secrets) -> str:
 
 
 class ViewerServer(uvicorn.Server):
-    """The server of one viewer, or of a page beside it."""
+    """The server of one viewer, or of a page beside it.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: The application.
+        is_over: Asked ten times a second whether to end.
+    """
+
+    def __init__(self, app: ASGIApp, is_over: Callable[[], bool] = lambda: False) -> None:
+        self._is_over = is_over
         super().__init__(
             uvicorn.Config(
                 app,
@@ -86,9 +92,13 @@ class ViewerServer(uvicorn.Server):
             )
         )
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether the server ends now."""
+        return self._is_over() or await super().on_tick(counter)
+
 
 def serve(library: Library, port: int = 0, started: Callable[[str], None] = lambda _: None) -> None:
-    """Serve until interrupted.
+    """Serve until interrupted, or until the only trace turns out to be unreadable.
 
     Args:
         library: The traces.
@@ -97,6 +107,7 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
 
     Raises:
         UsageError: The port is taken.
+        UnreadableInputError: There is only one trace, and it cannot be read.
     """
     keys = Secrets()
 
@@ -104,10 +115,18 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
         library.start()
         started(link)
 
-    serve_app(make_app(library, keys), keys, port, begin)
+    serve_app(make_app(library, keys), keys, port, begin, lambda: bool(library.failure()))
+    if failure := library.failure():
+        raise UnreadableInputError(failure)
 
 
-def serve_app(app: Guard, keys: Secrets, port: int, started: Callable[[str], None]) -> None:
+def serve_app(
+    app: Guard,
+    keys: Secrets,
+    port: int,
+    started: Callable[[str], None],
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
     """Serve an application until interrupted.
 
     Args:
@@ -115,6 +134,7 @@ def serve_app(app: Guard, keys: Secrets, port: int, started: Callable[[str], Non
         keys: What its guard asks for.
         port: 0: any free one.
         started: Called with the link as soon as requests are accepted.
+        is_over: Asked ten times a second whether to end.
 
     Raises:
         UsageError: The port is taken.
@@ -123,6 +143,6 @@ def serve_app(app: Guard, keys: Secrets, port: int, started: Callable[[str], Non
     listening.listen(128)  # from here on a browser can connect
     try:
         started(link_of(listening, keys))
-        ViewerServer(app).run(sockets=[listening])
+        ViewerServer(app, is_over).run(sockets=[listening])
     finally:
         listening.close()

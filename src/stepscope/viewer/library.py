@@ -18,7 +18,9 @@ class Library:
     """All traces of one viewer. The first is opened at once, the others when they are asked for."""
 
     def __init__(self, origins: Sequence[Origin]) -> None:
-        self.traces = [Opened(origin) for origin in origins]
+        # Whoever asked for one trace that cannot be read is told so by the command, which ends.
+        self.traces = [Opened(origin, says_failure=len(origins) > 1) for origin in origins]
+        self._only = self.traces[0] if len(self.traces) == 1 else None
         self._by_id = {one.id: one for one in self.traces}
         self._ranks: dict[tuple[str, ...], Background[JobRanks]] = {}
         self._lock = threading.Lock()
@@ -27,6 +29,14 @@ class Library:
         """Open the first trace."""
         if self.traces:
             self.ensure(self.traces[0])
+
+    def failure(self) -> str:
+        """Why the only trace could not be read; empty if it was, or there are others."""
+        if self._only is None:
+            return ""
+        status = self._only.status()
+        is_there = self._only.content is not None
+        return str(status["error"]) if status["stage"] == "failed" and not is_there else ""
 
     def ensure(self, opened: Opened) -> None:
         """Open a trace in the background, unless it is being opened."""

@@ -230,6 +230,10 @@ def _fingerprint(trace: Trace) -> object:
 class Opened:
     """One trace, from the moment it is asked for.
 
+    Args:
+        origin: Where it comes from.
+        says_failure: Whether to log why it cannot be read.
+
     Attributes:
         id: What the page knows it by.
         origin: Where it comes from.
@@ -242,7 +246,8 @@ class Opened:
         memory: Its memory, read when it is asked for; None: it has none, as far as is known.
     """
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: Origin, *, says_failure: bool = True) -> None:
+        self._says_failure = says_failure
         self.id = secrets.token_hex(8)
         self.origin = origin
         self.stage = "waiting"
@@ -278,7 +283,8 @@ class Opened:
             self._add_extras(content)
         except StepscopeError as error:
             # Also said where the command runs: there may be no page to say it on.
-            _LOG.error("stepscope: %s", escaped(str(error)))
+            if self._says_failure:
+                _LOG.error("stepscope: %s", escaped(str(error)))
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
             _LOG.exception("%s cannot be opened", self.origin.path)

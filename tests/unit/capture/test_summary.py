@@ -104,6 +104,25 @@ def test_a_loop_without_a_step():
     assert "call step()" in second
 
 
+def test_only_what_was_recorded_is_offered_for_a_report():
+    section = WindowRecord(0, "partial", 0, None, 1, reason="the loop ended in step 0")
+    failed = WindowRecord(0, "failed", planned_steps=3, reason="disk full")
+    assert not recorded(0).can_be_judged
+    assert not recorded(0, failed).can_be_judged
+    assert not recorded(3, step_record=False).can_be_judged
+    assert recorded(3).can_be_judged
+    assert recorded(0, section).can_be_judged
+    assert recorded(20, window(0, 7, 9), step_record=False).can_be_judged
+
+
+def test_without_a_step_record_no_times_are_claimed():
+    first, second = recorded(3, step_record=False).sentences()
+    assert first == "recorded nothing of 3 steps: no window, and no times (step_record is off)"
+    assert "the training ended after 3 steps" in second
+    said = recorded(20, window(0, 7, 9), step_record=False).sentences()
+    assert said == ["recorded 1 window: steps 7 to 9"]
+
+
 def test_a_section_without_steps_is_a_whole():
     section = WindowRecord(0, "partial", 0, None, 1, reason="the loop ended in step 0")
     assert recorded(0, section, wait=0, warmup=0, active=1).sentences() == [

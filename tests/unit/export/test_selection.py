@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from polars.testing import assert_frame_equal
 from tests.support.gpu_trace import GpuTrace, ms
 
+from stepscope.commands.main import cli
 from stepscope.errors import UsageError
-from stepscope.export.selection import Selection, begins_behind, cut
+from stepscope.export.lag import lag_notes
+from stepscope.export.selection import Selection, cut
+from stepscope.export.targets import TARGETS
 from stepscope.trace.load import load
 
 
@@ -100,7 +105,7 @@ def test_a_cut_step_whose_gpu_work_waits_for_earlier_steps_is_told():
     for _ in range(4):
         with ahead.step():
             ahead.op("aten::mm").launch("sgemm", ms(30))
-    told = begins_behind(cut(ahead.load(), Selection(steps=(2,))), (2,))
+    told = notes_of(ahead.load(), Selection(steps=(2,)))
     assert told.startswith("step 2 begins on the GPU")
     assert "export step 1, too" in told
     together = GpuTrace()
@@ -108,5 +113,60 @@ def test_a_cut_step_whose_gpu_work_waits_for_earlier_steps_is_told():
         with together.step():
             together.op("aten::mm").launch("sgemm", ms(30))
             together.sync()
-    assert begins_behind(cut(together.load(), Selection(steps=(2,))), (2,)) == ""
-    assert begins_behind(cut(ahead.load(), Selection()), None) == ""
+    assert notes_of(together.load(), Selection(steps=(2,))) == ""
+    assert notes_of(ahead.load(), Selection()) == ""
+    (of_rank,) = lag_notes(cut(ahead.load(), Selection(steps=(2,))), Selection(steps=(2,)), rank=7)
+    assert of_rank == f"rank 7: {told}"
+
+
+def notes_of(trace, selection):
+    return " ".join(lag_notes(cut(trace, selection), selection))
+
+
+def late_work():
+    """Six launches at the start, whose work runs one after the other for 180 ms."""
+    trace = GpuTrace()
+    with trace.step():
+        for _ in range(6):
+            trace.op("aten::mm").launch("sgemm", ms(30))
+        trace.sync()
+    return trace.load()
+
+
+def test_a_range_that_separates_launches_from_their_work_names_one_that_does_not():
+    trace = late_work()
+    told = notes_of(trace, Selection(end_ns=ms(50)))
+    assert "launched in this range that run after it: 4." in told
+    assert "launched before it" not in told
+    told = notes_of(trace, Selection(start_ns=ms(50), end_ns=ms(100)))
+    assert "of this range that were launched before it: 3." in told
+    begin, end = re.search(r"--range ([\d.]+)-([\d.]+) has both", told).groups()
+    wider = Selection(start_ns=ms(float(begin)), end_ns=ms(float(end)))
+    kept = cut(trace, wider).event.to_list()
+    launch = trace.derived.select("launch").collect()["launch"].to_list()
+    of_range = cut(trace, Selection(start_ns=ms(50), end_ns=ms(100))).event.to_list()
+    launches = {launch[event] for event in of_range if launch[event] is not None}
+    assert len(launches) == 3
+    assert launches <= set(kept)
+
+
+def test_lanes_that_were_not_chosen_lack_nothing():
+    trace = late_work()
+    for lanes in (("host",), ("gpu",)):
+        assert notes_of(trace, Selection(end_ns=ms(50), lanes=lanes)) == ""
+
+
+@pytest.mark.parametrize("target", [one.name for one in TARGETS if one.name != "xlsx"])
+def test_every_format_says_what_a_cut_lacks(tmp_path, target):
+    ahead = GpuTrace()
+    for _ in range(4):
+        with ahead.step():
+            ahead.op("aten::mm").launch("sgemm", ms(30))
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(ahead.document()))
+    words = ["export", str(path), "--to", target, "--steps", "2", "-o", str(tmp_path / "out.gz")]
+    if target in {"csv", "parquet"}:
+        words += ["--tables", "trace"]
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    assert "step 2 begins on the GPU" in result.output

@@ -135,7 +135,7 @@ def test_a_disk_that_refuses_loses_lines_and_says_so(tmp_path, monkeypatch):
     file.write(b"b\n")
     file.close()
     assert file.lost_lines == 2
-    assert "No space left" in file.problem
+    assert file.problem == "No space left on device"
 
 
 def test_a_line_cut_off_by_a_full_disk_does_not_spoil_the_next(tmp_path, monkeypatch):

@@ -20,12 +20,13 @@ from tests.support.viewer import PATIENCE_S, serving, training, viewing
 
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.categories.kinds import STACKED
 from stepscope.memory.opening import SnapshotRef
 from stepscope.memory.questions.timeline import timeline
 from stepscope.memory.view import held_at
 from stepscope.run.layout import RankLayout
 from stepscope.viewer.encoding import decode
-from stepscope.viewer.memory.history import CATEGORIES, MOST_DRAWN, DeviceHistory
+from stepscope.viewer.memory.history import MOST_DRAWN, DeviceHistory
 from stepscope.viewer.memory.segments import CELLS, MOST_SEGMENTS, segments_at
 from stepscope.viewer.origins import origins_of
 
@@ -86,7 +87,7 @@ def test_the_columns_of_a_whole_history_are_the_timeline_s_rows(view, history):
     assert (found.event[shown] == asked["event"].to_numpy()).all()
     assert (found.allocated_bytes[shown] == asked["allocated_bytes"].to_numpy()).all()
     assert (found.reserved_bytes[shown] == asked["reserved_bytes"].to_numpy()).all()
-    for place, category in enumerate(CATEGORIES):
+    for place, category in enumerate(STACKED):
         name = f"{category}_bytes"
         known = asked[name].to_numpy() if name in asked.columns else 0
         assert (found.categories[place][shown] == known).all()
@@ -127,7 +128,7 @@ def test_of_many_allocations_the_largest_are_drawn_and_the_others_counted(tmp_pa
     found = history.columns(by_event=True, start=0, end=2**50, number=2000)
     assert len(found.allocation) == MOST_DRAWN
     assert found.others > 100
-    in_column = np.zeros((len(CATEGORIES), len(found.event)), np.int64)
+    in_column = np.zeros((len(STACKED), len(found.event)), np.int64)
     for category, first, last, size in zip(
         found.category, found.first, found.last, found.size_bytes, strict=True
     ):
@@ -184,7 +185,7 @@ def test_an_allocation_says_whose_it_is_and_how_long_it_lived(viewer, view):
         row = rows[place]
         assert found["size_bytes"] == row["size_bytes"] == columns["size"][place]
         assert found["line"] == meta["texts"][meta["text"][place]]
-        assert found["category"] == CATEGORIES[columns["category"][place]]
+        assert found["category"] == STACKED[columns["category"][place]]
         lasted_ns = row["free_ns"] - row["start_ns"] if freed[place] else None
         assert found["lasted_ns"] == lasted_ns
         assert found["stack"][0]["text"] == found["line"]

@@ -17,6 +17,7 @@ from stepscope.capture.record.job import describe_job
 from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.clock_sync import ClockOffset
 from stepscope.capture.together.ranks import RankIdentity
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import LineFile, digest_of, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
@@ -174,7 +175,7 @@ class Journal:
             write_atomically(path, text.encode("utf-8", errors="replace"))
             record = ArtifactRecord(kind, name, path.stat().st_size, digest_of(path))
         except OSError as error:
-            record = ArtifactRecord(kind, name, problem=f"{type(error).__name__}: {error}")
+            record = ArtifactRecord(kind, name, problem=error_in_words(error))
             log.warning("stepscope: %s could not be written: %s", name, error)
         self.add_artifact(record)
         return None if record.problem else path
@@ -258,7 +259,7 @@ class Journal:
         except OSError as error:
             if not self._has_failed:
                 log.warning("stepscope: the manifest cannot be written: %s", error)
-                self.note("writing the manifest", f"{type(error).__name__}: {error}", self._steps)
+                self.note("writing the manifest", error_in_words(error), self._steps)
             self._has_failed = True
 
     def _write(self) -> None:

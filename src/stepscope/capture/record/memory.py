@@ -18,6 +18,7 @@ from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.resident import peak_resident_bytes, resident_bytes
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
@@ -130,7 +131,7 @@ class MemoryWatch:
             with replacing(path) as temporary, temporary.open("wb") as file:
                 pickle.dump(content, file, protocol=_PICKLE_PROTOCOL)
         except Exception as error:  # noqa: BLE001 - the training must go on, and the manifest tells
-            problem = f"{reason}: {type(error).__name__}: {error}"
+            problem = f"{reason}: {error_in_words(error)}"
             log.warning("stepscope: no memory snapshot: %s", problem)
             self._note(ArtifactRecord("snapshot", relative, problem=problem))
             return None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.record.memory import MEMORY_LOG_FILE
+from stepscope.run.error_words import error_in_words
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, STEPS_FILE, RunLayout
 
 log = logging.getLogger("stepscope")
@@ -189,7 +190,7 @@ class Uploader:
             try:
                 self._file_system, self._remote = self._open(self.target)
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
-                self._problem = f"{type(error).__name__}: {error}"
+                self._problem = error_in_words(error)
                 return self._problem
         self._problem = ""
         return ""
@@ -207,9 +208,9 @@ class Uploader:
             except FileNotFoundError as error:
                 if not path.exists():
                     return ""  # removed to stay within the disk limit
-                problem = f"{type(error).__name__}: {error}"
+                problem = error_in_words(error)
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
-                problem = f"{type(error).__name__}: {error}"
+                problem = error_in_words(error)
             else:
                 return ""
         return problem

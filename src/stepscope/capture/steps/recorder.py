@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.capture.steps.host_time import HostClock, HostTime
+from stepscope.run.error_words import error_in_words
 from stepscope.run.step_record import TRAIN, StepRecord
 
 _NO_HOST = HostTime()
@@ -371,7 +372,7 @@ class StepRecorder:
         self._device_timer = None
         self._peak_memory = None
         if self.problem is None:
-            self.problem = f"reading the device: {type(error).__name__}: {error}"
+            self.problem = f"reading the device: {error_in_words(error)}"
 
     def _drain(self) -> None:
         """Pass on the finished steps whose device time is known or no longer awaited."""

@@ -21,6 +21,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stepscope.run.error_words import error_in_words
+
 log = logging.getLogger("stepscope")
 
 _DEEPEST = 6
@@ -117,7 +119,7 @@ class TensorWatch:
 
     def _failed(self, error: Exception) -> None:
         """Stop listening: the hooks run inside the training's own calls, and must not raise."""
-        self.problem = f"{type(error).__name__}: {error}"
+        self.problem = error_in_words(error)
         log.warning("stepscope: the memory census ends early: %s", self.problem)
         log.debug("stepscope: the memory census", exc_info=error)
         with contextlib.suppress(Exception):

@@ -129,8 +129,8 @@ class Budget:
         if free >= needed:
             return ""
         return (
-            f"only {free / 1e6:.0f} MB are free on its disk, and it may need "
-            f"{needed / 1e6:.0f} MB (min_free_bytes={self._config.min_free_bytes})"
+            f"its disk has only {size_text(free)} free, and it may need "
+            f"{size_text(round(needed))} (min_free_bytes={self._config.min_free_bytes})"
         )
 
     def warn_of_timeout(self, plan: WindowPlan) -> None:

@@ -21,6 +21,7 @@ from stepscope.capture.windows.finishing_process import FinishingProcess, fork, 
 from stepscope.capture.windows.handover_mode import FORK, INLINE, choose_mode
 from stepscope.capture.windows.torch_recorder import let_go
 from stepscope.errors import UnreadableInputError
+from stepscope.run.error_words import error_in_words
 from stepscope.run.manifest import (
     ArtifactRecord,
     FinishedRecord,
@@ -210,7 +211,7 @@ class WindowFinisher:
             process = start(pending.job, pending.scratch)
             let_go(profiler, keep_events=False)
         except (OSError, RawTraceError, RuntimeError) as error:
-            self._fail(pending, f"{told}; then {type(error).__name__}: {error}")
+            self._fail(pending, f"{told}; then {error_in_words(error)}")
             return
         note = f"{pending.record.note}; " if pending.record.note else ""
         pending.record = dataclasses.replace(

@@ -9,6 +9,7 @@ from typing import Any
 
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.capture.options.config import TraceHandler
+from stepscope.run.error_words import error_in_words
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
@@ -82,9 +83,7 @@ def torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | No
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        return ArtifactRecord(
-            "memory_timeline", TORCH_TIMELINE, problem=f"{type(error).__name__}: {error}"
-        )
+        return ArtifactRecord("memory_timeline", TORCH_TIMELINE, problem=error_in_words(error))
     return None
 
 

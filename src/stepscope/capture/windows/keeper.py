@@ -19,6 +19,7 @@ from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.capture.windows.saving import WindowSaver
 from stepscope.capture.windows.teller import Teller
+from stepscope.run.error_words import error_in_words
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -233,7 +234,7 @@ class WindowKeeper:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._window = self._trial = None
             discard(window)
-            self._note(window.plan, "failed", f"{type(error).__name__}: {error}")
+            self._note(window.plan, "failed", error_in_words(error))
         return True
 
     def _end_trial(self, trial: TriedWindow) -> None:

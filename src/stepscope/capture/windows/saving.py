@@ -17,6 +17,7 @@ from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
 from stepscope.capture.windows.kinds import Window, discard
 from stepscope.capture.windows.plan import WindowPlan
 from stepscope.capture.windows.teller import Teller
+from stepscope.run.error_words import error_in_words
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -74,7 +75,7 @@ class WindowSaver:
             self._stop_and_hand_over(window, reason, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
             discard(window)
-            self.note(plan, "failed", f"{type(error).__name__}: {error}")
+            self.note(plan, "failed", error_in_words(error))
         finally:
             if words is not None:
                 words.end(plan.first_step)
@@ -131,7 +132,7 @@ class WindowSaver:
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
             discard(window)
-            self.note(plan, "failed", f"{type(error).__name__}: {error}")
+            self.note(plan, "failed", error_in_words(error))
             return
         except BaseException as error:
             self.note(plan, "failed", f"{type(error).__name__} came while it was being saved")

@@ -28,6 +28,19 @@ class MemoryCategory(str, Enum):
 
 CATEGORY = pl.Enum([member.value for member in MemoryCategory])
 
+STACKED = (
+    MemoryCategory.PARAMETER.value,
+    MemoryCategory.BUFFER.value,
+    MemoryCategory.OPTIMIZER_STATE.value,
+    MemoryCategory.GRADIENT.value,
+    MemoryCategory.ACTIVATION.value,
+    MemoryCategory.INPUT.value,
+    MemoryCategory.COMMUNICATION.value,
+    MemoryCategory.TEMPORARY.value,
+    MemoryCategory.UNKNOWN.value,
+)
+"""In the order in which pictures stack them: what stays is at the bottom."""
+
 
 class Confidence(str, Enum):
     """How a category is known."""

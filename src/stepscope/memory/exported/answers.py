@@ -14,10 +14,13 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.exported.reading import ExportedTimeline, read_timelines, table_of
 from stepscope.memory.questions.names import ABOUT, NamedQuestion
+from stepscope.memory.questions.over_time import COLUMNS, Mark, OverTime
 from stepscope.memory.questions.table import MemoryAnswer
+from stepscope.memory.questions.time_columns import time_columns
 from stepscope.memory.questions.timeline import shown_rows
 
 _MOST_POINTS = 500
+_NO_PARTS = ("time_ns", "allocated_bytes", "reserved_bytes")
 _NOT_IN_IT = (
     "a memory timeline has no single allocations, lines, addresses, and nothing of the allocator's "
     "segments: record a snapshot (memory_history=True) for these"
@@ -68,7 +71,9 @@ _SHOWN = {
 """The questions that have an answer, and the tables that they show, in order."""
 
 
-def answer_of_timeline(path: str, question: str, device: int | None = None) -> MemoryAnswer:
+def answer_of_timeline(
+    path: str, question: str, device: int | None = None, *, is_drawn: bool = False
+) -> MemoryAnswer:
     """Answers a question about a memory timeline.
 
     Args:
@@ -76,6 +81,7 @@ def answer_of_timeline(path: str, question: str, device: int | None = None) -> M
         question: The name of a question about snapshots.
         device: Of a file about several devices the GPU to answer about; None: the device of which
             most was held.
+        is_drawn: Whether the answer should bring memory over time.
 
     Raises:
         UnreadableInputError: The file cannot be read.
@@ -89,7 +95,8 @@ def answer_of_timeline(path: str, question: str, device: int | None = None) -> M
     chosen = _chosen(path, timelines, device)
     result = _totals(chosen, [one.device for one in timelines if one is not chosen])
     known = NamedQuestion(question, ABOUT[question], _SHOWN[question])
-    return MemoryAnswer(known, chosen.path, int(chosen.time_ns[0]), result, kind=chosen.form)
+    drawn = _over_time(chosen) if is_drawn else None
+    return MemoryAnswer(known, chosen.path, int(chosen.time_ns[0]), result, chosen.form, drawn)
 
 
 def _chosen(path: str, timelines: list[ExportedTimeline], device: int | None) -> ExportedTimeline:
@@ -111,8 +118,7 @@ def _totals(timeline: ExportedTimeline, others: list[str]) -> ExportedTotals:
     table = table_of(timeline)
     held = table["allocated_bytes"].to_numpy()
     at = int(held.argmax())
-    no_parts = ("time_ns", "allocated_bytes", "reserved_bytes")
-    at_peak = table.drop(no_parts, strict=False).row(at, named=True)
+    at_peak = table.drop(_NO_PARTS, strict=False).row(at, named=True)
     parts = {name: int(values) for name, values in at_peak.items() if values}
     categories = pl.DataFrame(
         {
@@ -144,4 +150,35 @@ def _totals(timeline: ExportedTimeline, others: list[str]) -> ExportedTotals:
         categories=categories.sort("allocated_bytes", "category", descending=[True, False]),
         timeline=table[np.sort(shown_rows(times, held, _MOST_POINTS))],
         notes=tuple(notes),
+    )
+
+
+def _over_time(timeline: ExportedTimeline) -> OverTime:
+    table = table_of(timeline)
+    at = np.maximum.accumulate(table["time_ns"].to_numpy() - int(timeline.time_ns[0]))
+    held = table["allocated_bytes"].to_numpy()
+    has_reserved = "reserved_bytes" in table.columns
+    reserved = table["reserved_bytes"].to_numpy() if has_reserved else held
+    found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
+    shown = table.drop(_NO_PARTS, strict=False)[found.rows]
+    # What is below nothing cannot be stacked: the whole is drawn undivided.
+    is_divided = all((column.to_numpy() >= 0).all() for column in shown)
+    parts = shown if is_divided else table.select("allocated_bytes")[found.rows]
+    peak = int(held.argmax())
+    return OverTime(
+        device=timeline.device,
+        is_by_event=False,
+        start=found.start,
+        step=found.step,
+        allocated_bytes=tuple(map(int, held[found.rows].tolist())),
+        reserved_bytes=tuple(map(int, found.reserved_bytes.tolist())) if has_reserved else None,
+        bands=tuple(
+            (column.name.removesuffix("_bytes"), tuple(map(int, column.to_list())))
+            for column in parts
+            if column.to_numpy().any()
+        ),
+        steps=(),
+        peak=Mark(int(at[peak]), int(held[peak]), None),
+        failed=(),
+        failures=0,
     )

@@ -48,7 +48,7 @@ class Composition:
         categories: category, allocated_bytes, allocated_share, allocations, and how much of it is
             known how well: certain_bytes, likely_bytes, guessed_bytes. Largest first.
         lines: line, allocated_bytes, allocated_share, allocations, category (that of most of its
-            bytes), largest_bytes, is_own (of the program and of no package). Largest first.
+            bytes), largest_bytes, your_code (of the program and of no package). Largest first.
         modules: module, allocated_bytes, allocated_share, allocations, category. Largest first.
             `NO_NAME` is what no census named.
         sizes: size class of blocks, allocated_bytes, allocated_share, allocations.
@@ -131,9 +131,9 @@ def by_line(held: pl.DataFrame) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("allocations"),
         pl.col("allocated_bytes").max().alias("largest_bytes"),
         _most("category"),
-        pl.col("is_own").any(),
+        pl.col("is_own").any().alias("your_code"),
     )
-    return _shared(sums, "line", ["category", "largest_bytes", "is_own"])
+    return _shared(sums, "line", ["category", "largest_bytes", "your_code"])
 
 
 def _by_module(held: pl.DataFrame) -> pl.DataFrame:

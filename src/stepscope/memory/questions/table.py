@@ -29,6 +29,7 @@ from stepscope.memory.questions import (
 )
 from stepscope.memory.questions.moments import moment_of
 from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
+from stepscope.memory.questions.over_time import OverTime, over_time
 from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView, Moment
 
@@ -89,6 +90,8 @@ class MemoryAnswer:
         origin_ns: The time of its first event; people read other moments relative to it.
         result: The answer.
         kind: What the file is, in words.
+        drawn: Memory over time, for an output that draws it; None where it was not asked for, and
+            for answers about other runs than the recorded one.
     """
 
     question: MemoryQuestion | NamedQuestion
@@ -96,15 +99,23 @@ class MemoryAnswer:
     origin_ns: int
     result: Any
     kind: str = "memory snapshot"
+    drawn: OverTime | None = None
 
 
-def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = None) -> MemoryAnswer:
+def answer(
+    view: MemoryView,
+    question: MemoryQuestion,
+    asked: Asked | None = None,
+    *,
+    is_drawn: bool = False,
+) -> MemoryAnswer:
     """Asks a question.
 
     Args:
         view: The snapshot.
         question: The question.
         asked: What it is asked with.
+        is_drawn: Whether the answer should bring memory over time.
 
     Raises:
         UsageError: The question cannot be asked so, or the snapshot has nothing of that kind.
@@ -115,7 +126,10 @@ def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = Non
             able = ", ".join(one.name for one in QUESTIONS if name in one.takes)
             raise UsageError(f"'{question.name}' takes no {words}; {able} does")
     result = question.ask(view, given)
-    return MemoryAnswer(question, view.snapshot.path, view.origin_ns, result, view.kind)
+    drawn = None
+    if is_drawn and "targets" not in question.takes:  # a prediction is about runs nobody recorded
+        drawn = over_time(view, given.device)
+    return MemoryAnswer(question, view.snapshot.path, view.origin_ns, result, view.kind, drawn)
 
 
 _OPTIONS = {

@@ -355,7 +355,10 @@ def notes(diagnosis: Diagnosis) -> list[str]:
         manifest = rank_run.manifest
         if manifest is not None:
             if manifest.state != "finished" or "no window" in manifest.ended:
-                told.append(f"{prefix}{manifest.state}: {manifest.ended or _NO_END}")
+                ended = manifest.ended or _NO_END
+                # "finished: finished after 3 steps" would say it twice.
+                is_said = ended.startswith(manifest.state)
+                told.append(prefix + ended if is_said else f"{prefix}{manifest.state}: {ended}")
             for window in manifest.windows:
                 if window.state != "complete":
                     is_made = window.state == "saving"

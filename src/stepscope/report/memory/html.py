@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stepscope.memory.questions.over_time import OverTime
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.report.answer.cells import headings, shown
 from stepscope.report.answer.tables import number_labels, numbers_of, tables_of, title_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
+from stepscope.report.units import count, duration, size
 
 
 def write(answer: MemoryAnswer, sink: Sink, _layout: Layout) -> None:
@@ -34,6 +36,9 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
         ]
     )
     sections = [blocks.section("answer", asked.name.capitalize(), numbers, *tables, notes)]
+    if answer.drawn is not None:
+        picture = blocks.memory(answer.drawn, _caption(answer.drawn))
+        sections.insert(0, blocks.section("over-time", "Memory over time", picture))
     return {
         "title": Path(answer.path).name,
         "kind": "Report",
@@ -41,3 +46,24 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
         "path": answer.path,
         "sections": sections,
     }
+
+
+def _caption(drawn: OverTime) -> str:
+    """What a reader must see in the picture."""
+    of = f" of {drawn.device}" if drawn.device else ""
+    when = _moment(drawn, drawn.peak.at)
+    words = [f"The peak{of}: {size(drawn.peak.allocated_bytes)} held, {when}."]
+    if drawn.reserved_bytes is not None:
+        words.append(f"At most {size(max(drawn.reserved_bytes))} reserved.")
+    if drawn.failures:
+        last = _moment(drawn, drawn.failed[-1].at)
+        begin = "One request" if drawn.failures == 1 else f"{count(drawn.failures)} requests"
+        words.append(f"{begin} failed{', the last' if drawn.failures > 1 else ''} {last}.")
+    width = f"{count(drawn.step)} events" if drawn.is_by_event else duration(drawn.step)
+    if drawn.step > 1:
+        words.append(f"Each point is the fullest moment of {width}.")
+    return " ".join(words)
+
+
+def _moment(drawn: OverTime, at: int) -> str:
+    return f"at event {count(at)}" if drawn.is_by_event else f"{duration(at)} after the start"

@@ -10,6 +10,7 @@ import polars as pl
 from stepscope.advice.drawn_step import TypicalStep
 from stepscope.analysis.selection.partition import all_cause_words
 from stepscope.analysis.selection.rows import Beginning
+from stepscope.memory.questions.over_time import OverTime
 from stepscope.report.page.step_groups import StepGroups
 
 Block = Mapping[str, Any]
@@ -80,6 +81,28 @@ def mini_timeline(step: TypicalStep) -> Block:
             }
             for lane in step.lanes
         ],
+    }
+
+
+def memory(drawn: OverTime, caption: str) -> Block:
+    """Memory over time.
+
+    Args:
+        drawn: The memory.
+        caption: What a reader must see in it.
+    """
+    return {
+        "is": "memory",
+        "caption": caption,
+        "is_by_event": drawn.is_by_event,
+        "start": drawn.start,
+        "step": drawn.step,
+        "allocated": list(drawn.allocated_bytes),
+        "reserved": None if drawn.reserved_bytes is None else list(drawn.reserved_bytes),
+        "bands": [{"name": name, "bytes": list(values)} for name, values in drawn.bands],
+        "steps": [list(one) for one in drawn.steps],
+        "peak": [drawn.peak.at, drawn.peak.allocated_bytes],
+        "failed": [[one.at, one.allocated_bytes] for one in drawn.failed],
     }
 
 

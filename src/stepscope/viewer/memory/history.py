@@ -19,27 +19,13 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.kinds import STACKED
 from stepscope.memory.questions.held_bytes import HeldBytes, programs_own
+from stepscope.memory.questions.time_columns import time_columns
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
 from stepscope.viewer.encoding import encode
 
-CATEGORIES = tuple(
-    category.value
-    for category in (
-        MemoryCategory.PARAMETER,
-        MemoryCategory.BUFFER,
-        MemoryCategory.OPTIMIZER_STATE,
-        MemoryCategory.GRADIENT,
-        MemoryCategory.ACTIVATION,
-        MemoryCategory.INPUT,
-        MemoryCategory.COMMUNICATION,
-        MemoryCategory.TEMPORARY,
-        MemoryCategory.UNKNOWN,
-    )
-)
-"""In the order in which they are stacked: what stays is at the bottom."""
 MOST_COLUMNS = 2048
 MOST_DRAWN = 400
 """Allocations that are drawn one by one."""
@@ -56,9 +42,9 @@ class Columns:
         event: The moment that each column shows: the last event that had happened.
         allocated_bytes: What the program held then.
         reserved_bytes: The most that was reserved within the column.
-        categories: What it held by category, in the order of `CATEGORIES`: one row per category.
+        categories: What it held by category, in the order of `STACKED`: one row per category.
         allocation: The allocations that are drawn, the oldest first.
-        category: The place of each in `CATEGORIES`.
+        category: The place of each in `STACKED`.
         first: The first column that each is in.
         last: The column after the last.
         size_bytes: The size of each, rounded.
@@ -126,7 +112,7 @@ class DeviceHistory:
     def _held(self) -> tuple[HeldBytes, ...]:
         mine = self.view.allocations.filter(pl.col("device") == self.device)
         return tuple(
-            HeldBytes.of(mine.filter(pl.col("category") == category)) for category in CATEGORIES
+            HeldBytes.of(mine.filter(pl.col("category") == category)) for category in STACKED
         )
 
     @cached_property
@@ -136,7 +122,7 @@ class DeviceHistory:
         return mine.select(
             "allocation",
             "size_bytes",
-            pl.col("category").cast(pl.Enum(CATEGORIES)).to_physical().cast(pl.UInt8),
+            pl.col("category").cast(pl.Enum(STACKED)).to_physical().cast(pl.UInt8),
             begin=pl.col("start_event").fill_null(START),
             end=pl.col("free_event").fill_null(_NEVER),
         ).sort("begin", "allocation")
@@ -159,26 +145,15 @@ class DeviceHistory:
             number: How many columns, at most.
         """
         at = self.axis(by_event)
-        start = min(max(start, int(at[0])), int(at[-1]))
-        end = min(max(end, start + 1), int(at[-1]) + 1)
-        step = -(-(end - start) // number)
-        edges = start + step * np.arange(-(-(end - start) // step) + 1, dtype=np.int64)
-        low = np.searchsorted(at, edges[:-1], side="left")
-        high = np.searchsorted(at, edges[1:], side="left")
-        rows = np.maximum(low - 1, 0)
-        reserved = self.reserved_bytes[rows].copy()
-        has_events = np.flatnonzero(high > low)
-        if len(has_events):
-            begins, until = low[has_events], int(high[has_events[-1]])
-            rows[has_events] = _first_most(self.allocated_bytes, begins, until)
-            reserved[has_events] = np.maximum.reduceat(self.reserved_bytes[:until], begins)
-        events = self.event[rows]
+        held, reserved = self.allocated_bytes, self.reserved_bytes
+        found = time_columns(at, held, reserved, start, end, number)
+        events = self.event[found.rows]
         return Columns(
-            start,
-            step,
+            found.start,
+            found.step,
             events,
-            self.allocated_bytes[rows],
-            reserved,
+            held[found.rows],
+            found.reserved_bytes,
             np.stack([held.after(events) for held in self._held]),
             *self._drawn(events),
         )
@@ -206,18 +181,6 @@ class DeviceHistory:
             size[drawn],
             len(shown) - len(drawn),
         )
-
-
-def _first_most(values: Int64Array, begins: Int64Array, until: int) -> Int64Array:
-    """The first row with the most, of the rows from each beginning to the next, and to the end."""
-    base = int(begins[0])
-    part = values[base:until]
-    most = np.maximum.reduceat(part, begins - base)
-    lengths = np.diff(begins, append=until)
-    hits = np.flatnonzero(part == np.repeat(most, lengths))
-    group = np.searchsorted(begins - base, hits, side="right")
-    rows: Int64Array = base + hits[np.diff(group, prepend=0) != 0]
-    return rows
 
 
 def encode_columns(found: Columns, about: dict[str, Any]) -> bytes:

@@ -55,7 +55,7 @@ def _open(asked: Asked) -> dict[str, Any]:
 
 def _about(asked: Asked) -> dict[str, Any]:
     """What the page draws around the columns: devices, axis, steps, the peak, failed requests."""
-    from stepscope.viewer.memory.history import CATEGORIES
+    from stepscope.memory.categories.kinds import STACKED
 
     opening = _opening(asked)
     if opening.stage != "ready":
@@ -71,7 +71,7 @@ def _about(asked: Asked) -> dict[str, Any]:
             "path": view.snapshot.path,
             "devices": list(view.devices),
             "device": device,
-            "categories": list(CATEGORIES),
+            "categories": list(STACKED),
             "has_times": history.has_times,
             "events": len(history.event) - 1,
             "first_event": int(history.event[min(1, len(history.event) - 1)]),

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.support.page_data import blocks_of, data_of
 from tests.support.snapshots import plain_training
 
 from stepscope.artifacts.memory_timeline import MemoryTimeline, write_html, write_json
@@ -132,6 +133,37 @@ def test_a_runs_own_timeline_has_reserved_bytes_and_devices(tmp_path):
     assert json.loads(asked(path, "--device", "1", "--format", "json"))["device"] == "gpu 1"
     with pytest.raises(UsageError, match="nothing of device 3; it has cpu, gpu 1"):
         asked(path, "--device", "3")
+
+
+def drawn(path):
+    (block,) = blocks_of(data_of(asked(path, "--format", "html")), "memory")
+    return block
+
+
+@pytest.mark.filterwarnings(TORCH)
+def test_the_page_draws_the_timeline_by_category(exported):
+    _, sizes = json.loads((exported / "plain.json").read_text())
+    block = drawn(exported / "plain.json")
+    totals = [sum(row) for row in sizes]
+    assert max(block["allocated"]) == block["peak"][1] == max(totals)
+    sums = [sum(one) for one in zip(*(band["bytes"] for band in block["bands"]), strict=True)]
+    assert sums == block["allocated"]
+    assert block["reserved"] is None
+
+
+def test_the_page_of_a_runs_own_timeline_has_phases_and_what_was_reserved(tmp_path):
+    block = drawn(own(tmp_path / "memory_timeline.json"))
+    assert block["peak"] == [4, 80]
+    assert [band["name"] for band in block["bands"]] == ["forward", "backward"]
+    assert (max(block["reserved"]), block["reserved"][-1]) == (100, 90)
+
+
+def test_a_category_below_nothing_is_not_stacked(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("[[1000, 1, 100, 0], [2000, 1, 50, 4], [3000, 2, -80, 4], [4000, 1, 9, 0]]")
+    block = drawn(path)
+    assert min(one for band in read_timelines(str(path))[0].parts.values() for one in band) < 0
+    assert block["bands"] == [{"name": "allocated", "bytes": block["allocated"]}]
 
 
 def test_a_page_alone_has_only_a_picture(tmp_path):

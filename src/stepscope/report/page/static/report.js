@@ -3,6 +3,7 @@
 
 import { partitionBar } from "./draw/bar.js";
 import { stepHistory } from "./draw/history.js";
+import { memoryOverTime } from "./draw/memory-over-time.js";
 import { rankSteps } from "./draw/rank-steps.js";
 import { stepLanes } from "./draw/step-lanes.js";
 import { table } from "./draw/table.js";
@@ -26,6 +27,7 @@ const DRAW = {
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
+  memory: (block) => memoryOverTime(block),
   rank_steps: (block) => h("div", { class: "wide-picture" }, rankSteps(block)),
   waterfall: ({ parts, titles }) => waterfall(parts, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),

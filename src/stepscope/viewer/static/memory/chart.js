@@ -7,7 +7,8 @@ import { Camera } from "../timeline/camera.js";
 import { listen } from "../timeline/input.js";
 import { count, duration, size } from "../units.js";
 import { fetchStack } from "./columns.js";
-import { bytesAt, memoryPaint, memoryWord, paint } from "./paint.js";
+import { memoryPaint, memoryWord } from "../memory-colours.js";
+import { bytesAt, paint } from "./paint.js";
 
 const WAIT_MS = 60;
 

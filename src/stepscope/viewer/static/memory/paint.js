@@ -14,16 +14,6 @@ export function memoryColour(category) {
   return token(`colour-memory-${category.replaceAll("_", "-")}`);
 }
 
-/** The same as a value for a style, which follows the theme. @param {string} category */
-export function memoryPaint(category) {
-  return `var(--colour-memory-${category.replaceAll("_", "-")})`;
-}
-
-/** What a category is called. @param {string} category */
-export function memoryWord(category) {
-  return category.replaceAll("_", " ");
-}
-
 /**
  * @typedef {{camera: import("../timeline/camera.js").Camera, height: number, most: number, axis: import("./columns.js").Axis,
  *   categories: string[], steps: {step: number, at: number}[], failed: number[], moment: number | null,

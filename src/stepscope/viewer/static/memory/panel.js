@@ -6,7 +6,7 @@ import { table } from "../draw/table.js";
 import { h } from "../dom.js";
 import { facts } from "../panels/details.js";
 import { count, duration, share, size } from "../units.js";
-import { memoryPaint, memoryWord } from "./paint.js";
+import { memoryPaint, memoryWord } from "../memory-colours.js";
 import { segmentMap } from "./segments.js";
 
 /** What the allocator had reserved. @param {{reserved_bytes: number, allocated_bytes: number}} state */

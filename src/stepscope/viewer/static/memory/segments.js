@@ -4,7 +4,8 @@
 import { h } from "../dom.js";
 import { token } from "../theme.js";
 import { count, share, size } from "../units.js";
-import { memoryColour, memoryWord } from "./paint.js";
+import { memoryWord } from "../memory-colours.js";
+import { memoryColour } from "./paint.js";
 
 const HEIGHT = 13;
 const FIRST = 20;

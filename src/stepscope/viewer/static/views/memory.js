@@ -5,7 +5,7 @@ import { getJson, isAbort } from "../api.js";
 import { h, replace } from "../dom.js";
 import { titleOf, untilReady } from "../loading.js";
 import { MemoryChart } from "../memory/chart.js";
-import { memoryPaint, memoryWord } from "../memory/paint.js";
+import { memoryPaint, memoryWord } from "../memory-colours.js";
 import { allocationOf, stateOf } from "../memory/panel.js";
 import { count, size } from "../units.js";
 
