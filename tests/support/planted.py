@@ -357,6 +357,35 @@ def _unfused_on_a_cpu(operators: int, name: str) -> GpuTrace:
     return _on_a_cpu(body)
 
 
+def _optimizer_that_nests_on_a_cpu(outer: str, inner: str) -> GpuTrace:
+    """An optimizer that takes 10 ms, in few operators that call others for each tensor."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        t.op("aten::linear").python(ms(5))
+        with t.annotate("Optimizer.step#AdamW.step"):
+            for _ in range(4):
+                with t.op(outer):
+                    for _ in range(50):
+                        t.op(inner).python(us(50))
+
+    return _on_a_cpu(body)
+
+
+def _closure_on_a_cpu() -> GpuTrace:
+    """An optimizer of few operators that runs forward and backward, as Lightning has it."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.annotate("Optimizer.step#AdamW.step"):
+            for name in ("aten::linear", "autograd::engine::evaluate_function: AddmmBackward0"):
+                for _ in range(80):
+                    with t.op(name):
+                        t.op("aten::mm").python(us(100))
+            for _ in range(20):
+                t.op("aten::add_").python(us(50))
+
+    return _on_a_cpu(body)
+
+
 def _checkpointing(again: int) -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t, 6)
@@ -713,6 +742,17 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("unfused-optimizer",),
         ),
         ("fused optimizer on a CPU", lambda: _unfused_on_a_cpu(200, "aten::_fused_adam_"), ()),
+        (
+            "fused optimizer that counts steps by tensor on a CPU",
+            lambda: _optimizer_that_nests_on_a_cpu("aten::_fused_adamw_", "aten::item"),
+            (),
+        ),
+        (
+            "foreach optimizer on a CPU",
+            lambda: _optimizer_that_nests_on_a_cpu("aten::_foreach_addcdiv_", "aten::addcdiv_"),
+            ("unfused-optimizer",),
+        ),
+        ("optimizer with a closure on a CPU", _closure_on_a_cpu, ()),
         ("optimizer of few tensors on a CPU", lambda: _unfused_on_a_cpu(20, "aten::add_"), ()),
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),

@@ -126,6 +126,8 @@ def process_of_rank(run: Run, rank: int | None) -> int:
                 f"{manifest.process_id})"
             )
     text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
+    if rank is None and known and all(one.state != "running" for one in known.values()):
+        text = "the run has ended; attach needs one whose training is still running"
     raise click.UsageError(f"{run.path}: {text}")
 
 

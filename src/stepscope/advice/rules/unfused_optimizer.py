@@ -5,10 +5,12 @@ neither foreach nor fused operators do it. What zeroes the gradients is told apa
 times. The saving assumes that the fused optimizer takes a tenth of the host's time and half of the
 device's.
 
-Without a GPU, the operators within `Optimizer.step` are counted instead. There, a fused optimizer
-makes one pass over each tensor where the other makes one per operator: the saving assumes that it
-takes a fifth of the time where moments are kept (Adam), and nearly half of it otherwise (SGD), as
-measured on CPUs with tensors of 64 to 4,096 elements.
+Without a GPU, the operators within `Optimizer.step` are counted instead, where fused operators take
+less than half of its time: there, each of them calls some operators per tensor itself. A fused
+optimizer makes one pass over each tensor where the other makes one per operator: the saving assumes
+that it takes a fifth of the time where moments are kept (Adam), and nearly half of it otherwise
+(SGD), as measured on CPUs with tensors of 64 to 4,096 elements. Of the time of foreach operators,
+which call one operator per tensor on a CPU, it takes more.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.host import closures
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
@@ -29,9 +32,13 @@ ID = "unfused-optimizer"
 _ADVICE = (
     "Build the optimizer with fused=True (or foreach=True), and call zero_grad(set_to_none=True)."
 )
-_OF_ADAM = "aten::addcdiv"
+_ADVICE_ON_CPU = "Build the optimizer with fused=True, and call zero_grad(set_to_none=True)."
+_OF_ADAM = "addcdiv"
 _LEFT_OF_ADAM, _LEFT_OF_OTHERS = 0.2, 0.45
-_FUSED = r"_foreach_|_fused_|multi_tensor_apply|FusedOptimizer|fused_?(adam|sgd|lamb)"
+_LEFT_OF_FOREACH_ADAM, _LEFT_OF_FOREACH_OTHERS = 0.35, 0.6
+_FOREACH = "aten::_foreach_"
+_FUSED_BY_TENSOR = r"_fused_|FusedOptimizer|fused_?(adam|sgd|lamb)"
+_FUSED = rf"_foreach_|multi_tensor_apply|{_FUSED_BY_TENSOR}"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -45,7 +52,7 @@ def find(subject: Subject) -> list[Finding]:
     if launched.is_empty():
         return []
     updates = _updates(window)
-    times = max(1, len(updates))
+    times = _times(window)
     has_zeroing = updates.total_ns < spans.total_ns
     updating = _launched_in(window, updates) if has_zeroing else launched
     fused = updating.filter(pl.col("name").str.contains(_FUSED))
@@ -75,22 +82,29 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
-    spans = window.spans(window.once(_ranges))
+    spans = _without_closures(window, window.once(_ranges))
     updates = _updates(window)
     operators = window.main_spans(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
     )
     within = intervals.contains(updates, operators["start_ns"].to_numpy())
-    names = window.names_of(operators.filter(pl.Series(within, dtype=pl.Boolean))["event"])
-    times = max(1, len(updates))
+    operators = operators.filter(pl.Series(within, dtype=pl.Boolean))
+    names = window.names_of(operators["event"])
+    times = _times(window)
     # Of an operator that consists of others, only the outermost is the optimizer's own call; the
     # difference does not matter for a count that is compared with a few dozen.
     per_time = len(names) / times
-    few_fused = names.str.contains(_FUSED).sum() * 2 < len(names)
+    # A fused operator reads the number of each tensor's steps by operators: only time tells.
+    fused = window.spans(operators.filter(names.str.contains(_FUSED_BY_TENSOR)))
+    few_fused = fused.total_ns * 2 < updates.total_ns
     if per_time < subject.thresholds.optimizer_kernels or not few_fused:
         return []
     has_moments = names.str.contains(_OF_ADAM).any()
     left = _LEFT_OF_ADAM if has_moments else _LEFT_OF_OTHERS
+    # The steps of tensors are counted by a foreach operator in every kind of optimizer.
+    foreach = window.spans(operators.filter(names.str.starts_with(_FOREACH)))
+    if foreach.total_ns * 2 > updates.total_ns:
+        left = _LEFT_OF_FOREACH_ADAM if has_moments else _LEFT_OF_FOREACH_OTHERS
     lanes = (window.graph.main_lane,)
     return replayed_finding(
         subject,
@@ -103,7 +117,7 @@ def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
             Evidence("operators per optimizer step", per_time, "count"),
             Evidence("time in it per step", window.per_step(spans.total_ns), "ns"),
         ),
-        advice=_ADVICE,
+        advice=_ADVICE_ON_CPU,
     )
 
 
@@ -127,11 +141,32 @@ def _ranges(window: WindowView) -> pl.DataFrame:
 def _updates(window: WindowView) -> Intervals:
     """The same without what only zeroes the gradients."""
     is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return window.spans(window.once(_ranges).filter(~is_zeroing))
+    return _without_closures(window, window.once(_ranges).filter(~is_zeroing))
+
+
+def _times(window: WindowView) -> int:
+    """The number of updates; what is left of one around a closure may be in pieces."""
+    is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
+    return max(1, len(window.spans(window.once(_ranges).filter(~is_zeroing))))
+
+
+def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
+    """The moments inside some events of the optimizer, but for a closure's passes in its step."""
+    is_step = pl.Series(window.names_of(rows["event"]).str.starts_with(closures.STEP))
+    steps, backward = rows.filter(is_step), window.once(_backward)
+    within = closures.closures_within(
+        *(frame[name].to_numpy() for frame in (steps, backward) for name in ("start_ns", "end_ns"))
+    )
+    own = intervals.difference(window.spans(steps), within)
+    return intervals.union(own, window.spans(rows.filter(~is_step)))
+
+
+def _backward(window: WindowView) -> pl.DataFrame:
+    return window.host_events(pl.col("group") == "backward")
 
 
 def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
-    spans = window.spans(window.once(_ranges))
+    spans = _without_closures(window, window.once(_ranges))
     return spans, _launched_in(window, spans)
 
 

@@ -6,7 +6,8 @@ Each moment of a step belongs to the first of these that it lies in:
 2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
 3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
-4. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
+4. optimizer: `Optimizer.step#…` without a closure's forward and backward (`closures`),
+   `Optimizer.zero_grad#…`, and phases named optimizer;
 5. backward: the autograd engine's evaluation of functions, and phases named backward;
 6. forward: all other operators, and phases named forward;
 7. other: the rest, which is Python outside operators.
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.host import closures
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import loop_tail
@@ -98,7 +100,7 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     has_part = part_of_names.is_not_null().to_numpy()
     events = events_with_names(trace, has_part, (lane_id,))
     host = trace.columns("name_id", "start_ns", "dur_ns")[events]
-    host = host.hstack([part_of_names[host["name_id"]]])
+    host = host.hstack([part_of_names[host["name_id"]], _is_step(trace)[host["name_id"]]])
     waits = communication_waits(trace, (lane_id,))[lane_id]
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()
     if len(trace.steps) and steps["step"][-1] == trace.steps["step"][-1]:
@@ -177,7 +179,7 @@ def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.In
     """The moments of each part: those of its events that no part before it has.
 
     Args:
-        host: Events with their part.
+        host: Events with their part, and whether they are torch's events of optimizer steps.
         waits: Further moments of communication.
     """
     claims = []
@@ -188,9 +190,30 @@ def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.In
         own = intervals.merge(begin[rows], begin[rows] + length[rows])
         if part == "communication":
             own = intervals.union(own, waits)
+        if part == "optimizer":
+            own = intervals.difference(own, _closures(host))
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims
+
+
+def _is_step(trace: Trace) -> pl.Series:
+    """For each name whether it is of torch's events of optimizer steps."""
+    is_step = pl.col("name").str.starts_with(closures.STEP).fill_null(value=False)
+    return trace.name_rows.select(is_step=is_step)["is_step"]
+
+
+def _closures(host: pl.DataFrame) -> intervals.Intervals:
+    """Moments of optimizer steps in which a closure ran, but nothing else of the optimizer."""
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    rows = host.select("start_ns", "part", "is_step", end_ns=ends)
+    steps, backward = rows.filter("is_step"), rows.filter(pl.col("part") == "backward")
+    others = rows.filter((pl.col("part") == "optimizer") & ~pl.col("is_step"))
+    within = closures.closures_within(
+        *(frame[name].to_numpy() for frame in (steps, backward) for name in ("start_ns", "end_ns"))
+    )
+    own = intervals.merge(others["start_ns"].to_numpy(), others["end_ns"].to_numpy())
+    return intervals.difference(within, own)
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:

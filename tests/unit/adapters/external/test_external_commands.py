@@ -404,7 +404,7 @@ def make_run(root, **manifest):
 @pytest.mark.parametrize(
     ("manifest", "options", "said"),
     [
-        ({"state": "finished"}, [], "no rank runs on this machine"),
+        ({"state": "finished"}, [], "the run has ended"),
         ({"state": "finished"}, ["--rank", "0"], "rank 0 is no longer running"),
         ({}, ["--rank", "4"], "has no rank 4"),
     ],
