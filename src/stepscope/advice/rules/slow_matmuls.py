@@ -141,7 +141,7 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
         .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
         .drop("group")
     )
-    counted = report.work.drop_nulls("name").join(slow, on=["name", "dims", "type"], how="inner")
+    counted = report.work.join(slow, on=["name", "dims", "type"], how="inner")
     return matrix.join(counted, on="event", maintain_order="left").rename(
         {"name": "operator", "dims": "shapes"}
     )
