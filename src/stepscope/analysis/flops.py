@@ -192,6 +192,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         peak_flops_per_s=peak,
         device_names=names,
         work=pl.DataFrame({"event": members["event"], "row": owner})
+        .filter(pl.Series(owner >= 0))
         .join(calls["row", "name", "dims", "type"], on="row", maintain_order="left")
         .drop("row"),
         notes=(*work.notes, *notes),

@@ -13,13 +13,14 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.run.working import working
 from stepscope.trace.arrays.intervals import BoolArray
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.columns import (
     DerivedTables,
     derive,
     needed_flows,
 )
 from stepscope.trace.derive.main_thread import find_main_lane
-from stepscope.trace.derive.nesting import MOST_NARROW
+from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
 from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
@@ -39,6 +40,8 @@ _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 _OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
 _LINKS = ("correlation", "external_id", "device")
 """Columns of `events` that link GPU work to what launched it."""
+_NUMBERS_OF_EVENTS = ("parent", "launch", "op", "forward")
+"""Derived columns that refer to other events."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ class Trace:
     def _prefetch_arguments(self, operators: BoolArray) -> pl.DataFrame:
         arguments = prefetch_arguments(self.args, operators)
         self.__dict__["_prefetched_arguments"] = arguments
-        return arguments.rows
+        return arguments.rows.select("event", args="head")
 
     @property
     def prefetched_arguments(self) -> PrefetchedArguments | None:
@@ -253,10 +256,12 @@ class Trace:
             names: Columns of `schema.DERIVED`.
         """
         tables = self._derived_tables
-        if tables.narrow is None:
+        if tables.narrow is None and self.event_count < BESIDE_FROM_EVENTS:
             return tables.columns.select(names).collect()[events]
-        rows = tables.narrow[list(names)][events]
-        return pl.DataFrame([rows[name].cast(DERIVED[name]) for name in names])
+        # One column after another, as each is read whole.
+        return pl.DataFrame(
+            [self._derived_column(name)[events].cast(DERIVED[name]) for name in names]
+        )
 
     def derived_numbers(self, name: str) -> pl.Series:
         """Returns a derived column of numbers of events, in 32 bits where that is enough.
@@ -264,11 +269,25 @@ class Trace:
         Args:
             name: "parent", "launch", "op" or "forward".
         """
+        return self._derived_column(name)
+
+    def _derived_column(self, name: str) -> pl.Series:
+        """A derived column, in which numbers of events have 32 bits where that is enough."""
         tables = self._derived_tables
         if tables.narrow is not None:
             return tables.narrow[name]
-        number = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
-        return tables.columns.select(pl.col(name).cast(number)).collect().to_series()
+        if name == "op" and tables.operator is not None:
+            return tables.operator
+        column = pl.col(name)
+        if name in _NUMBERS_OF_EVENTS and self.event_count <= MOST_NARROW:
+            column = column.cast(pl.Int32)
+        return tables.columns.select(column).collect().to_series()
+
+    @property
+    def parents(self) -> RowNumbers:
+        """For each event the number of its parent, in 32 bits where that is enough; -1: a root."""
+        known = self._derived_tables.parent
+        return filled(self.derived_numbers("parent"), -1) if known is None else known
 
     @property
     def device_steps(self) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
@@ -242,3 +243,13 @@ def test_against_brute_force(seed):
 def test_the_self_times_of_a_forest_add_up_to_its_roots():
     forest = operator_forest(_random_programme(99).load())
     assert forest.self_ns.sum() == forest.dur_ns[forest.parent < 0].sum()
+
+
+def test_a_forest_finds_the_rows_of_events_in_any_order():
+    trace = _random_programme(99).load()
+    forest = operator_forest(trace)
+    row_of = {event: row for row, event in enumerate(forest.rows["event"])}
+    asked = [*reversed(range(trace.event_count)), None, *range(0, trace.event_count, 2)]
+    assert 0 < len(forest) < trace.event_count
+    found = forest.rows_of(pl.Series(asked, dtype=pl.Int64))
+    assert found.tolist() == [row_of.get(event, -1) for event in asked]

@@ -39,8 +39,9 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
-    kernels = window.work.filter(pl.col("kind").is_in(["compute", "communication"]))
-    busy = _busy_share(window.timeline, kernels)
+    runs = window.work["kind"].is_in(["compute", "communication"])
+    spans = window.work["device", "start_ns", "end_ns"].filter(runs)
+    busy = _busy_share(window.timeline, spans)
     if busy is None or busy >= subject.thresholds.gpu_utilisation:
         return []
     gpu = set(GPU_CAUSES.values())
@@ -76,10 +77,9 @@ def find(subject: Subject) -> list[Finding]:
     )
 
 
-def _busy_share(line: Timeline, kernels: pl.DataFrame) -> float | None:
+def _busy_share(line: Timeline, spans: pl.DataFrame) -> float | None:
     """Time in which kernels run, as a share of the devices' time; None: there is no time."""
     busy_ns = 0
-    spans = kernels["device", "start_ns", "end_ns"]
     for (device,), rows in spans.partition_by("device", as_dict=True).items():
         busy = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         # A damaged file may have work that tells no device.

@@ -77,7 +77,7 @@ def _in_rows(window: WindowView) -> pl.DataFrame:
     """Collectives of `window.work` in rows of short ones, with the number of their `row`."""
     columns = ["device", "group", "step", "launch", "dur_ns", "start_ns", "kind"]
     exchanges = pl.Series(point_to_point(window).is_one[window.work["node"].to_numpy()])
-    launched = window.work.filter(~exchanges).select(columns).drop_nulls("launch")
+    launched = window.work.select(columns).filter(~exchanges).drop_nulls("launch")
     communicates = filled(launched["kind"] == Kind.COMMUNICATION.value, value=False)
     # The place of each collective among all work, sorted as a table would take far longer.
     called_ns = window.trace.columns("start_ns")["start_ns"].to_numpy()[launched["launch"]]

@@ -133,7 +133,7 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
         .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
         .drop("group")
     )
-    counted = matrix.join(report.work.drop_nulls("name"), on="event", maintain_order="left")
+    counted = matrix.join(report.work, on="event", maintain_order="left")
     return counted.join(slow, on=["name", "dims", "type", "device"], maintain_order="left").rename(
         {"name": "operator", "dims": "shapes"}
     )

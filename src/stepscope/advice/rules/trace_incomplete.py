@@ -54,7 +54,7 @@ def find(subject: Subject) -> list[Finding]:
     advice = _LOST
     if window is not None and window.has_gpu:
         by_device = by_distinct_name(window.work, is_started_by_device(pl.col("name")))
-        launched = window.work.filter(~by_device)
+        launched = window.work["launch", "start_ns", "lane_id"].filter(~by_device)
         unlinked = int(launched["launch"].is_null().sum())
         share = unlinked / max(1, len(launched))
         if share >= subject.thresholds.unlinked_work:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from stepscope.trace.derive.prefetched_arguments import text_parts
 from stepscope.trace.model import Trace
 
 ITEM_BYTES: dict[str, int] = {
@@ -50,6 +51,7 @@ ITEM_BYTES: dict[str, int] = {
 }
 """Size of an element by the names of its type, in lower case, without `c10::`."""
 
+_TEXTS_AT_ONCE = 20_000
 _FEW = 10_000  # texts; of more, the streaming engine looks into several at the same time
 
 _DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
@@ -110,13 +112,39 @@ def relevant_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -
     Args:
         trace: The trace.
         events: Their numbers, without nulls.
-        operands: Whether operands are wanted, or only names of collectives, sequence numbers and
-            forward threads. Texts without what is wanted can be null.
+        operands: Whether operands are wanted as far as they are at hand, or only names of
+            collectives, sequence numbers and forward threads. Texts without what is wanted can be
+            null, and what is not wanted can be missing.
     """
     prefetched = trace.prefetched_arguments
-    if prefetched is None or (operands and not prefetched.has_operands_of(events)):
+    if prefetched is None:
         return argument_texts(trace, events)
-    return prefetched.texts(events)
+    return prefetched.texts(events, operands=operands)
+
+
+def operand_texts(trace: Trace, events: pl.Series) -> pl.Series:
+    """The part of arguments that says what operators were called with; null if nothing does.
+
+    It is without the identifiers around it (`text_parts`), so that it repeats, and is held once.
+
+    Args:
+        trace: The trace.
+        events: Numbers of the operators, without nulls.
+
+    Returns:
+        A categorical column, in the order given.
+    """
+    prefetched = trace.prefetched_arguments
+    if prefetched is not None and prefetched.has_operands_of(events):
+        return prefetched.operands(events)
+    texts = argument_texts(trace, events)
+    operands = text_parts(pl.col("args"))[1]
+    # A part at a time, as copies of all the texts would take much memory.
+    parts = [
+        texts.slice(first, _TEXTS_AT_ONCE).to_frame("args").select(operands)
+        for first in range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
+    ]
+    return pl.concat(parts, rechunk=True).to_series()
 
 
 def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> pl.DataFrame:

@@ -14,8 +14,8 @@ from stepscope.analysis.calls.flop_formulas import FORMULAS
 from stepscope.analysis.calls.operands import (
     compact_operands,
     operand_columns,
+    operand_texts,
     operands,
-    relevant_texts,
 )
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
@@ -24,10 +24,6 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled, nullable
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
-
-_OPERANDS = r'"(?:Input |Concrete Inputs")'
-_AFTER_OPERANDS = "0123456789 }\n\r\t"
-_TEXTS_AT_ONCE = 20_000
 
 
 def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
@@ -89,7 +85,7 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
     has_formula[with_formula] = True
     asked = np.flatnonzero(is_asked)
     events = pl.Series("event", asked, pl.Int64)
-    said = _about_operands(relevant_texts(trace, events, operands=True))
+    said = operand_texts(trace, events).alias("args")
     texts = pl.DataFrame([events, said, pl.Series("has_formula", has_formula[asked])])
     distinct = texts.select("args", "has_formula").unique().drop_nulls()
     dims, types, values, _ = operand_columns(pl.col("args").cast(pl.String), concrete=True)
@@ -101,21 +97,3 @@ def operands_of_all_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFr
         parsed, on=["args", "has_formula"], how="left", maintain_order="left"
     ).select("event", "dims", "types", "concrete", "has_formula")
     return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.Categorical))
-
-
-def _about_operands(args: pl.Series) -> pl.Series:
-    """`args` without the identifiers around what they say of operands; null if they say nothing.
-
-    Of what follows the operands, the number at the end goes (`"Ev Idx": 5368}`). Texts differ in
-    their identifiers; what they say of operands repeats, and is held and parsed once each.
-    """
-    text = pl.col("args")
-    start = text.str.find(_OPERANDS)  # in bytes
-    said = text.cast(pl.Binary).bin.slice(start).cast(pl.String)
-    cut = pl.when(start.is_not_null()).then(said.str.strip_chars_end(_AFTER_OPERANDS))
-    # A part at a time, as copies of all the texts would take much memory.
-    parts = [
-        args.slice(first, _TEXTS_AT_ONCE).to_frame("args").select(cut.cast(pl.Categorical))
-        for first in range(0, max(1, len(args)), _TEXTS_AT_ONCE)
-    ]
-    return pl.concat(parts, rechunk=True).to_series().alias("args")

@@ -20,6 +20,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.arrays.search import places
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import nest
@@ -36,43 +37,49 @@ class OperatorForest:
     """Operators and annotations, nested.
 
     Attributes:
-        rows: event, name_id, category, lane_id, start_ns, dur_ns, step, forward; one row per
-            operator or annotation, in file order.
+        rows: event, name_id, dur_ns, step, forward (an event); one row per operator or annotation,
+            in file order.
         parent: Row of the parent, -1 for a root.
         depth: 0 for a root.
         self_ns: Duration less the union of the children's.
-        row_of_event: For each event of the trace its row; -1 where it has none.
     """
 
     rows: pl.DataFrame
     parent: Int64Array
     depth: npt.NDArray[np.int32]
     self_ns: Int64Array
-    row_of_event: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.parent)
 
-    @locked_cached_property
-    def start_ns(self) -> Int64Array:
-        """Start of each row."""
-        return self.rows["start_ns"].to_numpy().astype(np.int64, copy=False)
-
-    @locked_cached_property
+    @property
     def dur_ns(self) -> Int64Array:
         """Duration of each row."""
-        return self.rows["dur_ns"].to_numpy().astype(np.int64, copy=False)
+        return self.rows["dur_ns"].to_numpy()
 
-    @locked_cached_property
-    def name_id(self) -> Int64Array:
+    @property
+    def name_id(self) -> npt.NDArray[np.uint32]:
         """Name of each row."""
-        return self.rows["name_id"].to_numpy().astype(np.int64)
+        return self.rows["name_id"].to_numpy()
 
     @locked_cached_property
     def forward(self) -> Int64Array:
         """For each row the row of the forward operator that it is the backward of; -1: none."""
-        event = filled(self.rows["forward"], -1)
-        row: Int64Array = np.where(event >= 0, self.row_of_event[event], -1).astype(np.int64)
+        return self.rows_of(self.rows["forward"])
+
+    def rows_of(self, events: pl.Series) -> Int64Array:
+        """The row of each of some events; -1 for null, and for events that have none.
+
+        Events of rows are in order, and so are most of those asked for: a table with the row of
+        each event of the trace would take as much memory as all that is known about the rows.
+        """
+        row = np.full(len(events), -1, np.int64)
+        known = self.rows["event"].to_numpy()
+        is_event = events.is_not_null().to_numpy() if events.has_nulls() else slice(None)
+        asked = filled(events, -1).astype(np.int64, copy=False)[is_event]
+        if len(known):
+            place = np.minimum(places(known, asked), len(known) - 1)
+            row[is_event] = np.where(known[place] == asked, place, -1)
         return row
 
     @locked_cached_property
@@ -105,19 +112,18 @@ def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest
     found = events_named(trace, pl.col("category").is_in(_CATEGORIES) & ~is_step())
     event = pl.Series("event", found, pl.Int64)
     columns = trace.columns("name_id", "category", "lane_id", "start_ns", "dur_ns")
-    derived = trace.derived_of(event, "step", "forward")
-    rows = pl.concat([event.to_frame(), columns[found], derived], how="horizontal")
-    start = rows["start_ns"].to_numpy().astype(np.int64, copy=False)
+    derived = (trace.derived_of(event, "step").to_series(), trace.derived_numbers("forward")[found])
+    rows = columns[found]
+    start = rows["start_ns"].to_numpy()
     nesting = nest(
         rows["lane_id"].to_numpy(),
         start,
-        rows["dur_ns"].to_numpy().astype(np.int64, copy=False),
+        rows["dur_ns"].to_numpy(),
         rank=(rows["category"] == Category.CPU_OP.value).to_numpy().astype(np.int8),
         tolerance_ns=clock_resolution_ns(start),
     )
-    row_of_event = np.full(len(columns), -1, np.int32)
-    row_of_event[found] = np.arange(len(rows), dtype=np.int32)
-    return OperatorForest(rows, nesting.parent, nesting.depth, nesting.self_ns, row_of_event)
+    table = pl.DataFrame([event, *rows["name_id", "dur_ns"], *derived])
+    return OperatorForest(table, nesting.parent, nesting.depth, nesting.self_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,9 +147,7 @@ class DeviceTime:
 
 def rows_of_work(forest: OperatorForest, work: pl.DataFrame) -> Int64Array:
     """For each piece of GPU work the row of its operator; -1: not known."""
-    operator = filled(work["op"], -1)
-    row: Int64Array = np.where(operator >= 0, forest.row_of_event[operator], -1).astype(np.int64)
-    return row
+    return forest.rows_of(work["op"])
 
 
 def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:

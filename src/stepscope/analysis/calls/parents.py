@@ -6,7 +6,6 @@ import polars as pl
 
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
-from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.model import Trace
 
@@ -14,8 +13,7 @@ from stepscope.trace.model import Trace
 @memoized
 def parents_of_events(trace: Trace, _scope: Scope | None = None) -> RowNumbers:
     """For each event the number of its parent, in 32 bits where that is enough; -1 for a root."""
-    found: RowNumbers = filled(trace.derived_numbers("parent"), -1)
-    return found
+    return trace.parents
 
 
 @memoized

@@ -61,7 +61,8 @@ def find_unfused_attention(trace: Trace, work: pl.DataFrame) -> UnfusedAttention
     if not (work["group"] == "softmax").any():
         return UnfusedAttention(nothing, nothing.copy(), None, is_math_fallback=False)
     rows = (
-        work.with_row_index("row")
+        work.select("kind", "group", "lane_id", "start_ns", "dur_ns", "op")
+        .with_row_index("row")
         .with_columns(operator=operator_names(trace, work))
         .filter(pl.col("kind").is_in(["compute", "communication"]))
         .sort("lane_id", "start_ns")

@@ -11,7 +11,11 @@ import polars as pl
 
 from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.calls.collectives import world_size
-from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
+from stepscope.analysis.calls.operator_forest import (
+    OperatorForest,
+    operator_forest,
+    rows_of_work,
+)
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary, partition_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
@@ -20,7 +24,6 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.derive.ancestors import levels
 from stepscope.trace.model import Trace
 
@@ -236,8 +239,7 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
         return pl.DataFrame(schema=MEASURES)
     own = np.zeros(len(forest), np.int64)
     if len(work):
-        holder = filled(work["op"], -1)
-        row = np.where(holder >= 0, forest.row_of_event[holder], -1)
+        row = rows_of_work(forest, work)
         known = row >= 0
         np.add.at(own, row[known], work["dur_ns"].to_numpy()[known])
     else:

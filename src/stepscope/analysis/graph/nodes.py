@@ -16,6 +16,7 @@ from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.model import Trace
 
@@ -127,12 +128,12 @@ def recomputed_nodes(
     """
     forest = operator_forest(trace)
     rows = find_recomputed(trace).rows
-    starts = forest.start_ns[rows]
+    events = forest.rows["event"].to_numpy()[rows]
+    starts = trace.columns("start_ns")["start_ns"].to_numpy()[events]
     moments = intervals.merge(starts, starts + forest.dur_ns[rows])
-    holder = np.full(len(forest.row_of_event) + 1, False)
-    events = forest.rows["event"].to_numpy()
-    holder[events[rows]] = True
-    op = work["op"].fill_null(len(forest.row_of_event)).to_numpy()
+    holder = np.zeros(trace.event_count + 1, np.bool_)
+    holder[events] = True
+    op = filled(work["op"], trace.event_count)
     nodes = np.zeros(len(graph), np.bool_)
     nodes[work["node"].to_numpy()[holder[op]]] = True
     return moments, nodes

@@ -90,7 +90,7 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     is_over = end <= stir + CLOCK_SKEW_NS
     is_waited_for = is_over | (2 * (back - start) > stir - start)
     return Handovers(
-        lane,
+        lane.astype(np.int64),
         start,
         np.where(is_over, back, end),
         back,

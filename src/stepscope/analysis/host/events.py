@@ -31,6 +31,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.derive.nesting import MOST_NARROW
 from stepscope.trace.locked_cache import locked_cached_property
 from stepscope.trace.model import Trace
 
@@ -66,23 +67,27 @@ class HostEvents:
 
     def claims(self, lane: int) -> list[Intervals]:
         """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
-        return self._claims.get(lane) or [intervals.empty()] * (len(CAUSES) - 1)
+        none = [intervals.empty()] * (len(CAUSES) - 1)
+        if not self._stretches:
+            return self._claims.get(lane) or none
+        # Not cached, as they take as much memory as the stretches, and are quickly found.
+        found = self._stretches.get(lane)
+        return none if found is None else found.by_cause(len(CAUSES) - 1)
 
     def find_claims(self) -> None:
         """Find the moments of each cause now, rather than when they are first asked for."""
         if not self._stretches:
-            self.claims(0)
+            self._claims  # noqa: B018 - finds them
 
     @locked_cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
-        """For each thread the moments of each cause, less those that an earlier cause has."""
+        """The same of each thread, where there are no stretches."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
-        found = {lane: one.by_cause(len(CAUSES) - 1) for lane, one in self._stretches.items()}
+        found = {}
         for one in distinct_groups(lane):
-            if one not in found:
-                rows = np.nonzero(lane == one)[0]
-                found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
+            rows = np.nonzero(lane == one)[0]
+            found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
         return found
 
     @locked_cached_property
@@ -189,8 +194,8 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         own, is_work = own[kept], is_work[kept]
     table = pl.DataFrame(
         {
-            "lane_id": lane,
-            "event": row,
+            "lane_id": lane.astype(np.int32),
+            "event": row.astype(np.int32) if trace.event_count <= MOST_NARROW else row,
             "start_ns": start,
             "end_ns": end,
             "cause": own,
@@ -277,8 +282,8 @@ def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl
         if len(found):
             parts.append(
                 table.clear(len(found)).with_columns(
-                    lane_id=pl.lit(lane, pl.Int64),
-                    event=pl.lit(-1, pl.Int64),
+                    lane_id=pl.lit(lane, table.schema["lane_id"]),
+                    event=pl.lit(-1, table.schema["event"]),
                     start_ns=pl.Series(found.starts),
                     end_ns=pl.Series(found.ends),
                     cause=pl.lit(int(HostCause.COMMUNICATION), pl.Int8),

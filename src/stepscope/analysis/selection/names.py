@@ -74,7 +74,8 @@ def events_with_names(
     events = by_name.of(is_named)
     if events is None:
         if COMPILED_PAYS_FROM <= len(by_name.order) <= np.iinfo(np.int32).max:
-            return _selected(trace, is_named, lanes, within)
+            most = by_name.count(is_named)
+            return _selected(trace, is_named, lanes, within, most)
         events = np.flatnonzero(is_named[trace.columns("name_id")["name_id"].to_numpy()])
     if lanes is not None:
         is_there = _are_there(trace, lanes)
@@ -99,11 +100,15 @@ def _selected(
     is_named: BoolArray,
     lanes: Iterable[int] | None,
     within: tuple[int, int] | None,
+    most: int,
 ) -> Int64Array:
-    """`events_named` by one pass over all events, without a table of those on the way."""
+    """`events_named` by one pass over all events, without a table of those on the way.
+
+    `most` is how many events have such a name.
+    """
     names = ("name_id", "lane_id", "start_ns")
     columns = (trace.columns(*names)[name].to_numpy() for name in names)
-    found = np.empty(trace.event_count, np.int32)
+    found = np.empty(most, np.int32)
     first, last = (_FIRST, _LAST) if within is None else within
     count = in_machine_code(select_by_loop)(
         *map(np.ascontiguousarray, columns),
@@ -139,7 +144,8 @@ def select_by_loop(
         first: When an event begins at the earliest, where that is limited.
         last: Before when it begins.
         is_limited: Whether it matters when events begin.
-        found: Room for as many numbers as there are events, of which each is written at most once.
+        found: Room for as many numbers as there are events with such a name, of which each is
+            written at most once.
     """
     count = 0
     for event in range(len(name_id)):
@@ -165,11 +171,14 @@ class _EventsByName:
     order: npt.NDArray[np.int32]
     first: Int64Array
 
+    def count(self, is_named: BoolArray) -> int:
+        """The number of events of some names."""
+        return int(np.diff(self.first)[is_named].sum())
+
     def of(self, is_named: BoolArray) -> Int64Array | None:
         """The events of some names, in order; None if to go through all is quicker than to sort."""
         chosen = np.flatnonzero(is_named)
-        count = int((self.first[chosen + 1] - self.first[chosen]).sum())
-        if count * _SORTING_TAKES > len(self.order):
+        if self.count(is_named) * _SORTING_TAKES > len(self.order):
             return None
         parts = [self.order[self.first[name] : self.first[name + 1]] for name in chosen]
         events = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

@@ -72,6 +72,10 @@ class DerivedTables:
         narrow: The same without `event`, which is the number of the row, and with smaller types:
             numbers of events and, where they fit, times in 32 bits, groups numbered. None if the
             columns are in a file.
+        parent: For each event the number of its parent, -1 for a root. Nearly all analyses look
+            it up, so that it stays in memory when the columns are in a file; None if it was read
+            from there.
+        operator: For each event the number of its operator, null for none, for the same reason.
         host_steps: With the columns of `schema.HOST_STEPS`.
         device_steps: With the columns of `schema.DEVICE_STEPS`.
         problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
@@ -84,6 +88,8 @@ class DerivedTables:
     device_steps: pl.DataFrame
     problems: pl.DataFrame
     narrow: pl.DataFrame | None = None
+    parent: RowNumbers | None = None
+    operator: pl.Series | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -173,7 +179,8 @@ def _derive(
         .with_row_index("event")
         .select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
     )
-    return DerivedTables(wide, steps, devices, problems, narrow)
+    parent.flags.writeable = False
+    return DerivedTables(wide, steps, devices, problems, narrow, parent, narrow["op"])
 
 
 def _narrowed(values: Int64Array) -> npt.NDArray[np.signedinteger[Any]]:
