@@ -468,7 +468,7 @@ def unwritable(tmp_path):
 def test_an_unwritable_place_costs_the_profile_and_nothing_else(unwritable, caplog):
     with caplog.at_level(logging.WARNING, "stepscope"):
         assert train(unwritable, 8) == bare_losses(8)
-    assert any("NotADirectoryError" in record.message for record in caplog.records)
+    assert any("Not a directory" in record.message for record in caplog.records)
 
 
 def test_max_steps_holds_where_nothing_can_be_recorded(unwritable):
