@@ -19,9 +19,8 @@ from stepscope.analysis.graph.replay import replay
 from stepscope.errors import StepscopeError
 from stepscope.run.reader import RankRun
 from stepscope.run.working import working
-from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
-from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
+from stepscope.trace.second_thread import SecondThread
 
 if TYPE_CHECKING:
     from stepscope.memory.view import MemoryView
@@ -124,9 +123,6 @@ def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Findin
 def _check(rule: str, subject: Subject) -> list[Finding]:
     with working(f"Checking {rule}"):
         found = RULES[rule](subject)
-    window = subject.window
-    if window is not None and window.trace.event_count >= PAYS_FROM_EVENTS:
-        # Rules need much memory for a moment, each in pieces of other sizes: what one leaves free
-        # seldom fits what the next one needs.
-        return_freed_memory()
+    if subject.window is not None:
+        subject.window.return_freed_memory()
     return found

@@ -28,9 +28,11 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.arrays.nullable import are_among
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
+from stepscope.trace.second_thread import PAYS_FROM_EVENTS
 
 Answer = TypeVar("Answer")
 
@@ -59,6 +61,15 @@ class WindowView:
         """
         known: dict[tuple[Hashable, ...], Any] = self.__dict__.setdefault("_answers", {})
         return locks_of(self).get_or_make(known, (question, *about), lambda: question(self, *about))
+
+    def return_freed_memory(self) -> None:
+        """Return what was freed, if the trace is large.
+
+        For after work that needs much memory for a moment: it takes pieces of other sizes than
+        what comes next, which seldom fits what it leaves free.
+        """
+        if self.trace.event_count >= PAYS_FROM_EVENTS:
+            return_freed_memory()
 
     @locked_cached_property
     def graph(self) -> StepGraph:

@@ -119,6 +119,7 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
     That is operator, shapes, type, attained_share and flops_per_call.
     """
     report = analyse_flops(window.trace, window.scope)
+    window.return_freed_memory()
     slow = report.operators.filter(
         pl.col("attained_share") < least, ~pl.col("type").is_in(["float32", "float64"])
     ).select(
@@ -133,7 +134,9 @@ def _slow(window: WindowView, products: pl.DataFrame, least: float) -> pl.DataFr
         .filter(pl.col("group").is_in(_GROUPS), ~pl.col("node").is_in(others.implode()))
         .drop("group")
     )
-    counted = matrix.join(report.work, on="event", maintain_order="left")
+    # Few are slow: the rows of the others are never made.
+    of_slow = report.work.join(slow, on=["name", "dims", "type"], how="semi")
+    counted = matrix.join(of_slow, on="event", maintain_order="left")
     return counted.join(slow, on=["name", "dims", "type", "device"], maintain_order="left").rename(
         {"name": "operator", "dims": "shapes"}
     )
