@@ -131,16 +131,31 @@ def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, bl
     both(data, block)
 
 
+TRAP = 'x"},{"ph":"X","name":"y"},{"ph": "X", "ts": 1},\n  {\n    "ph": "X"'
+
+
+def trapped() -> list[dict[str, Any]]:
+    """Events whose strings look like the space between events."""
+    return [
+        operator(TRAP, str(n), args={TRAP: [TRAP, {"ph": "X", "name": TRAP}]}) for n in range(6)
+    ]
+
+
 @quick
 @given(st.integers(1, 100), st.sampled_from(LAYOUTS))
 @pytest.mark.slow
 def test_on_strings_that_look_like_the_space_between_events(block: int, layout: str) -> None:
-    trap = 'x"},{"ph":"X","name":"y"},{"ph": "X", "ts": 1},\n  {\n    "ph": "X"'
-    listed = [
-        operator(trap, str(n), args={trap: [trap, {"ph": "X", "name": trap}]}) for n in range(6)
-    ]
+    listed = trapped()
     both(write(listed, layout), block)
     assert len(read_compiled(write(listed, layout), block).events) == 6
+
+
+@pytest.mark.parametrize("block", [2, 7, 11, 22, 25, 59])
+def test_a_cut_behind_a_key_is_no_mistake_of_the_event(block: int) -> None:
+    """More text follows: the event before the cut is not to be repaired to a shorter one."""
+    read = read_compiled(write(trapped(), "minified"), block)
+    assert len(read.events) == 6
+    assert read.problems.is_empty()
 
 
 @quick

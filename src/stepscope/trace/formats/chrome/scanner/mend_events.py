@@ -203,7 +203,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
                     has_arguments = has_arguments or holds == _ARGUMENTS
                 at, out = copy_space(data, at, out, last)
                 if at < 0 or byte_at(data, at) != COLON:
-                    return min(at, FAILED), out, 0
+                    return min(at, FAILED), out, at
                 put_byte(out, 0, COLON)
                 at, out = copy_space(data, at + 1, out + 1, last)
                 if at < 0:
