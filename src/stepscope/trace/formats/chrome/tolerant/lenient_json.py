@@ -20,7 +20,7 @@ _WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")
 _ESCAPES = frozenset('"\\/bfnrt')
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{4}")
 _PLAIN = re.compile(r'[^"\\]+')
-_CONTROL = re.compile("[\x00-\x1f]")
+_CONTROLS = {code: json.dumps(chr(code))[1:-1] for code in range(0x20)}
 
 # What may follow the closing quote of a string, depending on its context.
 _AFTER_KEY = re.compile(r'"\s*:')
@@ -84,10 +84,10 @@ class _Mender:
         inner_quotes = 0
         while True:
             plain = _PLAIN.match(text, here)
-            if plain is not None:
-                parts.append(_CONTROL.sub(_escape_of, plain.group()))
-                here = plain.end()
+            here = here if plain is None else plain.end()
             character = self.at(here)
+            if plain is not None:  # copied only once it is known to end
+                parts.append(plain.group().translate(_CONTROLS))
             if character == '"':
                 if closing.match(text, here):
                     parts.append('"')
@@ -181,10 +181,6 @@ class _Mender:
                 raise LenientError(at_end=False)
             here = self.space(item(here))
             comma, is_after_item = -1, True
-
-
-def _escape_of(control: re.Match[str]) -> str:
-    return json.dumps(control.group())[1:-1]
 
 
 def mended(text: str, at: int, final: bool) -> tuple[str, int]:
