@@ -1,6 +1,6 @@
 """Draws the badges of the README from pyproject.toml, so that they say nothing else than it does.
 
-python scripts/badges.py     # writes docs/pictures/badge-*.svg
+`python scripts/badges.py` writes docs/pictures/badge-*.svg.
 """
 
 from __future__ import annotations

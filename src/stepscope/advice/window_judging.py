@@ -29,10 +29,9 @@ from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import RankRun, Window
-from stepscope.trace.arrays.memory_reuse import return_freed_memory
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
-from stepscope.trace.second_thread import PAYS_FROM_EVENTS, SecondThread
+from stepscope.trace.second_thread import SecondThread
 
 
 def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
@@ -122,7 +121,7 @@ class WindowJudge:
             return None
         subject = self._subject(measured, problems)
         summary = self._summary(measured, subject)
-        _return_memory(self.trace)  # the path and idle time took more than the rules do
+        _return_memory(measured.view)  # the path and idle time took more than the rules do
         return with_findings(summary, subject, self.second)
 
     def host_steps(self) -> RankSummary:
@@ -149,7 +148,7 @@ class WindowJudge:
     def _measure(self) -> _Measured:
         asked = self.request.scope
         view = WindowView(self.trace, asked, self.request.baseline)
-        _prepare(self.trace, asked, self.second)
+        _prepare(view, self.second)
         host = partition_host(self.trace, view.scope.steps)
         device = None
         if view.has_gpu:
@@ -220,7 +219,7 @@ def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
     return bool(len(found.select("name").head(1).collect()))
 
 
-def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:
+def _prepare(view: WindowView, second: SecondThread) -> None:
     """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
 
     The order is that of need, but for what waits: derived columns take much memory until they are
@@ -228,21 +227,21 @@ def _prepare(trace: Trace, asked: Scope, second: SecondThread) -> None:
     they take more than all that follows, so that their memory is returned then. Arguments take much
     until all have looked into them, so what may look into them comes first.
     """
+    trace = view.trace
     recomputation = partial(find_recomputed, trace)
     operands = partial(_read_operands, trace)
     looks_into_arguments = may_read_arguments(trace)
     second.prepare(
-        partial(_return_memory, trace),
-        lambda: read_collectives(trace, gpu_work(trace, asked).members),
+        partial(_return_memory, view),
+        lambda: read_collectives(trace, gpu_work(trace, view.asked).members),
         *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
     )
 
 
-def _return_memory(trace: Trace) -> None:
+def _return_memory(view: WindowView) -> None:
     """Return freed memory, if it is much, once derived columns take none."""
-    trace.wait_until_cached()
-    if trace.event_count >= PAYS_FROM_EVENTS:
-        return_freed_memory()
+    view.trace.wait_until_cached()
+    view.return_freed_memory()
 
 
 def _read_operands(trace: Trace) -> None:

@@ -138,16 +138,19 @@ def _ranges(window: WindowView) -> pl.DataFrame:
     )
 
 
-def _updates(window: WindowView) -> Intervals:
+def _update_ranges(window: WindowView) -> pl.DataFrame:
     """The same without what only zeroes the gradients."""
     is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return _without_closures(window, window.once(_ranges).filter(~is_zeroing))
+    return window.once(_ranges).filter(~is_zeroing)
+
+
+def _updates(window: WindowView) -> Intervals:
+    return _without_closures(window, _update_ranges(window))
 
 
 def _times(window: WindowView) -> int:
     """The number of updates; what is left of one around a closure may be in pieces."""
-    is_zeroing = pl.col("name").str.contains("zero_grad", literal=True)
-    return max(1, len(window.spans(window.once(_ranges).filter(~is_zeroing))))
+    return max(1, len(window.spans(_update_ranges(window))))
 
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
