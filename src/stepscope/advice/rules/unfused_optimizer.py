@@ -155,13 +155,8 @@ def _times(window: WindowView) -> int:
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
     """The moments inside some events of the optimizer, but for a closure's passes in its step."""
-    is_step = pl.Series(window.names_of(rows["event"]).str.starts_with(closures.STEP))
-    steps, backward = rows.filter(is_step), window.once(_backward)
-    within = closures.closures_within(
-        *(frame[name].to_numpy() for frame in (steps, backward) for name in ("start_ns", "end_ns"))
-    )
-    own = intervals.difference(window.spans(steps), within)
-    return intervals.union(own, window.spans(rows.filter(~is_step)))
+    is_step = window.names_of(rows["event"]).str.starts_with(closures.STEP).alias("is_step")
+    return closures.without_closures(rows.with_columns(is_step), window.once(_backward))
 
 
 def _backward(window: WindowView) -> pl.DataFrame:

@@ -7,12 +7,30 @@ event `Optimizer.step#…` then holds nearly the whole step, of which the update
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 
 STEP = "Optimizer.step#"
 """How the names of torch's events of optimizer steps begin."""
+
+
+def without_closures(optimizer: pl.DataFrame, backward: pl.DataFrame) -> Intervals:
+    """The moments inside events of the optimizer, but for a closure's passes in its steps.
+
+    Args:
+        optimizer: start_ns, end_ns and is_step (whether it is torch's event of a step).
+        backward: start_ns and end_ns of events of backward passes.
+    """
+    steps, others = optimizer.filter("is_step"), optimizer.filter(~pl.col("is_step"))
+    within = closures_within(*_bounds(steps), *_bounds(backward))
+    own = intervals.difference(intervals.merge(*_bounds(steps)), within)
+    return intervals.union(own, intervals.merge(*_bounds(others)))
+
+
+def _bounds(events: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
+    return events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
 
 
 def closures_within(

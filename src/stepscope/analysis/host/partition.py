@@ -186,12 +186,13 @@ def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.In
     claimed = intervals.empty()
     begin, length = host["start_ns"].to_numpy(), host["dur_ns"].to_numpy()
     for part in PARTS:
-        rows = np.flatnonzero((host["part"] == part).to_numpy())
-        own = intervals.merge(begin[rows], begin[rows] + length[rows])
+        if part == "optimizer":
+            own = _without_closures(host)
+        else:
+            rows = np.flatnonzero((host["part"] == part).to_numpy())
+            own = intervals.merge(begin[rows], begin[rows] + length[rows])
         if part == "communication":
             own = intervals.union(own, waits)
-        if part == "optimizer":
-            own = intervals.difference(own, _closures(host))
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims
@@ -203,17 +204,14 @@ def _is_step(trace: Trace) -> pl.Series:
     return trace.name_rows.select(is_step=is_step)["is_step"]
 
 
-def _closures(host: pl.DataFrame) -> intervals.Intervals:
-    """Moments of optimizer steps in which a closure ran, but nothing else of the optimizer."""
+def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
+    """The moments of the optimizer's events, but for a closure's passes in its steps."""
     ends = pl.col("start_ns") + pl.col("dur_ns")
     rows = host.select("start_ns", "part", "is_step", end_ns=ends)
-    steps, backward = rows.filter("is_step"), rows.filter(pl.col("part") == "backward")
-    others = rows.filter((pl.col("part") == "optimizer") & ~pl.col("is_step"))
-    within = closures.closures_within(
-        *(frame[name].to_numpy() for frame in (steps, backward) for name in ("start_ns", "end_ns"))
+    optimizer, backward = (
+        rows.filter(pl.col("part") == part) for part in ("optimizer", "backward")
     )
-    own = intervals.merge(others["start_ns"].to_numpy(), others["end_ns"].to_numpy())
-    return intervals.difference(within, own)
+    return closures.without_closures(optimizer, backward)
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:
