@@ -98,7 +98,7 @@ class Assembler:
     def close(self) -> list[Chunk]:
         """Ends the file. Open events end at the latest time seen."""
         self._fill_waiting()
-        # All names are known. To tell them apart takes as long as the columns under way.
+        # All names are known, and most are classified: the rest while columns are under way.
         self._names = self._known.names_table()
         finished = self._finished(0)
         end_ns = max(self._latest_ns, self._pairing.latest_ns)
@@ -207,6 +207,7 @@ class Assembler:
         self._events += target.events
         future = self._pool.submit(copy_context().run, work)
         self._under_way.append((future, target))
+        self._known.classify_ahead(self._pool)
 
     def _finished(self, most: int) -> list[Chunk]:
         """Waits for the oldest columns under way until at most so many are left."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,9 @@ if TYPE_CHECKING:  # they import llvmlite
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
 _CODES = {category: code for code, category in enumerate(_CATEGORIES)}
+
+_GROWTH_WORTH_CLASSIFYING = 2
+"""Names are classified ahead of the end of the file once there are so many times as many."""
 
 IS_GPU_CATEGORY = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 """For each category code, whether its events are on GPU lanes."""
@@ -66,6 +71,7 @@ class NamesAndLanes:
         self._lane_stream: list[int] = []  # by lane, from the tid; -1: none
         self._as_arrays: dict[int, npt.NDArray[np.int64]] = {}  # by the identity of these lists
         self._gpu_lanes: dict[int, tuple[int | None, int | None]] = {}
+        self._classified_ahead = 0  # how many of the names
 
     def name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         """Returns the number of each row's name; 0 for rows that are not `named`."""
@@ -175,10 +181,24 @@ class NamesAndLanes:
             self.thread_names[lane] = value
         return True
 
+    def classify_ahead(self, pool: Executor) -> None:
+        """Has the names so far classified in another thread, if there are many new ones.
+
+        To compile the patterns takes far longer than to match some hundred names, and need not wait
+        for the end of the file. What is found is cached (`known_names`).
+        """
+        if len(self._names) >= max(1, _GROWTH_WORTH_CLASSIFYING * self._classified_ahead):
+            self._classified_ahead = len(self._names)
+            pool.submit(copy_context().run, classify_names, self._unclassified())
+
     def names_table(self) -> pl.DataFrame:
         """Returns the table `names`, classified."""
+        return classify_names(self._unclassified()).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
+
+    def _unclassified(self) -> pl.DataFrame:
+        """Returns the table `names` without what is found out about them."""
         names = list(self._names)
-        frame = pl.DataFrame(
+        return pl.DataFrame(
             {
                 "name_id": np.arange(len(names), dtype=np.uint32),
                 "name": pl.Series([name for name, _ in names], dtype=pl.String),
@@ -186,7 +206,6 @@ class NamesAndLanes:
                 "category": categories_of(np.array(self._name_code, np.uint8)),
             }
         )
-        return classify_names(frame).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
 
     def lanes_table(self) -> pl.DataFrame:
         """Returns the table `lanes`."""
