@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.reading import records, stacks
+from stepscope.memory.reading import event_records, records, segment_records, stacks
 from stepscope.memory.reading.columns import (
     Array,
     Columns,
@@ -220,7 +220,7 @@ class _Reader:
         count = 0 if segments is None else self._length(segments)
         block_count = 0
         if segments is not None:
-            count_blocks = self._compiled(records.count_blocks)
+            count_blocks = self._compiled(segment_records.count_blocks)
             block_count = count_blocks(tree.base, self.arrays, segments)
         if count + block_count > len(tree.kinds):
             raise self._hostile("its list of segments repeats the same blocks over and over")
@@ -231,9 +231,9 @@ class _Reader:
         blocks = Columns(block_count, "i4", "i8", "i8", "i8", "u1", frames=handle)
         if segments is not None:
             ends = np.zeros(2, np.int64)
-            self._compiled(records.read_segments)(
+            self._compiled(segment_records.read_segments)(
                 tree.form, tree.base, self.arrays, segments, columns.arrays, blocks.arrays,
-                self.known_pools, records.STATE_CODES, self.tallies, ends,
+                self.known_pools, segment_records.STATE_CODES, self.tallies, ends,
             )  # fmt: skip
             count, block_count = (int(end) for end in ends)
         return columns.cut(count), blocks.cut(block_count)
@@ -252,9 +252,9 @@ class _Reader:
         row = 0
         for device, history in enumerate(histories):
             if history is not None:
-                row = self._compiled(records.read_events)(
+                row = self._compiled(event_records.read_events)(
                     tree.form, tree.base, self.arrays, history, device, row, columns.arrays,
-                    self.known_pools, records.ACTION_CODES, self.tallies,
+                    self.known_pools, event_records.ACTION_CODES, self.tallies,
                 )  # fmt: skip
         return columns.cut(row)
 
