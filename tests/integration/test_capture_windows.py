@@ -251,10 +251,16 @@ def test_work_after_the_last_step_is_not_lost(tmp_path):
     assert steps_in_trace(open_run(tmp_path).windows[0].trace_path) == [2]
 
 
+class UnprintableError(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
 @pytest.mark.parametrize(
     "error",
     [
         ValueError("loss is nan\nmore"),
+        UnprintableError("x"),
         KeyboardInterrupt(),
         SystemExit(3),
         torch.OutOfMemoryError("x"),

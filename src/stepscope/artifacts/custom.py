@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.run.error_words import error_with_class
 from stepscope.run.files import digest_of
 from stepscope.run.layout import STEPS_FILE
 from stepscope.run.manifest import ArtifactRecord
@@ -76,7 +77,7 @@ def make_custom(artifact: Any, name: str, window: FinishedWindow) -> list[Artifa
         maker = artifact() if isinstance(artifact, type) else artifact
         maker(window)
     except Exception as error:  # noqa: BLE001 - a user's function must not affect the rest
-        problem = f"{name} raised {type(error).__name__}: {error}"
+        problem = f"{name} raised {error_with_class(error)}"
     records = [
         ArtifactRecord(
             "custom", f"{window.directory.name}/{path.name}", path.stat().st_size, digest_of(path)

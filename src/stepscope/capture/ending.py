@@ -9,6 +9,7 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import TerminationSignalError
+from stepscope.run.error_words import said_by
 from stepscope.run.frontier import find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.rank_skew import last_ranks, rank_skew
@@ -35,7 +36,7 @@ def _message_of(error: BaseException) -> str:
     """The first line of what an error says; nothing of an exit code, which its name contains."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return ""
-    return str(error).strip().split("\n")[0]
+    return said_by(error).strip().split("\n")[0]
 
 
 def describe_end(

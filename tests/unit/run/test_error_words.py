@@ -27,3 +27,19 @@ from stepscope.run.error_words import error_in_words
 )
 def test_classes_and_numbers_are_left_out_where_they_tell_nothing(error, words):
     assert error_in_words(error) == words
+
+
+class Unprintable(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class ReadOnly(OSError):
+    @property
+    def filename(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("error", [Unprintable(1), ReadOnly(errno.EROFS, "read-only")])
+def test_errors_that_cannot_be_printed_are_told_by_their_class(error):
+    assert error_in_words(error).startswith(type(error).__name__)

@@ -15,6 +15,7 @@ from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
 from stepscope.capture.together.shared_store import SharedStore
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
+from stepscope.run.error_words import error_with_class
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
@@ -157,7 +158,7 @@ class RequestSources:
                 is_met = condition(record)
             except Exception as error:  # noqa: BLE001 - the training must go on
                 self._conditions.remove(condition)
-                message = f"{name} raised {type(error).__name__}: {error}; it is not called again"
+                message = f"{name} raised {error_with_class(error)}; it is not called again"
                 log.warning("stepscope: trigger_when: %s", message)
                 self._journal.note("trigger_when", message, record.step)
                 continue

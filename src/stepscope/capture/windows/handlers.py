@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.capture.options.config import TraceHandler
-from stepscope.run.error_words import error_in_words
+from stepscope.run.error_words import error_in_words, error_with_class
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
 
@@ -47,9 +47,7 @@ def call_handlers(
         except Exception as error:
             log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
             failures.append(
-                ArtifactRecord(
-                    "handler", name, problem=f"{name} raised {type(error).__name__}: {error}"
-                )
+                ArtifactRecord("handler", name, problem=f"{name} raised {error_with_class(error)}")
             )
     return failures
 
