@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
@@ -414,3 +415,25 @@ def test_a_clock_that_jumps_moves_no_step(tmp_path, monkeypatch, jump_ns):
     for before, after in itertools.pairwise(steps):
         assert 0 <= after.start_ns - before.start_ns < 1800 * 10**9
     assert readable_windows(tmp_path) == {0: [2, 3], 1: [6, 7], 2: [10, 11]}
+
+
+class FailingHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise RuntimeError(f"cannot log: {record.getMessage()}")
+
+
+def test_log_handlers_that_raise_cost_the_training_nothing(tmp_path):
+    log, handler = logging.getLogger("stepscope"), FailingHandler()
+    log.addHandler(handler)
+    try:
+        training = SmallTraining()
+        with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+            for batch in batches(STEPS):
+                training.step(batch)
+                profiler.step(tokens="no number")
+    finally:
+        log.removeHandler(handler)
+    assert training.losses == bare_losses(STEPS)
+    manifest = manifest_of(tmp_path)
+    assert [window.state for window in manifest.windows] == ["complete"] * 3
+    assert manifest.problems

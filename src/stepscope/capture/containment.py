@@ -82,8 +82,9 @@ class Containment:
         self._failures[kind] += 1
         if self._failures[kind] > _MOST_FAILURES:
             return
-        log.warning("stepscope: %s failed: %s", where, error_in_words(error))
-        log.debug("stepscope: %s failed", where, exc_info=error)
+        with contextlib.suppress(Exception):  # a training's own log handlers can fail
+            log.warning("stepscope: %s failed: %s", where, error_in_words(error))
+            log.debug("stepscope: %s failed", where, exc_info=error)
         with contextlib.suppress(Exception):
             self._note(where, error_in_words(error))
 

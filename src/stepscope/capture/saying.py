@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 
 def say(*lines: str) -> None:
-    """Print lines on standard error. Never raises: the stream may be closed."""
+    """Print lines on standard error. Never raises: the stream may be closed, or a stranger's."""
     if sys.stderr is None:
         return
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(Exception):
         print("\n".join(f"stepscope: {line}" for line in lines), file=sys.stderr, flush=True)  # noqa: T201
 
 
