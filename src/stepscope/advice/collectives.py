@@ -72,7 +72,10 @@ def undisturbed(
         rows = window.work.join(waits, on="event", maintain_order="left")
         alone = (rows["dur_ns"] - rows["wait_ns"]).clip(lower_bound=0)
         dur = np.minimum(dur, shortened(window, rows, alone))
-    return unchanged(window.graph).shorten_work(dur), bool((dur < window.graph.dur_ns).any())
+    calm = unchanged(window.graph)
+    if (dur >= calm.dur_ns).all():
+        return calm, False
+    return calm.shorten_work(dur), True
 
 
 def waited_in(window: WindowView, waits: pl.DataFrame) -> pl.DataFrame:

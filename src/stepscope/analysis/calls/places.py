@@ -22,6 +22,8 @@ from stepscope.trace.schema import Category
 _ENGINE = "autograd::engine::evaluate_function"
 _LINE = r"\.py\(\d+\): "
 _NEARLY_ALL = 0.9
+_AT_ONCE = 2**16
+"""Frames looked at in one go."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
 PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -160,11 +162,17 @@ def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | 
 def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
     """The Python frames of a thread that span nearly all of some time."""
     frames = events_with_names(trace, _are_frames(trace), [lane_id])
-    spans = trace.columns("start_ns", "dur_ns")[frames]
-    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    covers = np.minimum(start + dur, end_ns) - np.maximum(start, start_ns)
-    is_over: BoolArray = covers >= math.ceil(_NEARLY_ALL * (end_ns - start_ns))
-    return frames[is_over]
+    columns = trace.columns("start_ns", "dur_ns")
+    starts, durations = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
+    least = math.ceil(_NEARLY_ALL * (end_ns - start_ns))
+    found = [frames[:0]]
+    for first in range(0, len(frames), _AT_ONCE):  # there may be millions, and few are found
+        some = frames[first : first + _AT_ONCE]
+        start = starts[some]
+        end = start + durations[some]
+        covers = np.minimum(end, end_ns) - np.maximum(start, start_ns)
+        found.append(some[covers >= least])
+    return np.concatenate(found)
 
 
 def frames_at(

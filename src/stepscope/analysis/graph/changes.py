@@ -53,8 +53,9 @@ class Changes:
 
     def shorten_work(self, dur_ns: Int64Array) -> Changes:
         """Each piece of GPU work takes no longer than given, one value per node."""
-        shorter = np.minimum(self.dur_ns, np.maximum(dur_ns, 0))
-        dur = np.where(self.graph.is_gpu, shorter, self.dur_ns)
+        dur = np.maximum(dur_ns, 0)
+        np.minimum(self.dur_ns, dur, out=dur)
+        np.copyto(dur, self.dur_ns, where=~self.graph.is_gpu)
         return replace(self, dur_ns=dur)
 
     def scale_host(

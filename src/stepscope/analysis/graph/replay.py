@@ -38,8 +38,6 @@ class Replay:
             for it: at the start of a window the host may be ahead by work that it did before, and
             the device would soon catch up.
         is_host_bound: Whether the saving ends where the host's own time begins to count.
-        start_ns: Start of each node.
-        end_ns: End of each node.
     """
 
     step_ends_ns: Int64Array
@@ -47,8 +45,6 @@ class Replay:
     mean_step_ns: int
     saving_ns: int
     is_host_bound: bool
-    start_ns: Int64Array
-    end_ns: Int64Array
 
 
 def unchanged(graph: StepGraph) -> Changes:
@@ -59,9 +55,27 @@ def unchanged(graph: StepGraph) -> Changes:
 def replay(changes: Changes) -> Replay:
     """Let the steps run again."""
     graph = changes.graph
+    delay = _delays(changes)
+    # Of millions of nodes, each array counts: none is kept for longer than it is needed.
+    ends = graph.step_rows.ends(_times(changes, delay)[1], len(graph.steps), graph.begin_ns)
+    total = int(ends[-1]) - graph.begin_ns
+    least = _least_total(changes, delay, total)
+    saving = round((graph.total_ns - least) / max(1, len(graph.steps)))
+    saving = min(max(0, saving), graph.mean_step_ns)
+    mean = graph.mean_step_ns - saving
+    return Replay(ends, total, mean, saving, least > total)
+
+
+def replayed_times(changes: Changes) -> tuple[Int64Array, Int64Array]:
+    """Start and end of each node when the steps run again."""
+    return _times(changes, _delays(changes))
+
+
+def _delays(changes: Changes) -> Int64Array:
+    """Delay of each edge. Work that overlaps its predecessor on a stream keeps its share of it."""
+    graph = changes.graph
     measured = graph.dur_ns
     source = graph.source
-    # Work that overlaps its predecessor on a stream keeps overlapping the same share of it.
     delay = changes.delay_ns
     early = graph.early_edges
     if delay is not graph.delay_ns:
@@ -70,14 +84,7 @@ def replay(changes: Changes) -> Replay:
         old, new = measured[source[early]], changes.dur_ns[source[early]]
         delay = delay.copy()
         delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
-    start, end = _times(graph, delay, changes)
-    ends = graph.step_rows.ends(end, len(graph.steps), graph.begin_ns)
-    total = int(ends[-1]) - graph.begin_ns
-    least = _least_total(changes, delay, total)
-    saving = round((graph.total_ns - least) / max(1, len(graph.steps)))
-    saving = min(max(0, saving), graph.mean_step_ns)
-    mean = graph.mean_step_ns - saving
-    return Replay(ends, total, mean, saving, least > total, start, end)
+    return delay
 
 
 def _least_total(changes: Changes, delay: Int64Array, total_ns: int) -> int:
@@ -103,32 +110,30 @@ def host_alone_ns(changes: Changes, delay: Int64Array | None = None) -> int:
         delay: Delay of each edge; default: those of the changes.
     """
     graph = changes.graph
-    alone = replace(
-        changes,
-        dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns - _waits_for_backlog(changes)),
-        is_kept=changes.is_kept & (graph.edge_kind != EdgeKind.SYNC),
-    )
     rows = graph.host_rows
     if not len(rows):
         return 0
-    start, end = _times(graph, changes.delay_ns if delay is None else delay, alone)
+    dur = np.where(graph.is_gpu, 0, changes.dur_ns)
+    _take_waits_for_backlog(changes, dur)
+    is_kept = changes.is_kept & (graph.edge_kind != EdgeKind.SYNC)
+    alone = replace(changes, dur_ns=dur, is_kept=is_kept)
+    start, end = _times(alone, changes.delay_ns if delay is None else delay)
     return int(end[rows].max() - start[rows].min())
 
 
-def _waits_for_backlog(changes: Changes) -> Int64Array:
-    """For each piece of the main thread, how long it waits for work from before the steps."""
+def _take_waits_for_backlog(changes: Changes, dur_ns: Int64Array) -> None:
+    """Take from the pieces of the main thread how long they wait for work from before the steps."""
     graph = changes.graph
-    waits = np.zeros(len(graph), np.int64)
     rows = graph.host_rows[graph.start_ns[graph.host_rows] < graph.begin_ns]
     if len(rows):
         until = np.minimum(graph.end_ns[rows], graph.begin_ns)
         causes = graph.host.divide(graph.main_lane, graph.start_ns[rows], until)
-        waits[rows] = np.minimum(causes[HostCause.SYNCHRONISATION], changes.dur_ns[rows])
-    return waits
+        dur_ns[rows] -= np.minimum(causes[HostCause.SYNCHRONISATION], changes.dur_ns[rows])
 
 
-def _times(graph: StepGraph, delay: Int64Array, changes: Changes) -> tuple[Int64Array, Int64Array]:
-    """Start and end of each node."""
+def _times(changes: Changes, delay: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Start and end of each node, with these delays."""
+    graph = changes.graph
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
     if _SWEPT.pays_with(len(graph), SWEEPS_PAY_FROM):

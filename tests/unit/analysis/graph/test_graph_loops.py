@@ -13,7 +13,7 @@ from stepscope.analysis.critical_path import path_of
 from stepscope.analysis.graph import assembly as graph_assembly
 from stepscope.analysis.graph import replay as graph_replay
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.replay import replayed_times, unchanged
 from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
 
 ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind", "call")
@@ -36,7 +36,8 @@ def test_compiled_loops_give_the_graph_that_vectors_give(scenario, always_compil
     trace = scenario.build().load()
     graph = build_step_graph(trace)
     path = path_of(graph, trace)
-    again = replay(unchanged(graph).drop_edges(graph.edge_kind > 3).scale_work(graph.is_gpu, 0.5))
+    changed = unchanged(graph).drop_edges(graph.edge_kind > 3).scale_work(graph.is_gpu, 0.5)
+    starts, ends = replayed_times(changed)
     always_compiled()
     compiled = build_step_graph(trace)
     for name in ARRAYS:
@@ -47,8 +48,9 @@ def test_compiled_loops_give_the_graph_that_vectors_give(scenario, always_compil
         same = mine.equals(other) if hasattr(mine, "equals") else mine == other
         assert same, field.name
     changed = unchanged(compiled).drop_edges(compiled.edge_kind > 3)
-    assert np.array_equal(replay(changed.scale_work(compiled.is_gpu, 0.5)).start_ns, again.start_ns)
-    assert np.array_equal(replay(unchanged(compiled)).end_ns, compiled.end_ns)
+    changed = changed.scale_work(compiled.is_gpu, 0.5)
+    assert np.array_equal(replayed_times(changed), (starts, ends))
+    assert np.array_equal(replayed_times(unchanged(compiled)), (graph.start_ns, graph.end_ns))
 
 
 def test_sweeps_are_compiled_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +66,6 @@ def test_sweeps_are_compiled_once_they_are_many(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(graph_replay, "SWEEPS_PAY_FROM", 3 * len(graph))
     ends = []
     for sweeps in (0, 0, 1, 2):
-        ends.append(replay(unchanged(graph)).end_ns)
+        ends.append(replayed_times(unchanged(graph))[1])
         assert compiled == ["sweep"] * sweeps
     assert all(np.array_equal(end, graph.end_ns) for end in ends)

@@ -11,7 +11,7 @@ from tests.support.gpu_trace import COMPUTE_STREAM, GpuTrace, us
 
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.replay import replay, replayed_times, unchanged
 
 FIRST, SECOND, THIRD = COMPUTE_STREAM, 30, 31
 
@@ -200,8 +200,8 @@ def test_a_replay_with_records_is_what_the_simulated_device_does(programme, stre
     )
     is_shrunk = (names["name"] == f"work {stream}").to_numpy()
     nodes = np.where(graph.event >= 0, is_shrunk[graph.event], False)
-    again = replay(unchanged(graph).scale_work(nodes, factor))
-    assert again.end_ns.max() == max(after.now, *(w.end_ns for w in after.work))
+    _, ends = replayed_times(unchanged(graph).scale_work(nodes, factor))
+    assert ends.max() == max(after.now, *(w.end_ns for w in after.work))
 
 
 @pytest.mark.parametrize("key", ["wait_on_stream", "wait_on_cuda_event_record_corr_id"])
