@@ -50,6 +50,7 @@ _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
 _ROWS_AT_ONCE = 100_000
+_EARLIEST_NS = int(np.iinfo(np.int64).min)
 
 
 def host_steps(tables: Tables) -> pl.DataFrame:
@@ -284,7 +285,9 @@ def _backlog_end(
     own: npt.NDArray[np.bool_],
     other: npt.NDArray[np.bool_],
 ) -> int:
-    """Returns when the work that a device still had to do before a step ended; 0 if it had none.
+    """Returns when the work that a device still had to do before a step ended.
+
+    The earliest time there is if it had none: times can be negative.
 
     A step may copy its input on one stream while another is still busy with earlier work. A stream
     works in order, so what it did before its first work of the step is earlier work, if all its
@@ -298,14 +301,14 @@ def _backlog_end(
         other: The work that no step launched. What outlasts the step's own work is no backlog.
     """
     if not own.any():
-        return 0
+        return _EARLIEST_NS
     earlier = start < start[own].min()
     streams = int(lane.max()) + 1
-    first = np.full(streams, np.iinfo(np.int64).min)
+    first = np.full(streams, _EARLIEST_NS)
     first[lane[own]] = np.iinfo(np.int64).max
     np.minimum.at(first, lane[own], start[own])
-    last = np.full(streams, np.iinfo(np.int64).min)
+    last = np.full(streams, _EARLIEST_NS)
     np.maximum.at(last, lane[other], start[other])
     earlier |= (last < first)[lane]
     backlog = other & earlier & (end <= end[own].max())
-    return int(end[backlog].max()) if backlog.any() else 0
+    return int(end[backlog].max()) if backlog.any() else _EARLIEST_NS

@@ -315,10 +315,11 @@ def test_what_is_done_between_two_steps_belongs_to_none():
         ),
         max_size=10,
     ),
+    st.sampled_from((0, -1000)),
 )
-def test_device_steps_follow_the_definition(lengths, work):
+def test_device_steps_follow_the_definition(lengths, work, origin):
     build = TableBuilder()
-    bounds, clock = [], 0
+    bounds, clock = [], origin
     for number, (length, pause) in enumerate(lengths):
         build.step(number, clock, length)
         bounds.append((clock, clock + length))
@@ -326,7 +327,8 @@ def test_device_steps_follow_the_definition(lengths, work):
             build.host("stepscope.no_step#9", clock + length, 0, category="user_annotation")
         clock += length + pause
     events = []
-    for start, delay, dur, device, stream, linked in work:
+    for offset, delay, dur, device, stream, linked in work:
+        start = origin + offset
         begun = start + delay
         if linked:
             call, kernel = build.launch(start, 1, begun, dur, device=device, stream=stream)
@@ -348,7 +350,7 @@ def test_device_steps_follow_the_definition(lengths, work):
         mine = [e for e in events if e[5] == device]
         in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
         others = [e for e in mine if e not in in_steps]
-        spans, begin = [], 0
+        spans, begin = [], origin
         for number in range(len(lengths)):
             if number == 0 or lengths[number - 1][1]:
                 own = [e for e in in_steps if host_step(e[2]) == number]

@@ -14,6 +14,7 @@ from stepscope.trace.formats.chrome.tolerant.event_text import MOST_FRUITLESS
 from stepscope.trace.formats.chrome.tolerant.json_text import (
     SPACE,
     clean,
+    is_cut_short,
     may_go_on,
     standard_text,
     strict_value,
@@ -209,7 +210,10 @@ class _Walk:
                     self.assembler.metadata.append((key, clean(raw)))
                     self.here = end
                     return True
-            except (ValueError, StopIteration, RecursionError):
+            except (ValueError, StopIteration, RecursionError) as failure:
+                if not self.final and is_cut_short(failure, self.text):
+                    self.grow()  # no repair of what may be sound once all of it is there
+                    continue
                 try:
                     value, end = read_lenient(self.text, start, self.final)
                     if not may_go_on(self.text, end):

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.formats.chrome.names_and_lanes import object_of
 from stepscope.trace.formats.chrome.phases import BEGIN_ROLE, ROLE_OF_PHASE
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, INT64_MAX, Ids, Rows, Vocabulary
+from stepscope.trace.formats.chrome.tolerant.json_text import member_texts
 from stepscope.trace.problems import Problems
 
 _BEGINNINGS = {
@@ -196,7 +196,10 @@ def _closed(
 
 
 def _merged_args(begins: pl.Series, ends: pl.Series) -> pl.Series:
-    """Combines the arguments of pairs; those of the end take precedence."""
+    """Combines the arguments of pairs; those of the end take precedence.
+
+    Values stay as they are in the file: Python's would write other digits, and infinity for 1e400.
+    """
     without_begin = begins.is_null() | (begins == _NO_ARGUMENTS)
     without_end = ends.is_null() | (ends == _NO_ARGUMENTS)
     either = pl.DataFrame({"begin": begins, "end": ends}).select(
@@ -206,7 +209,16 @@ def _merged_args(begins: pl.Series, ends: pl.Series) -> pl.Series:
     if both.is_empty():
         return either
     merged = [
-        json.dumps(object_of(begin) | object_of(end), ensure_ascii=False)
+        _object(member_texts(begin) | member_texts(end))
         for begin, end in zip(begins.gather(both), ends.gather(both), strict=True)
     ]
     return either.scatter(both, merged)
+
+
+def _object(members: dict[str, str]) -> str:
+    """Returns the text of an object, by the texts of its values."""
+    return "{" + ", ".join(f"{_quoted(key)}: {text}" for key, text in members.items()) + "}"
+
+
+def _quoted(word: str) -> str:
+    return json.dumps(word, ensure_ascii=False)

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.trace.formats.chrome.tolerant import json_text
-from stepscope.trace.formats.chrome.tolerant.json_text import is_cut_short, strict_value
+from stepscope.trace.formats.chrome.tolerant.json_text import (
+    is_cut_short,
+    member_texts,
+    strict_value,
+)
 
 scan_once = json.JSONDecoder().scan_once
 BEFORE = '{"a": [1,\n'
@@ -70,3 +74,23 @@ def test_lines_before_a_bad_value_are_not_counted():
         strict_value(text, len(before))
     assert raised.value.pos == len(before) + 2
     assert raised.value.lineno == 1
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.sampled_from((None, 1)))
+def test_texts_of_members_are_those_of_the_object(value, indent):
+    text = json.dumps(value, indent=indent)
+    found = member_texts(text)
+    assert all(member in text for member in found.values())
+    expected = list(value.items()) if isinstance(value, dict) else []
+    assert [(key, json.loads(member)) for key, member in found.items()] == expected

@@ -88,3 +88,14 @@ def test_lone_surrogates_are_replaced_one_by_one(text: str, at_once: int) -> Non
         patch.setattr(json_text, "_AT_ONCE", at_once)
         cleaned = json_text.clean(text)
     assert cleaned == re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def test_arguments_of_a_beginning_and_its_end_stay_digit_for_digit():
+    begin = '{"far": 1e400, "near" : 123456789.123456789123, "text": "\\u00e9", "late": [1]}'
+    data = f"""[{{"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 1, "args": {begin}}},
+        {{"ph": "E", "pid": 1, "tid": 1, "ts": 2, "args": {{"late": [2.50], "more": {{}}}}}}]"""
+    tables = read_tables("t", Content(iter((data.encode(),))), Problems())
+    assert tables.args["args"].item() == (
+        '{"far": 1e400, "near": 123456789.123456789123, "text": "\\u00e9", "late": [2.50],'
+        ' "more": {}}'
+    )

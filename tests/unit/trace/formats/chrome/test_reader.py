@@ -339,3 +339,14 @@ def test_numbers_cut_anywhere_stay_whole(block: int) -> None:
         tables = read(data.encode(), block)
         assert dict(tables.metadata.rows()) == numbers
         assert tables.problems.select("problem", "count").rows() == [("not_an_event", 2)]
+
+
+def test_a_long_header_is_whole_wherever_the_blocks_of_the_file_are_cut() -> None:
+    long = json.dumps([0] * 210_000)  # more values than an event can have that is repaired
+    for text in (
+        f'{{"metadata": {long}, "deviceProperties": [], "traceEvents": [{{"ph": "X", "ts": 1}}]}}',
+        f'{{"traceEvents": [{{"ph": "X", "ts": 1}}], "metadata": {long}, "deviceProperties": []}}',
+    ):
+        tables = read_tolerantly(text.encode(), block=1 << 19)
+        assert tables.metadata.rows() == [("metadata", long), ("deviceProperties", "[]")]
+        assert tables.problems["problem"].to_list() == ["no_duration"]

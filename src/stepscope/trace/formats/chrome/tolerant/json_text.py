@@ -79,6 +79,25 @@ def after_space(text: str, at: int) -> int:
     return SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
+def member_texts(text: str) -> dict[str, str]:
+    """Returns the text of each member's value of a JSON object; nothing for any other value."""
+    here = after_space(text, 0)
+    found: dict[str, str] = {}
+    if not text.startswith("{", here):
+        return found
+    while True:
+        here = after_space(text, here + 1)  # behind the brace, or a comma
+        if text.startswith("}", here):
+            return found
+        key, end = _scan(text, here)
+        start = after_space(text, after_space(text, end) + 1)
+        _, end = _scan(text, start)
+        found[key] = text[start:end]
+        here = after_space(text, end)
+        if text.startswith("}", here):
+            return found
+
+
 def clean(text: str) -> str:
     """Replaces lone surrogates with U+FFFD, so that the text can be encoded as UTF-8."""
     if text.isascii() or not SURROGATE.search(text):
