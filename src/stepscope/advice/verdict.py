@@ -19,8 +19,8 @@ _CUT_OFF = (
     "cannot be told"
 )
 _ON_ANOTHER_CLOCK = (
-    "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks of "
-    "GPU and host disagree, and the step cannot be judged"
+    "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks "
+    "of GPU and host disagree, and the step cannot be judged"
 )
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
