@@ -18,6 +18,10 @@ _CUT_OFF = (
     "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
     "cannot be told"
 )
+_ON_ANOTHER_CLOCK = (
+    "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks "
+    "of GPU and host disagree, and the step cannot be judged"
+)
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 
@@ -73,6 +77,8 @@ def verdict_of(
     partition = slowest.partition
     if partition is None or not partition.parts:
         return "no finding with a saving of a tenth of the step or more", slowest
+    if partition.total_ns == 0:
+        return _ON_ANOTHER_CLOCK, slowest
     largest = max(partition.parts, key=lambda part: part.total_ns)
     share_of_largest = percent(partition.share(largest))
     whole = "the whole file" if slowest.is_whole_file else "the step"

@@ -195,7 +195,12 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
 
 def _last_node(graph: StepGraph) -> int:
     """What ends when the last step does; of several the last in the graph's order."""
-    return int(np.nonzero(graph.end_ns == graph.step_ends_ns[-1])[0][-1])
+    found = np.flatnonzero(graph.end_ns == graph.step_ends_ns[-1])
+    if not len(found):
+        # The steps have no length: by the device's clock, all their work ended before they began.
+        rows = graph.step_rows.rows
+        found = rows[graph.end_ns[rows] == graph.end_ns[rows].max()]
+    return int(found[-1])
 
 
 def _segments(

@@ -9,6 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.analysis.critical_path import critical_path
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run
 
@@ -48,6 +49,24 @@ def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
         "trace-incomplete: kernels were launched, but the trace has no GPU work, so the step "
         "cannot be judged"
     )
+
+
+def test_a_gpu_whose_clock_is_far_behind_the_hosts_is_not_judged(tmp_path):
+    t = GpuTrace()
+    for _ in range(3):
+        with t.step():
+            t.op("aten::mm").launch("gemm", us(100))
+            t.sync()
+    for event in t.events:
+        if event["cat"] == "kernel":
+            event["ts"] -= ms(100)
+    verdict = judge(tmp_path, t).verdict
+    assert verdict == (
+        "uncertain: by the GPU's clock, all work of the steps ended before they began, so the "
+        "clocks of GPU and host disagree, and the step cannot be judged"
+    )
+    path = critical_path(t.load())
+    assert (path.total_ns, path.partition.parts, len(path.segments)) == (0, (), 0)
 
 
 def test_a_window_of_compilation_says_what_to_do(tmp_path):

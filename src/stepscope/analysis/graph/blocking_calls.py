@@ -77,7 +77,7 @@ class HostCalls:
         call_end = waits["end_ns"].to_numpy()[row]
         start = np.minimum(waits["start_ns"].to_numpy()[row] + _SYNC_CALL_NS, call_end)
         # What a call waited for on any stream holds it up to the same moment.
-        until = np.zeros(len(waits), np.int64)
+        until = np.full(len(waits), np.iinfo(np.int64).min)
         np.maximum.at(until, row, np.clip(work.end_ns[target], start, call_end))
         end = until[row]
         copies = np.nonzero(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.work import StepWork
@@ -117,5 +118,5 @@ def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> t
     known = host.table.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))
     starts, ends = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
     if len(work):
-        return int(work.start_ns.min()), int(max(work.end_ns.max(), ends.max(initial=0)))
+        return int(work.start_ns.min()), int(np.concatenate((work.end_ns, ends)).max())
     return (int(starts.min()), int(ends.max())) if len(starts) else window

@@ -47,7 +47,7 @@ class StepWork:
         call_end_ns: Its end.
         issue_ns: When the work left the host; its own start for work without a call.
         earlier_end_ns: For the first work of each stream the end of the last work before it that is
-            not of these steps; 0: none, and for all other work.
+            not of these steps; for all other work, and where there is none, the earliest time.
         unlinked: Number of events without a launching call.
         skewed: Number of events whose call is ignored, because it began too late.
     """
@@ -144,14 +144,14 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
 
 
 def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
-    """For the first row of each stream the end of what ran on it before; else 0.
+    """For the first row of each stream the end of what ran on it before; else `_FIRST`.
 
     Args:
         everything: All GPU work, with its stream (`lane_id`), start and end.
         lane: The stream of each row, in order.
         start: Its start.
     """
-    ends = np.zeros(len(lane), np.int64)
+    ends = np.full(len(lane), _FIRST)
     if not len(lane) or everything.is_empty():
         return ends
     first = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
@@ -164,8 +164,7 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
         return ends
     latest = np.full(len(begin), _FIRST)
     np.maximum.at(latest, lanes[earlier], everything["end_ns"].to_numpy()[earlier])
-    found = latest[lane[first]]
-    ends[first[found > _FIRST]] = found[found > _FIRST]
+    ends[first] = latest[lane[first]]
     return ends
 
 

@@ -28,5 +28,5 @@ def test_the_first_of_each_stream_knows_the_last_end_before_it(work):
     for place, (stream, begin) in enumerate(rows):
         ends = [e for one, s, e in everything.rows() if one == stream and s < begin]
         is_first = place == 0 or rows[place - 1][0] != stream
-        expected.append(max(ends) if is_first and ends else 0)
+        expected.append(max(ends) if is_first and ends else -(2**63))
     assert _earlier_ends(everything, lane, start).tolist() == expected

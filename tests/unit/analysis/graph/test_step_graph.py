@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.gpu_trace import GpuTrace, ms, seconds, us
 
 from stepscope.analysis import critical_path as critical_path_module
 from stepscope.analysis.critical_path import critical_path, path_of
@@ -187,6 +187,21 @@ def test_the_critical_path_divides_every_step(programme):
         in_small_pieces = path_of(graph, trace)
     assert_frame_equal(in_small_pieces.steps, path.steps)
     assert_frame_equal(in_small_pieces.segments, path.segments)
+
+
+@settings(max_examples=10, deadline=None)
+@given(programmes)
+def test_times_before_zero_are_times_like_others(programme):
+    t = run([("item", 90), *programme, ("sync", 0)])
+    for annotated in (True, False):
+        if not annotated:
+            t.events = [one for one in t.events if "ProfilerStep" not in one["name"]]
+        later = t.load()
+        for event in t.events:
+            event["ts"] -= seconds(1_000)
+        earlier = t.load()
+        assert_frame_equal(what_if_table(earlier).causes, what_if_table(later).causes)
+        assert_frame_equal(critical_path(earlier).steps, critical_path(later).steps)
 
 
 def test_no_blocking_call_means_no_waiting_for_the_device():
