@@ -134,6 +134,18 @@ def of_whole_file(finding: Finding) -> Finding:
     return replace(finding, title=title, evidence=tuple(evidence), is_of_whole_file=True)
 
 
+def of_first_steps(finding: Finding) -> Finding:
+    """The finding as far as the first steps of a training tell: what it saves may be start-up."""
+    if finding.saving_ns is None:
+        return finding
+    weighty = (Severity.HIGH, Severity.MEDIUM)
+    return replace(
+        finding,
+        severity=Severity.LOW if finding.severity in weighty else finding.severity,
+        assumption=f"{finding.assumption}; later steps are like the first",
+    )
+
+
 def _without_steps(text: str) -> str:
     text = text.replace(", per step", "").replace(" per step", "")
     text = text.replace("mean step of the window", "the whole file")

@@ -22,6 +22,9 @@ _ON_ANOTHER_CLOCK = (
     "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks "
     "of GPU and host disagree, and the step cannot be judged"
 )
+_OF_FIRST_STEPS = (
+    "uncertain: only the first {} of the training {} recorded, which may be start-up; record more"
+)
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 
@@ -35,7 +38,7 @@ def verdict_of(
     """What limits the step, and the rank that this applies to.
 
     If recording made steps much longer, findings of low severity rest on those steps and cannot be
-    the verdict.
+    the verdict. There is no verdict on the first steps of a training alone.
 
     Args:
         ranks: The ranks, at least one.
@@ -50,6 +53,12 @@ def verdict_of(
         and (factor := rank.steps.recording_factor or 1.0) >= limits.profiler_factor
     }
     sure = (f for f in findings if f.rank not in slowed or f.severity is not Severity.LOW)
+    first = [r for r in ranks if r.steps is not None and r.steps.holds_only_first_steps]
+    if len(first) == len(ranks):
+        slowest = max(first, key=lambda rank: rank.step_ns or 0)
+        count = max(len(rank.steps.steps) for rank in first if rank.steps is not None)
+        those = ("step", "was") if count == 1 else (f"{count} steps", "were")
+        return _OF_FIRST_STEPS.format(*those), slowest
     best = next(sure, None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)

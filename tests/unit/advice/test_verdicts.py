@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
+from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Severity
 from stepscope.analysis.critical_path import critical_path
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run
@@ -111,3 +113,29 @@ def test_times_on_several_gpus_are_those_of_the_mean_gpu(tmp_path, annotate_step
         "efficiency",
         "not classified",
     }
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "only the first step of the training was recorded, which may be start-up"),
+        (2, "only the first 2 steps of the training were recorded, which may be start-up"),
+    ],
+)
+def test_the_first_steps_of_a_training_alone_have_no_verdict(tmp_path, count, told):
+    waiting = {"waits_ms": [60.0] * count}
+    diagnosis = diagnose(
+        open_run(str(write_run(tmp_path, {0: step_records([100.0] * count, **waiting)})))
+    )
+    assert diagnosis.verdict == f"uncertain: {told}; record more"
+    (finding,) = (one for one in diagnosis.findings if one.id == "input-bound")
+    assert finding.severity is Severity.LOW
+    assert finding.assumption.endswith("later steps are like the first")
+    assert finding.saving_ns == ms(60)
+
+
+def test_three_steps_have_a_verdict(tmp_path):
+    records = step_records([100.0] * 3, waits_ms=[60.0] * 3)
+    diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: records}))))
+    assert diagnosis.verdict.startswith("input-bound:")
+    assert diagnosis.findings[0].severity is Severity.HIGH

@@ -21,6 +21,8 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
+FEW_STEPS = 3
+"""Of fewer complete steps, nothing tells which is slow because the training starts."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,17 @@ class StepSummary:
     def wait_ns(self) -> int:
         """Mean wait for the input."""
         return round(self.partition.of(INPUT) / len(self.steps))
+
+    @property
+    def holds_only_first_steps(self) -> bool:
+        """Whether there are fewer than `FEW_STEPS` complete steps, with the training's first.
+
+        Then the steps shown may be start-up: memory is requested, kernels are chosen, code is
+        compiled.
+        """
+        excluded = self.excluded
+        complete = len(self.steps) + excluded.first + excluded.recorded + excluded.stalled
+        return complete < FEW_STEPS and 0 in self.steps
 
 
 def is_uneven(mean_ns: int, median_ns: int) -> bool:

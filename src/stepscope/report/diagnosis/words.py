@@ -82,11 +82,14 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
         steps = rank.step_source or "the steps in the trace"
         words = f"{whose}mean of {steps}; recording slows them down"
         return words + _median(rank.step_ns, rank.window_median_ns)
-    left_out = _left_out(summary)
-    words = (
-        f"{whose}mean of {units.plural(len(summary.steps), 'steady step')}"
-        f"{f' (excluding {left_out})' if left_out else ''}"
-    )
+    count, left_out = len(summary.steps), _left_out(summary)
+    if summary.holds_only_first_steps:
+        words = "the first step" if count == 1 else f"mean of the first {count} steps"
+    elif count == 1:
+        words = "the only steady step"
+    else:
+        words = f"mean of {units.plural(count, 'steady step')}"
+    words = whose + words + (f" (excluding {left_out})" if left_out else "")
     return words + _median(summary.mean_ns, summary.median_ns)
 
 
