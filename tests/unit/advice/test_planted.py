@@ -115,3 +115,17 @@ def test_the_partition_of_every_judged_trace_adds_up(judged):
         partition = diagnosis.ranks[0].partition
         assert partition is not None
         assert sum(part.total_ns for part in partition.parts) == partition.total_ns
+
+
+def test_what_takes_time_per_step_is_part_of_a_step_that_the_finding_states(judged):
+    parts = 0
+    for name, diagnosis in judged.items():
+        shown_ns = {rank.rank: rank.step_ns or 0 for rank in diagnosis.ranks}
+        for finding in diagnosis.findings:
+            times = {one.label: one.value for one in finding.evidence if one.unit == "ns"}
+            stated = [value for label, value in times.items() if label.startswith("mean step")]
+            longest = max([shown_ns.get(finding.rank, 0), *stated])
+            for label, value in times.items():
+                parts += "per step" in label
+                assert "per step" not in label or value <= longest, (name, finding.id, label)
+    assert parts > 50
