@@ -35,6 +35,7 @@ def replayed_finding(
     about_collectives: bool = False,
     waits_for: int | None = None,
     is_upper_bound: bool = False,
+    most_ns: int | None = None,
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
@@ -61,6 +62,8 @@ def replayed_finding(
             their length, including waits for other ranks, and the assumption says so.
         waits_for: The rank whose coming earlier the saving rests on; None otherwise.
         is_upper_bound: Whether no fix brings more, and most bring less (`Finding`).
+        most_ns: What the step record lets it save at most; None: it does not tell. Recording slows
+            what consists of many operators more than the rest.
     """
     again = replay(changes)
     limits = subject.thresholds
@@ -68,6 +71,8 @@ def replayed_finding(
     if before is not None:
         saving_ns -= replay(before).saving_ns
     share = saving_ns / max(1, window.step_ns)
+    if most_ns is not None:
+        share = min(share, most_ns / max(1, subject.step_ns or window.step_ns))
     if share < (limits.saving_low if least is None else least):
         return []
     graph = window.graph
