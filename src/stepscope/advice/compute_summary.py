@@ -15,6 +15,7 @@ _DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits t
 _MOST = 5
 _NOTABLE = 0.05
 _IN_A_SENTENCE = 3
+_PRODUCTS = ("matrix products", "convolutions")  # as kinds of compute are called
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class ComputeSummary:
         operators: The operators with the most of it.
         places: The modules and functions with the most of it; empty without recorded frames.
         mfu_share: MFU; None if unknown.
-        product_attained_share: What matrix products attain of the device's limits, or None.
+        product_attained_share: What matrix products and convolutions attain of the device's limits,
+            or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
         unclassified: What could not be classified and how much, in words; empty if it is little.
     """
@@ -65,6 +67,12 @@ class ComputeSummary:
         return ", ".join(
             f"{percent(part.share)} {part.name}" for part in self.kinds[:_IN_A_SENTENCE]
         )
+
+    def products_in_words(self) -> str:
+        """What `product_attained_share` is about: those of the two kinds that there are."""
+        names = {part.name for part in self.kinds}
+        there = [kind for kind in _PRODUCTS if kind in names]
+        return " and ".join(there or _PRODUCTS)
 
 
 def summarise_compute(view: WindowView) -> ComputeSummary | None:

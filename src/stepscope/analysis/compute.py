@@ -93,7 +93,9 @@ class Compute:
     compute_ns: int
     kernels_count: int = field(metadata={"label": "kernels"})
     mfu_share: float | None = field(metadata={"label": "MFU"})
-    product_attained_share: float | None = field(metadata={"label": "matrix products attain"})
+    product_attained_share: float | None = field(
+        metadata={"label": "matrix products and convolutions attain"}
+    )
     bandwidth_share: float | None = field(metadata={"label": "elementwise operators attain"})
     unclassified_share: float = field(metadata={"label": "of unknown kind"})
     unclassified: tuple[str, ...] = field(metadata={"show": False})

@@ -9,6 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
 from tests.support.step_records import step_records, write_run
 
+from stepscope.advice.compute_summary import ComputePart, ComputeSummary
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
 from stepscope.analysis.critical_path import critical_path
@@ -139,3 +140,17 @@ def test_three_steps_have_a_verdict(tmp_path):
     diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: records}))))
     assert diagnosis.verdict.startswith("input-bound:")
     assert diagnosis.findings[0].severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (("elementwise", "matrix products"), "matrix products"),
+        (("convolutions", "elementwise"), "convolutions"),
+        (("convolutions", "matrix products"), "matrix products and convolutions"),
+    ],
+)
+def test_what_attains_a_share_of_the_limit_is_named(kinds, words):
+    parts = tuple(ComputePart(kind, 1, 0.5) for kind in kinds)
+    summary = ComputeSummary(2, 1, 1, parts, (), (), None, 0.5, None, "")
+    assert summary.products_in_words() == words

@@ -396,11 +396,12 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
         for label, parts in lists
         if parts
     ]
+    attained = summary.product_attained_share
     reached = [
         words.format(units.percent(share))
         for words, share in (
             ("MFU {}", summary.mfu_share),
-            ("matrix products at {} of the GPU's limit", summary.product_attained_share),
+            (f"{summary.products_in_words()} at {{}} of the GPU's limit", attained),
             ("elementwise kernels at {} of the memory bandwidth", summary.bandwidth_share),
         )
         if share is not None
