@@ -197,7 +197,9 @@ def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.Data
         .filter(pl.col("dur_ns") > 0)
         # The very first work of a device has nothing before it that a gap could begin with.
         .with_columns(late=pl.col("late") & (pl.col("free_ns") > np.iinfo(np.int64).min))
-        .with_columns(run=(pl.col("late") != pl.col("late").shift(1)).cum_sum().over("device"))
+        .with_columns(
+            run=pl.col("late").ne_missing(pl.col("late").shift(1)).cum_sum().over("device")
+        )
         .filter("late")
     )
     found = (

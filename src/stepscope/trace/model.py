@@ -11,17 +11,12 @@ from typing import Any, Literal
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.run.working import working
-from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled
-from stepscope.trace.derive.columns import (
-    DerivedTables,
-    derive,
-    needed_flows,
-)
+from stepscope.trace.derivation import derive_tables, tables_to_derive
+from stepscope.trace.derive.columns import DerivedTables
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
-from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
+from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.devices import devices_of
@@ -37,9 +32,6 @@ from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
 
 _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
-_OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
-_LINKS = ("correlation", "external_id", "device")
-"""Columns of `events` that link GPU work to what launched it."""
 _NUMBERS_OF_EVENTS = ("parent", "launch", "op", "forward")
 """Derived columns that refer to other events."""
 
@@ -135,7 +127,7 @@ class Trace:
         with locks_of(self).lock("_columns"):
             missing = [name for name in names if name not in known]
             if missing:
-                known.update(self._read_columns(missing))
+                known.update(self.read_columns(missing))
         return pl.DataFrame([known[name] for name in names])
 
     @property
@@ -148,8 +140,8 @@ class Trace:
         """How many rows `events` has: more by one than the number of the last event."""
         return int(self.events.select(pl.len()).collect().item())
 
-    def _read_columns(self, names: Sequence[str]) -> dict[str, pl.Series]:
-        """Reads columns of `events` by name, each in one contiguous chunk.
+    def read_columns(self, names: Sequence[str]) -> dict[str, pl.Series]:
+        """Reads columns of `events` like `columns`, but does not keep them in memory.
 
         Long ones one after another: the pieces of one serve the next, where all at once would take
         twice the memory, and longer.
@@ -167,54 +159,13 @@ class Trace:
     def _cached_tables(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
-    def _tables_to_derive(self, *, with_args: bool = False) -> Tables:
-        """Reads what steps and derived columns are made of; arguments only where wanted.
-
-        Tables and columns of `events` that they do not depend on are empty or missing: reading them
-        would take longer than deriving. What most analyses read next stays in memory.
-        """
-        names = self.name_rows
-        often_read = self.columns(*_OFTEN_READ)
-        links = self._read_columns(_LINKS).values()
-        narrow = pl.Int32 if self.event_count <= MOST_NARROW else pl.Int64
-        number = pl.int_range(self.event_count, dtype=narrow, eager=True).alias("event")
-        empty = {
-            name: pl.DataFrame(schema=TABLES[name])
-            for name in ("args", "instants", "counters", "metadata")
-        }
-        if with_args:
-            empty["args"] = self.args.collect(engine=self.engine)
-        return Tables(
-            events=pl.DataFrame([number, *often_read, *links]),
-            names=names,
-            flows=self.flows.filter(needed_flows(names)).collect(engine=self.engine),
-            lanes=self.lanes,
-            problems=self.problems,
-            **empty,
-        )
-
     @locked_cached_property
     def _derivation(self) -> DerivedTables | TablesBeingCached:
-        if self._cached_tables is not None:
-            return self._cached_tables
-        with working("Finding steps, nesting and links"):
-            steps = self.__dict__.get("steps")
-            if self.store is None:
-                derived = derive(self._tables_to_derive(with_args=True), steps)
-            else:
-                # Arguments are most of a stored trace, and few of them are needed. Nothing here
-                # refers to the tables, so that deriving can free what it no longer needs.
-                derived = derive(self._tables_to_derive, steps, self._prefetch_arguments)
-            if self.derived_files is None:
-                return derived
-            if self.event_count < BESIDE_FROM_EVENTS:
-                return self.derived_files.keep(derived)
-            return TablesBeingCached(self.derived_files, derived)
+        return self._cached_tables or derive_tables(self, self.__dict__.get("steps"))
 
-    def _prefetch_arguments(self, operators: BoolArray) -> pl.DataFrame:
-        arguments = prefetch_arguments(self.args, operators)
+    def keep_prefetched_arguments(self, arguments: PrefetchedArguments) -> None:
+        """Keeps `prefetched_arguments` in memory until `drop_prefetched_arguments`."""
         self.__dict__["_prefetched_arguments"] = arguments
-        return arguments.rows.select("event", args="head")
 
     @property
     def prefetched_arguments(self) -> PrefetchedArguments | None:
@@ -359,7 +310,7 @@ class Trace:
             return self._derived_tables.host_steps
         if self._cached_tables is not None:
             return self._cached_tables.host_steps
-        return host_steps(self._tables_to_derive())
+        return host_steps(tables_to_derive(self))
 
     @locked_cached_property
     def step_source(self) -> str:

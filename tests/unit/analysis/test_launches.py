@@ -8,9 +8,11 @@ import statistics
 import numpy as np
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.tables import TableBuilder
 
 from stepscope.analysis.launches import launches
 from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.model import Trace
 
 
 def _random_programme(seed: int, vendor: str = "nvidia") -> GpuTrace:
@@ -201,3 +203,11 @@ def test_nothing_to_launch() -> None:
     assert answer.median_delay_ns is None
     assert answer.queues.is_empty()
     assert answer.blocking.is_empty()
+
+
+def test_a_stretch_may_begin_after_work_that_took_no_time() -> None:
+    build = TableBuilder()
+    for number in range(11):
+        build.launch(100 * number, 10, 100 * number + 20, 30 if number else 0)
+    stretches = launches(Trace.from_tables(build.build(), "t")).stretches
+    assert stretches.select("start_ns", "dur_ns", "work").rows() == [(20, 1030, 10)]

@@ -15,7 +15,7 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 
 from stepscope.commands.main import cli
-from stepscope.trace import model, second_thread
+from stepscope.trace import derivation, model, second_thread
 from stepscope.trace.second_thread import SecondThread
 
 
@@ -154,5 +154,6 @@ def test_a_report_in_two_threads_is_that_of_one(
     path.write_bytes(dump(events))
     alone = reported(path, page)
     monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
-    monkeypatch.setattr(model, "BESIDE_FROM_EVENTS", 0)
+    for module in (model, derivation):
+        monkeypatch.setattr(module, "BESIDE_FROM_EVENTS", 0)
     assert reported(path, page) == alone

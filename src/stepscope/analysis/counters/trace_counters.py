@@ -110,6 +110,8 @@ def _busy(trace: Trace, origin: int) -> list[Series]:
     for (device,), mine in work.group_by(["device"], maintain_order=True):
         start = mine["start_ns"].to_numpy()
         busy = intervals.merge(start, start + mine["dur_ns"].to_numpy())
+        if not len(busy):  # no work of the device has a duration
+            continue
         first, last = int(busy.starts[0]), int(busy.ends[-1])
         step = next(10**k for k in range(19) if (last - first) // 10**k < _MOST_STRETCHES)
         borders = np.arange(first, last + 2 * step, step)

@@ -1,7 +1,7 @@
 """Derives the columns of `schema.DERIVED` and the steps from a trace's tables.
 
 The definitions are in the modules for each part: steps in `steps.py`, nesting in `nesting.py`,
-links in `links.py`, kinds and groups in `classify.py`. This module combines them.
+links in `links.py`, kinds and groups in `kinds.py` and `classify.py`. This module combines them.
 
 Step of an event
     Host events belong to the step in which they start, on any thread. GPU work belongs to the step
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +23,11 @@ import polars as pl
 
 from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.nullable import filled, nullable
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, code_of, mask_of
-from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
+from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, mask_of
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
+from stepscope.trace.derive.kinds import kind_and_group
 from stepscope.trace.derive.links import (
     forward_flows,
     is_operator,
@@ -36,8 +35,8 @@ from stepscope.trace.derive.links import (
     link_launches,
     link_operators,
 )
+from stepscope.trace.derive.narrow_columns import column, narrowed, row_numbers
 from stepscope.trace.derive.nesting import (
-    COMPILED_PAYS_FROM,
     NarrowNesting,
     RowNumbers,
     nest_narrow,
@@ -46,7 +45,7 @@ from stepscope.trace.derive.nesting import (
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.problems import lacks_end
-from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
+from stepscope.trace.schema import DERIVED, PROBLEMS, Category
 from stepscope.trace.second_thread import SecondThread, second_thread
 from stepscope.trace.tables import Tables
 
@@ -132,7 +131,7 @@ def _derive(
     linking = second.begin(partial(link_launches, tables.events))
     finding_steps = second.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
-    self_ns = _column("self_ns", _narrowed(nesting.self_ns))
+    self_ns = column("self_ns", narrowed(nesting.self_ns))
     parent, depth, crossing = nesting.parent, nesting.depth, nesting.crossing
     del nesting
     launches = linking()
@@ -146,7 +145,7 @@ def _derive(
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
     linking_backward = second.begin(partial(link_forward, tables, args))
-    group, kind = _kind_and_group(tables, args, around, launches.launch)
+    group, kind = kind_and_group(tables, args, around, launches.launch)
     del around
 
     work = np.flatnonzero(is_work)
@@ -164,12 +163,12 @@ def _derive(
     narrow = pl.DataFrame(
         [
             step,
-            _numbers("parent", parent),
-            _column("depth", depth),
+            row_numbers("parent", parent),
+            column("depth", depth),
             self_ns,
-            _numbers("launch", launches.launch),
-            _numbers("op", operator),
-            _numbers("forward", linking_backward()),
+            row_numbers("launch", launches.launch),
+            row_numbers("op", operator),
+            row_numbers("forward", linking_backward()),
             kind.alias("kind"),
             group.alias("group"),
         ]
@@ -181,37 +180,6 @@ def _derive(
     )
     parent.flags.writeable = False
     return DerivedTables(wide, steps, devices, problems, narrow, parent, narrow["op"])
-
-
-def _narrowed(values: Int64Array) -> npt.NDArray[np.signedinteger[Any]]:
-    """The same numbers, in 32 bits if there are very many and all of them fit."""
-    if len(values) < COMPILED_PAYS_FROM:
-        return values
-    narrow = np.iinfo(np.int32)
-    fits = narrow.min <= values.min() and values.max() <= narrow.max
-    return values.astype(np.int32) if fits else values
-
-
-def _numbers(name: str, values: RowNumbers) -> pl.Series:
-    """A column of numbers of events, with nulls where they are negative."""
-    return _column(name, values, values >= 0)
-
-
-def _column(name: str, values: npt.NDArray[Any], present: BoolArray | None = None) -> pl.Series:
-    """A column that keeps its array, which must not change; copied where there are few values.
-
-    Args:
-        name: Its name.
-        values: Numbers of 32 or 64 bits.
-        present: Which of them are not null; None: all.
-    """
-    if len(values) < COMPILED_PAYS_FROM:
-        return nullable(values, present, name)
-    from stepscope.trace.arrays.arrow_columns import numbers_of
-
-    if present is None or present.all():
-        return numbers_of(name, values)
-    return numbers_of(name, values, np.packbits(present, bitorder="little"))
 
 
 def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> BoolArray:
@@ -282,72 +250,7 @@ def _step_of(
         index[loose[mine]] = step_at(steps, start[mine])
     numbers = host["step"].to_numpy().astype(np.int32) if len(host) else np.zeros(1, np.int32)
     is_in_step = index >= 0
-    return _column("step", gather(numbers, index), is_in_step)
-
-
-def _kind_and_group(
-    tables: Tables, args: pl.DataFrame, around: RowNumbers, launch: RowNumbers
-) -> tuple[pl.Series, pl.Series]:
-    """Returns group and kind of each event, by its metadata, then its name, then its operator.
-
-    Both are columns of words that are numbered (`pl.Enum`).
-    """
-    events, names = tables.events, tables.names
-    naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
-    category = events["category"].to_physical()[naming["event"]]
-    by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
-    # Group and kind by row: first one row for each name, then one for each of the few events whose
-    # metadata or operator says more than its name. Every event refers to one row.
-    name_id = events["name_id"].to_numpy()
-    marked = by_metadata["event"].to_numpy()
-    by_name = names["group"][name_id[marked]]
-    group = pl.concat([names["group"], by_metadata["group"].fill_null(by_name)])
-    kind = pl.concat([names["kind"].cast(KIND), by_metadata["kind"].cast(KIND)])
-    row = name_id.copy()
-    row[marked] = len(names) + np.arange(len(marked))
-    is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
-    unnamed = np.flatnonzero(gather(filled(is_unnamed, value=False), row))
-    if len(unnamed):
-        naming_operator = _operator_that_names(unnamed, names, name_id, around, launch)
-        known = naming_operator >= 0
-        more = int(np.count_nonzero(known))
-        row[unnamed[known]] = len(group) + np.arange(more)
-        group = pl.concat([group, names["group"].gather(name_id[naming_operator[known]])])
-        kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
-    rows = _column("row", row)
-    words = group.unique(maintain_order=True).drop_nulls()
-    return group.cast(pl.Enum(words))[rows], kind[rows]
-
-
-def _operator_that_names(
-    work: Int64Array,
-    names: pl.DataFrame,
-    name_id: npt.NDArray[np.uint32],
-    around: RowNumbers,
-    launch: RowNumbers,
-) -> RowNumbers:
-    """For each piece of work the innermost operator around its launch that names a collective.
-
-    The kernel and inner operators may not name it where an outer one does (`nccl:all_reduce`).
-
-    Args:
-        work: Events of GPU work.
-        names: The table of names.
-        name_id: The name of each event.
-        around: The innermost operator around each event; -1 for none.
-        launch: The launch of each event; -1 for none.
-
-    Returns:
-        Numbers of events; -1 for none.
-    """
-    specific = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-    is_naming = filled(names["group"].is_in(specific), value=False)
-    operator = np.where(launch[work] >= 0, around[launch[work]], -1)
-    while True:
-        searching = (operator >= 0) & ~is_naming[name_id[operator]]
-        if not searching.any():
-            return operator
-        operator[searching] = around[operator[searching]]
+    return column("step", gather(numbers, index), is_in_step)
 
 
 def _problems(

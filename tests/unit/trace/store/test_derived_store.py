@@ -15,9 +15,9 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
-from stepscope.trace import model
+from stepscope.trace import derivation, model
 from stepscope.trace.arrays.kept_arrays import KEEPER, drop_released_arrays
-from stepscope.trace.derive import columns
+from stepscope.trace.derive import narrow_columns
 from stepscope.trace.derive.columns import DerivedTables, derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -61,7 +61,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return derive(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(model, "derive", counting)
+    monkeypatch.setattr(derivation, "derive", counting)
     return calls
 
 
@@ -210,7 +210,8 @@ def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of any size are cached by a thread of their own."""
-    monkeypatch.setattr(model, "BESIDE_FROM_EVENTS", 0)
+    for module in (model, derivation):
+        monkeypatch.setattr(module, "BESIDE_FROM_EVENTS", 0)
 
 
 @pytest.mark.usefixtures("beside")
@@ -241,7 +242,7 @@ def test_large_tables_are_cached_while_they_are_used(
 def test_tables_that_are_cached_take_no_memory_but_for_operators_and_parents(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "COMPILED_PAYS_FROM", 0)  # columns keep their arrays
+    monkeypatch.setattr(narrow_columns, "COMPILED_PAYS_FROM", 0)  # columns keep their arrays
     trace = load(path, store=True)
     may_write = threading.Event()
     keep = derived_store.DerivedFiles.keep
@@ -283,8 +284,9 @@ def test_large_tables_stay_in_memory_if_the_disk_is_full(
 
 def test_a_process_does_not_exit_before_its_tables_are_cached(path: Path) -> None:
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace import model\n"
-        "model.BESIDE_FROM_EVENTS = 0\nfrom stepscope.trace.store import folder\nimport time\n"
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace import derivation, model\n"
+        "model.BESIDE_FROM_EVENTS = derivation.BESIDE_FROM_EVENTS = 0\n"
+        "from stepscope.trace.store import folder\nimport time\n"
         "known = folder.contents_of\n"
         "folder.contents_of = lambda *given: (time.sleep(0.5), known(*given))[1]\n"
         f"from stepscope.trace.load import load\nprint(load({str(path)!r}, store=True)"
