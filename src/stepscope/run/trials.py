@@ -21,6 +21,7 @@ NOT_MEASURED = "not measured"
 SAME = "same"
 CLOSE = "close"
 WITHIN_NOISE = "within noise"
+REDRAWN = "other draws"
 CHANGED = "changed"
 UNKNOWN = "unknown"
 """How the losses of a trial compare with those of the script as it is."""
@@ -32,7 +33,8 @@ class LossRecord:
 
     Attributes:
         verdict: "same" (equal to the last bit), "close" (rounding), "within noise" (the script's
-            own losses differ as much between two runs), "changed" or "unknown".
+            own losses differ as much between two runs), "other draws" (random numbers are drawn in
+            another order, and on average the losses are the same), "changed" or "unknown".
         difference: Root mean square of the relative differences; None if unknown.
         noise: The same between runs of the script as it is; None if unknown.
         compared: Number of losses compared.

@@ -3,30 +3,49 @@
 Two curves differ by the root mean square of their relative differences, backward pass by backward
 pass, over as many as both have. The script itself is run several times: if its own runs differ,
 because it does not fix its seeds or its sums round differently each time, that is the noise.
+
+Workers of a loader have random numbers of their own. A script that augments its data sees others
+with other workers, and so other losses in each step, without a training that is worse. Where a fix
+does that, curves are compared by the mean of their relative differences, with its 95% interval from
+blocks of consecutive losses: it has to hold 0, and to be narrow enough to tell.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 
-from stepscope.run.trials import CHANGED, CLOSE, SAME, UNKNOWN, WITHIN_NOISE, LossRecord
+from stepscope.analysis.comparison.student import student_95
+from stepscope.run.trials import (
+    CHANGED,
+    CLOSE,
+    REDRAWN,
+    SAME,
+    UNKNOWN,
+    WITHIN_NOISE,
+    LossRecord,
+)
 
 ROUNDING = 0.01
 """Curves that differ by less are close: other kernels and other precision round differently."""
 _NOISE_FACTOR = 1.5
 _LEAST = 3
+_BLOCKS = 6
+_NARROW = 0.1
+"""A mean difference with an interval that reaches farther from 0 might hide a change."""
 
 
 def compare_losses(
-    trial: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]
+    trial: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]], *, redraws: bool = False
 ) -> LossRecord:
     """Compare the losses of a trial's processes with those of the baseline's.
 
     Args:
         trial: The losses of each process of the trial.
         baseline: The losses of each process of the script as it is.
+        redraws: Whether the fix has random numbers for the data drawn in another order.
     """
     ours = [losses for losses in trial if len(losses) >= _LEAST]
     theirs = [losses for losses in baseline if len(losses) >= _LEAST]
@@ -36,7 +55,10 @@ def compare_losses(
     difference = min(_distance(a, b, compared) for a in ours for b in theirs)
     pairs = itertools.combinations(theirs, 2)
     noise = max((_distance(a, b, compared) for a, b in pairs), default=None)
-    return LossRecord(_verdict(difference, noise), _finite(difference), _finite(noise), compared)
+    verdict = _verdict(difference, noise)
+    if verdict == CHANGED and redraws and _same_on_average(ours, theirs, compared):
+        verdict = REDRAWN
+    return LossRecord(verdict, _finite(difference), _finite(noise), compared)
 
 
 def _verdict(difference: float, noise: float | None) -> str:
@@ -58,6 +80,31 @@ def _distance(first: Sequence[float], second: Sequence[float], number: int) -> f
         scale = max(abs(a), abs(b))
         total += ((a - b) / scale) ** 2 if scale else 0.0
     return math.sqrt(total / number)
+
+
+def _same_on_average(
+    trial: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]], number: int
+) -> bool:
+    """Whether the trial's mean losses are neither higher nor lower, as far as can be told."""
+    size = number // _BLOCKS
+    if not size:
+        return False
+    means = [_mean_curve(curves, number) for curves in (trial, baseline)]
+    differences = []
+    for a, b in zip(*means, strict=True):
+        scale = max(abs(a), abs(b))
+        differences.append((a - b) / scale if scale else 0.0)
+    if not all(map(math.isfinite, differences)):
+        return False
+    starts = range(0, number - size + 1, size)
+    blocks = [statistics.fmean(differences[start : start + size]) for start in starts]
+    mean, error = statistics.fmean(blocks), statistics.stdev(blocks) / math.sqrt(len(blocks))
+    reach = student_95(len(blocks) - 1) * error
+    return abs(mean) <= reach <= _NARROW
+
+
+def _mean_curve(curves: Sequence[Sequence[float]], number: int) -> list[float]:
+    return [statistics.fmean(curve[step] for curve in curves) for step in range(number)]
 
 
 def _finite(value: float | None) -> float | None:

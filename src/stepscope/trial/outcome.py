@@ -106,6 +106,7 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         losses=compare_losses(
             [each.losses for each in attempts],
             [each.losses for each in baseline.measured.values()],
+            redraws=any(FIXES[name].redraws for name in variant.plans),
         ),
     )
 

@@ -11,7 +11,7 @@ from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
 from stepscope.report.trial.words import memory, notes, rows
-from stepscope.run.trials import TrialRecord, read_trials, write_trials
+from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, read_trials, write_trials
 
 
 class Text:
@@ -137,3 +137,16 @@ def test_the_list_of_fixes():
     sink = Text()
     output("fixes", "json").write(list(FIXES.values()), sink)
     assert [one["name"] for one in json.loads(sink.text)] == list(FIXES)
+
+
+def test_losses_of_other_random_numbers_are_explained():
+    record = trials_record()
+    first, *others = record.trials
+    redrawn = replace(first, losses=LossRecord(REDRAWN, 0.05, 0.0, 40))
+    record = replace(record, trials=(redrawn, *others))
+    assert redrawn.is_recommended
+    assert any(row[0] == first.name and row[4] == "other draws (5.0%)" for row in rows(record))
+    (note,) = (one for one in notes(record) if "another order" in one)
+    assert note.startswith(f"{first.name}: random numbers for the data")
+    for form in ("table", "md"):
+        assert "on average they are the same" in " ".join(written(form, record).split())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.run.trials import CHANGED, CLOSE, SAME, UNKNOWN, WITHIN_NOISE
+from stepscope.run.trials import CHANGED, CLOSE, REDRAWN, SAME, UNKNOWN, WITHIN_NOISE
 from stepscope.trial.losses import compare_losses
 
 CURVE = [2.0 / (1 + step) for step in range(40)]
@@ -56,3 +56,39 @@ def test_a_loss_that_breaks_is_changed_and_one_that_was_broken_is_not(bad):
 def test_only_what_both_have_is_compared(curve, more):
     longer = curve + [9.0] * more
     assert compare_losses([longer], [curve]).verdict == SAME
+
+
+def redrawn(curve, **options):
+    return compare_losses([curve], [CURVE, CURVE], redraws=True, **options).verdict
+
+
+def test_other_random_numbers_are_told_from_another_training():
+    """Nineteen of twenty curves that differ by chance alone are recognised, and no shifted one."""
+    by_chance = [redrawn(scaled(CURVE, 0.05, seed)) for seed in range(200)]
+    assert set(by_chance) == {REDRAWN, CHANGED}
+    assert by_chance.count(REDRAWN) >= 180
+    shifted = [redrawn([1.15 * loss for loss in scaled(CURVE, 0.05, seed)]) for seed in range(200)]
+    assert set(shifted) == {CHANGED}
+
+
+def test_only_fixes_that_draw_again_are_judged_by_the_mean():
+    curve = next(c for c in (scaled(CURVE, 0.05, s) for s in range(9)) if redrawn(c) == REDRAWN)
+    assert compare_losses([curve], [CURVE, CURVE]).verdict == CHANGED
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        scaled(CURVE, 0.8),  # too noisy to tell
+        [*CURVE[:20], *[math.nan] * 20],
+        [0.9 * loss for loss in CURVE],
+        CURVE[:3][::-1],  # too few
+    ],
+)
+def test_what_cannot_be_told_is_changed(curve):
+    assert redrawn(curve) == CHANGED
+
+
+def test_what_is_the_same_stays_the_same():
+    assert redrawn(CURVE) == SAME
+    assert redrawn(scaled(CURVE, 1e-4)) == CLOSE

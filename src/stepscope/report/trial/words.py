@@ -8,6 +8,7 @@ from stepscope.run.trials import (
     CHANGED,
     CLOSE,
     NOT_APPLIED,
+    REDRAWN,
     UNCLEAR,
     TrialRecord,
     TrialsRecord,
@@ -74,7 +75,7 @@ def losses(trial: TrialRecord) -> str:
     found = trial.losses
     if trial.ratio is None:
         return "–"
-    if found.verdict in (CLOSE, CHANGED) and found.difference is not None:
+    if found.verdict in (CLOSE, CHANGED, REDRAWN) and found.difference is not None:
         return f"{found.verdict} ({units.percent(found.difference)})"
     return found.verdict
 
@@ -152,6 +153,12 @@ def notes(record: TrialsRecord) -> list[str]:
         found.append(
             f"warning: other programs kept the CPUs busy before the trials (load {record.load:.1f} "
             "per CPU), which blurs every step time: repeat the trials when the machine is idle"
+        )
+    redrawn = [one.name for one in record.all_trials if one.losses.verdict == REDRAWN]
+    if redrawn:
+        found.append(
+            f"{', '.join(redrawn)}: random numbers for the data are drawn in another order, so the "
+            "losses differ from step to step; on average they are the same"
         )
     if record.baseline.reason:
         found.append(f"the rounds ended early: {record.baseline.reason}")

@@ -134,6 +134,8 @@ class Fix:
         promised_by: The findings whose promise is what this fix alone brings.
         only_if_asked: Whether it is tried only if it is named.
         start_up_s: How much longer the start of the script may take with it, in seconds.
+        redraws: Whether random numbers for the data are drawn in another order, so that the losses
+            of a script that augments its data differ from step to step.
     """
 
     name: str
@@ -147,3 +149,4 @@ class Fix:
     promised_by: tuple[str, ...] = ()
     only_if_asked: bool = False
     start_up_s: float = 0.0
+    redraws: bool = False

@@ -38,4 +38,5 @@ FIX = Fix(
     plan=_plan,
     apply=_apply,
     promised_by=(INPUT_BOUND,),
+    redraws=True,
 )

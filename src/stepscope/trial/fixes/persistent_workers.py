@@ -28,7 +28,11 @@ FIX = Fix(
     title="keep loader workers alive between epochs",
     answers=(INPUT_BOUND, "stalled-step", "uneven-steps"),
     applies_to="scripts whose DataLoader has workers, with several epochs in the steps tried",
-    risks="the workers keep their memory between epochs",
+    risks=(
+        "the workers keep their memory between epochs; from the second epoch on, random "
+        "augmentations are drawn in another order"
+    ),
     plan=_plan,
     apply=_apply,
+    redraws=True,
 )
