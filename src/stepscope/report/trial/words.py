@@ -16,7 +16,7 @@ from stepscope.run.trials import (
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
 _BUSY_LOAD = 0.5
-"""From this load per CPU before the trials on, other programs may be why nothing is clear."""
+"""From this load per CPU before the trials on, other programs are part of what was measured."""
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:
@@ -147,12 +147,14 @@ def costs(record: TrialsRecord) -> str:
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
-    if (record.load or 0.0) >= _BUSY_LOAD and any(
-        trial.verdict == UNCLEAR for trial in record.all_trials
-    ):
+    if (record.load or 0.0) >= _BUSY_LOAD:
+        is_unclear = any(trial.verdict == UNCLEAR for trial in record.all_trials)
+        effect = (
+            "which blurs every step time" if is_unclear else "so gains may be others on idle ones"
+        )
         found.append(
             f"warning: other programs kept the CPUs busy before the trials (load {record.load:.1f} "
-            "per CPU), which blurs every step time: repeat the trials when the machine is idle"
+            f"per CPU), {effect}: repeat the trials when the machine is idle"
         )
     redrawn = [one.name for one in record.all_trials if one.losses.verdict == REDRAWN]
     if redrawn:
