@@ -8,11 +8,13 @@ from itertools import pairwise
 import polars as pl
 import pytest
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
+from tests.support.tables import TableBuilder
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
+from stepscope.trace.model import Trace
 
 CALL, LATENCY, WAKE = 4_000, 5_000, 2_000
 BEFORE = 2_000
@@ -315,3 +317,15 @@ def test_random_programmes_against_the_oracle(seed: int) -> None:
     assert by_step.steps["idle_ns"].sum() == by_step.idle_ns
     for cause in IDLE_CAUSES:
         assert by_step.steps[f"{cause}_ns"].sum() == by_step.of(cause)
+
+
+def test_of_work_that_begins_together_what_was_launched_first_ended_the_gap() -> None:
+    """A file has its events thread by thread, so that its order tells nothing of their time."""
+    build = TableBuilder()
+    build.launch(0, 10, 20, 30, thread=2, stream=9)
+    build.launch(80, 15, 100, 5, thread=2, stream=9)
+    early, kernel = build.launch(40, 5, 100, 30)
+    gaps = idle_causes(Trace.from_tables(build.build(), "t")).gaps
+    assert gaps.select("start_ns", "end_ns", "ended_by", "launch").rows() == [
+        (50, 100, kernel, early)
+    ]

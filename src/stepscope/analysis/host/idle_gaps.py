@@ -107,6 +107,7 @@ GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
 def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     """All gaps of the devices, from their first window's start to their last one's end."""
     spans = pl.concat([work.windows, work.device_steps])
+    started = trace.columns("start_ns")["start_ns"].to_numpy()
     is_by_device = names_that(trace, is_started_by_device(pl.col("name")))
     lasting = work.table.with_columns(
         graph=pl.Series(graph_places(trace, work.table)),
@@ -120,7 +121,7 @@ def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
         first = min([*starts[:1].tolist(), *mine["start_ns"].to_list()])
         last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
-        ended_by = _ending_rows(rows, starts, holes.ends)
+        ended_by = _ending_rows(rows, starts, holes.ends, started)
         ending = rows.select("step", "launch", "graph", "by_device", ended_by="event")
         parts.append(
             ending.select(pl.all().gather(_or_null(ended_by))).with_columns(
@@ -142,17 +143,26 @@ def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     )
 
 
-def _ending_rows(rows: pl.DataFrame, starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """For each end of a gap the row that began then, the first launched of several; -1: none."""
+def _ending_rows(
+    rows: pl.DataFrame, starts: Int64Array, ends: Int64Array, started: Int64Array
+) -> Int64Array:
+    """For each end of a gap the row that began then, the first launched of several; -1: none.
+
+    Args:
+        rows: GPU work, with the call that launched each.
+        starts: Its starts, in order.
+        ends: The ends of the gaps.
+        started: When each event of the trace started.
+    """
     low = places(starts, ends)
     high = places(starts, ends, "right")
     found = np.where(high > low, low, -1)
     several = np.nonzero(high - low > 1)[0]
     if len(several):
-        # Calls are numbered in the order of the file, which only breaks ties here.
-        launch = rows["launch"].fill_null(np.iinfo(np.int64).max).to_numpy()
+        launch = filled(rows["launch"], -1)
+        launched = np.where(launch >= 0, started[launch], np.iinfo(np.int64).max)
         for gap in several:
-            found[gap] = low[gap] + int(np.argmin(launch[low[gap] : high[gap]]))
+            found[gap] = low[gap] + int(np.argmin(launched[low[gap] : high[gap]]))
     return found
 
 
