@@ -6,7 +6,7 @@ import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
 import { titleOf, untilReady } from "../loading.js";
 import { HeatMap } from "../ranks/heat-map.js";
-import { count, duration } from "../units.js";
+import { count, duration, plural } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the ranks"], ["comparing", "Comparing the ranks"]]);
 const COLUMNS = /** @type {[string, string][]} */ ([
@@ -72,10 +72,10 @@ export function ranksView(context) {
     const columns = shown.map(([name, label]) => ({ name, label, number: name !== "cause" && name !== "host" }));
     return [
       h("p", { class: "verdict" }, about.verdict[0].toUpperCase() + about.verdict.slice(1)),
-      h("p", { class: "note" }, `${count(about.ranks.length)} ranks, ${count(about.steps.length)} steps${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
+      h("p", { class: "note" }, `${plural(about.ranks.length, "rank")}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
       measures,
       map?.element ?? null,
-      about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "caused wait (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
+      about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "wait from this cause (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
       h("section", {}, h("h3", {}, "Ranks, per step"), table({ columns, rows, total: rows.length }, { shown: 16, filter: rows.length > 16, link: (column, value) => (column === "rank" ? () => open(about.ranks.find((/** @type {any} */ one) => one.rank === value), null) : null) })),
       ...about.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
     ];

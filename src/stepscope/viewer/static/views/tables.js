@@ -12,7 +12,7 @@ export function tablesView(context) {
   const body = h("div", { class: "view-body" });
   const steps = h("input", { type: "text", placeholder: "all steps", "aria-label": "Steps, such as 3,4-6", value: selection.get("steps") });
   const known = overview.steps.map((/** @type {any} */ step) => step.step);
-  const has = known.length ? `The trace has steps ${known[0]} to ${known.at(-1)}.` : "The trace has no steps.";
+  const has = known.length === 0 ? "The trace has no steps." : known.length === 1 ? `The trace has step ${known[0]}.` : `The trace has steps ${known[0]} to ${known.at(-1)}.`;
   const element = h("div", { class: "view has-side" }, list, h("div", { class: "view-main" }, h("div", { class: "view-head" }, h("label", {}, "Steps ", steps), h("span", { class: "note" }, has)), body));
   /** @type {{name: string, about: string}[]} */
   let questions = [];
