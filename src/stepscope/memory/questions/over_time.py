@@ -45,7 +45,8 @@ class OverTime:
         allocated_bytes: For each column the most that was held in it; a column in which nothing
             happened has what held before.
         reserved_bytes: The most that was reserved in it; None where there is no allocator that
-            reserves memory, or nobody recorded it.
+            reserves memory, nobody recorded it, or the history of segments is incomplete: then
+            more would be held than reserved.
         bands: What the allocated bytes are for: a name, and the bytes in each column. They sum to
             `allocated_bytes`.
         steps: Number and beginning of steps; of many steps, some.
@@ -100,13 +101,17 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
         start=found.start,
         step=found.step,
         allocated_bytes=_numbers(held[found.rows]),
-        reserved_bytes=None if (reserved == held).all() else _numbers(found.reserved_bytes),
+        reserved_bytes=_numbers(found.reserved_bytes) if _is_known(reserved, held) else None,
         bands=tuple(bands),
         steps=_steps(view, chosen) if has_times else (),
         peak=mark(view.peak(chosen).event),
         failed=tuple(apart.values()),
         failures=len(failed),
     )
+
+
+def _is_known(reserved: Int64Array, held: Int64Array) -> bool:
+    return not (reserved == held).all() and not (reserved < held).any()
 
 
 def _times(curve: pl.DataFrame) -> Int64Array:

@@ -87,6 +87,17 @@ def test_the_device_asked_for_is_drawn():
         assert picture.peak.allocated_bytes == view.peak_bytes(device)
 
 
+def test_reserved_bytes_are_not_drawn_where_segments_are_missing():
+    snapshot = plain_training()
+    assert over_time(viewed(snapshot)).reserved_bytes is not None
+    events = snapshot["device_traces"][0]
+    requests = [event for event in events if event["action"] == "segment_alloc"]
+    events[:] = [event for event in events if event["action"] != "segment_alloc"]
+    snapshot["segments"].clear()
+    assert requests
+    assert over_time(viewed(snapshot)).reserved_bytes is None
+
+
 @pytest.mark.parametrize("verb", ["memory", "report"])
 def test_the_page_of_a_snapshot_has_the_picture_with_its_peak(tmp_path, verb):
     path, page = tmp_path / "snapshot.pickle", tmp_path / "page.html"

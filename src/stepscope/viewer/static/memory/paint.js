@@ -1,7 +1,8 @@
 // @ts-check
 /** Draws stacked memory: allocations by category, what was reserved, steps, failed requests, the chosen moment. */
 
-import { label, marks } from "../timeline/axis.js";
+import { momentText, roundAmounts } from "../draw/ticks.js";
+import { marks } from "../timeline/axis.js";
 import { token } from "../theme.js";
 import { count, size } from "../units.js";
 
@@ -52,16 +53,7 @@ export function paint(context, scene, stack) {
 /** Lines of round amounts. @param {CanvasRenderingContext2D} context @param {Scene} scene */
 function grid(context, scene) {
   context.fillStyle = token("line");
-  for (const bytes of ticks(scene.most)) context.fillRect(0, Math.round(yOf(scene, bytes)), scene.camera.width, 1);
-}
-
-/** Round amounts up to the most. @param {number} most @returns {number[]} */
-export function ticks(most) {
-  const power = 2 ** Math.floor(Math.log2(most / 4));
-  const step = Math.max(1, most / power > 6 ? power * 2 : power);
-  const found = [];
-  for (let bytes = 0; bytes <= most; bytes += step) found.push(bytes);
-  return found;
+  for (const bytes of roundAmounts(scene.most)) context.fillRect(0, Math.round(yOf(scene, bytes)), scene.camera.width, 1);
 }
 
 /** The smaller allocations of each category, as one. @param {CanvasRenderingContext2D} context @param {Scene} scene @param {import("./columns.js").Stack} stack */
@@ -144,9 +136,9 @@ function axis(context, scene) {
     context.fillStyle = token("line-strong");
     context.fillRect(Math.round(x), bottom, 1, 6);
     context.fillStyle = token("ink-soft");
-    context.fillText(scene.axis === "events" ? `event ${count(ns)}` : label(ns, shown.span), x + 4, bottom + 13);
+    context.fillText(scene.axis === "events" ? `event ${count(ns)}` : momentText(ns, shown.span), x + 4, bottom + 13);
   }
-  for (const bytes of ticks(scene.most)) {
+  for (const bytes of roundAmounts(scene.most)) {
     if (!bytes) continue;
     const text = size(bytes);
     const y = yOf(scene, bytes) - 8;

@@ -4,6 +4,7 @@
 import { h, svg } from "../dom.js";
 import { memoryPaint, memoryWord } from "../memory-colours.js";
 import { count, duration, size } from "../units.js";
+import { momentText, roundAmounts, roundNumbers } from "./ticks.js";
 
 /**
  * @typedef {{is_by_event: boolean, start: number, step: number, allocated: number[], reserved: number[] | null,
@@ -20,6 +21,7 @@ const BOTTOM = 24;
 const LETTER = 6.4;
 const STEP_ROOM = 52;
 const DENSE = 5;
+const MOMENTS = 6;
 
 /** @param {Memory} data */
 export function memoryOverTime(data) {
@@ -34,7 +36,7 @@ export function memoryOverTime(data) {
   /** Where a moment lies. @param {number} at */
   const place = (at) => x((at - data.start) / data.step);
   const picture = svg("svg", { class: "memory-over-time", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `Memory over time. ${data.caption}` });
-  for (const bytes of ticks(most)) {
+  for (const bytes of roundAmounts(most)) {
     picture.append(
       svg("line", { class: "memory-grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(bytes), y2: y(bytes) }),
       svg("text", { class: "memory-amount", x: LEFT - 8, y: y(bytes) }, size(bytes)),
@@ -49,7 +51,7 @@ export function memoryOverTime(data) {
     top.forEach((bytes, column) => { ground[column] = bytes; });
   });
   if (data.reserved) picture.append(svg("path", { class: "memory-reserved-line", d: along(data.reserved, x, y) }));
-  picture.append(...steps(data, place), ...moments(data), svg("line", { class: "memory-ground", x1: LEFT, x2: WIDTH - RIGHT, y1: low, y2: low }));
+  picture.append(...steps(data, place), ...moments(data, place), svg("line", { class: "memory-ground", x1: LEFT, x2: WIDTH - RIGHT, y1: low, y2: low }));
   for (const [at, bytes] of data.failed) picture.append(upright("memory-failed", place(at), `A request failed, with ${size(bytes)} held`));
   picture.append(...peak(data, place(data.peak[0]), y(data.peak[1])));
   for (let column = 0; column < number; column++) picture.append(said(data, column, x));
@@ -72,13 +74,6 @@ function round(value) {
   return Math.round(value * 10) / 10;
 }
 
-/** Round amounts in binary units, from nothing up. @param {number} most */
-function ticks(most) {
-  const power = 2 ** Math.floor(Math.log2(most / 4));
-  const step = Math.max(1, most / power > 6 ? power * 2 : power);
-  return Array.from({ length: Math.floor(most / step) + 1 }, (_, number) => number * step);
-}
-
 /** @param {Memory} data @param {(at: number) => number} place */
 function steps(data, place) {
   const gap = data.steps.length > 1 ? (place(data.steps[data.steps.length - 1][1]) - place(data.steps[0][1])) / (data.steps.length - 1) : WIDTH;
@@ -96,13 +91,18 @@ function steps(data, place) {
   return found;
 }
 
-/** Moments below the picture. @param {Memory} data */
-function moments(data) {
-  const whole = data.step * data.allocated.length;
-  return [0, 1, 2, 3, 4].map((part) => {
-    const at = data.start + (whole * part) / 4;
-    const x = LEFT + ((WIDTH - LEFT - RIGHT) * part) / 4;
-    return svg("text", { class: `memory-moment${part === 4 ? " is-last" : part ? " is-between" : ""}`, x, y: HEIGHT - 9 }, moment(data, at));
+/** Round moments below the picture, each with a mark. @param {Memory} data @param {(at: number) => number} place */
+function moments(data, place) {
+  const end = data.start + data.step * data.allocated.length;
+  return roundNumbers(data.start, end, MOMENTS).flatMap((at) => {
+    const words = data.is_by_event ? moment(data, at) : momentText(at, end - data.start);
+    const x = place(at);
+    const half = (words.length * LETTER) / 2;
+    const side = x - half < LEFT ? "" : x + half > WIDTH - RIGHT ? " is-last" : " is-between";
+    return [
+      svg("line", { class: "memory-ground", x1: x, x2: x, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4 }),
+      svg("text", { class: `memory-moment${side}`, x, y: HEIGHT - 9 }, words),
+    ];
   });
 }
 

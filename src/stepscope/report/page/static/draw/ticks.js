@@ -1,0 +1,53 @@
+// @ts-check
+/** Where the marks of an axis stand, at round moments and round amounts, and what they say. Viewer and reports share it. */
+
+const STEPS = [1, 2, 5];
+
+/** The smallest round step (1, 2 or 5 times a power of ten) of at least so much, and of 1. @param {number} least */
+export function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return Math.max(1, power * (STEPS.find((one) => one * power >= least) ?? 10));
+}
+
+/** Round numbers from the first on, up to the last, about as many as asked for. @param {number} first @param {number} last @param {number} about @returns {number[]} */
+export function roundNumbers(first, last, about) {
+  const step = roundStep(Math.max(1, last - first) / about);
+  const found = [];
+  for (let at = Math.ceil(first / step) * step; at <= last; at += step) found.push(at);
+  return found;
+}
+
+/** Round amounts in binary units, from nothing up to the most. @param {number} most @returns {number[]} */
+export function roundAmounts(most) {
+  const power = 2 ** Math.floor(Math.log2(most / 4));
+  const step = Math.max(1, most / power > 6 ? power * 2 : power);
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, number) => number * step);
+}
+
+/** @type {Map<number, Intl.NumberFormat>} */
+const formats = new Map();
+
+/**
+ * Writes numbers with so many digits after the point. Making a format takes long.
+ * @param {number} most
+ * @param {number} [least]
+ */
+function inDigits(most, least = 0) {
+  const key = most * 100 + least;
+  const known = formats.get(key) ?? new Intl.NumberFormat("en-US", { maximumFractionDigits: most, minimumFractionDigits: least });
+  formats.set(key, known);
+  return known;
+}
+
+/** What a mark says: the moment, in the digits that tell it from its neighbours. @param {number} ns @param {number} span */
+export function momentText(ns, span) {
+  if (ns === 0) return "0";
+  const [size, unit] = span >= 5e9 ? [1e9, "s"] : span >= 5e6 ? [1e6, "ms"] : span >= 5e3 ? [1e3, "µs"] : [1, "ns"];
+  if (span < 5e6 && Math.abs(ns) >= 1e9) {
+    // Far from the start the leading digits are the same on every mark.
+    const digits = span >= 5e3 ? 3 : 6;
+    return `${inDigits(digits, digits).format(ns / 1e6)} ms`;
+  }
+  const digits = Math.max(0, Math.ceil(-Math.log10(span / size / 20)));
+  return `${inDigits(digits).format(ns / size)} ${unit}`;
+}
