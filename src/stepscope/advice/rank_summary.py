@@ -153,6 +153,8 @@ class RankSummary:
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
+        clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
+            moves idle time to where it is not; 0: nothing shows that it is.
     """
 
     rank: int
@@ -183,6 +185,7 @@ class RankSummary:
     exchanges: bool = False
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False
+    clock_lag_ns: int = 0
 
     @property
     def recorded_partition(self) -> Partition | None:

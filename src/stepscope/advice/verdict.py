@@ -8,7 +8,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import percent, ranks_in_words
+from stepscope.run.figures import duration, percent, ranks_in_words
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
@@ -25,6 +25,10 @@ _ON_ANOTHER_CLOCK = (
 _OF_FIRST_STEPS = (
     "uncertain: only the first {} of the training {} recorded, which may be start-up; record more"
 )
+_LAGGING = (
+    "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
+    "more, and idle time is not where it seems"
+)
 _OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 
@@ -35,16 +39,30 @@ def verdict_of(
     limits: Thresholds,
     late: Lateness | None,
 ) -> tuple[str, RankSummary]:
-    """What limits the step, and the rank that this applies to.
-
-    If recording made steps much longer, findings of low severity rest on those steps and cannot be
-    the verdict. There is no verdict on the first steps of a training alone.
+    """What limits the step, how far that can be relied on, and the rank that this applies to.
 
     Args:
         ranks: The ranks, at least one.
         findings: Their findings, in the order of a report.
         limits: Limits above which recording counts as slow.
         late: Which ranks come late; None: none, or it is not known.
+    """
+    words, whose = _limit_of(ranks, findings, limits, late)
+    if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
+        words += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
+    return words, whose
+
+
+def _limit_of(
+    ranks: Sequence[RankSummary],
+    findings: Sequence[Finding],
+    limits: Thresholds,
+    late: Lateness | None,
+) -> tuple[str, RankSummary]:
+    """What limits the step, and the rank that this applies to.
+
+    If recording made steps much longer, findings of low severity rest on those steps and cannot be
+    the verdict. There is no verdict on the first steps of a training alone.
     """
     slowed = {
         rank.rank: factor

@@ -54,15 +54,35 @@ def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
     )
 
 
-def test_a_gpu_whose_clock_is_far_behind_the_hosts_is_not_judged(tmp_path):
+def _on_a_late_clock(lag_ns: int, kernels: slice = slice(None)) -> GpuTrace:
+    """A training some of whose kernels are recorded so much too early."""
     t = GpuTrace()
-    for _ in range(3):
+    for _ in range(30):
         with t.step():
+            t.python(ms(2))
             t.op("aten::mm").launch("gemm", us(100))
             t.sync()
-    for event in t.events:
-        if event["cat"] == "kernel":
-            event["ts"] -= ms(100)
+    for event in [one for one in t.events if one["cat"] == "kernel"][kernels]:
+        event["ts"] -= lag_ns
+    return t
+
+
+@pytest.mark.parametrize(
+    ("lag_ns", "kernels", "words"),
+    [
+        (us(500), slice(None), "so the GPU's clock is behind the host's by 491 µs or more"),
+        (us(500), slice(3, 4), ""),  # one event may be wrong by itself
+        (us(10), slice(None), ""),  # what clocks differ by in healthy recordings
+    ],
+)
+def test_a_verdict_says_that_it_rests_on_a_gpu_whose_clock_lags(tmp_path, lag_ns, kernels, words):
+    verdict = judge(tmp_path, _on_a_late_clock(lag_ns, kernels)).verdict
+    assert ("Uncertain" in verdict) == bool(words), verdict
+    assert words in verdict
+
+
+def test_a_gpu_whose_clock_is_far_behind_the_hosts_is_not_judged(tmp_path):
+    t = _on_a_late_clock(ms(100))
     verdict = judge(tmp_path, t).verdict
     assert verdict == (
         "uncertain: by the GPU's clock, all work of the steps ended before they began, so the "

@@ -141,18 +141,21 @@ def test_a_file_without_steps_is_called_a_file_and_no_step(tmp_path):
     assert [label for label, _ in numbers["numbers"]] == ["whole file"]
 
 
-def test_a_typical_step_tells_in_which_steps_the_host_is_meanwhile(tmp_path):
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_typical_step_tells_in_which_steps_the_host_is_meanwhile(tmp_path, waits):
+    """A host that waits for the GPU begins its next step while the GPU ends this one."""
     trace = GpuTrace()
     for _ in range(6):
         with trace.step():
+            if waits:
+                trace.sync()
             trace.op("aten::mm").launch("sgemm", ms(30))
     step = section_of(data := page_of(tmp_path, trace_file(tmp_path, trace)), "typical-step")
     lanes = step["blocks"][0]["lanes"]
     seen = {name for lane in lanes for _, _, name, _ in lane["slices"] if "ProfilerStep#" in name}
     (told,) = paragraphs(data, "typical-step")
-    assert bool(seen) == ("the host is in step" in told)
-    for name in seen:
-        assert name.removeprefix("ProfilerStep#") in told
+    assert seen == ({"ProfilerStep#2"} if waits else set())
+    assert ("the host is in step 2: it runs ahead" in told) == waits
 
 
 def test_one_recorded_step_is_not_compared_with_a_median(tmp_path):

@@ -26,6 +26,8 @@ from stepscope.trace.machine.loops import in_machine_code
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
+_MANY_SKEWED = 0.05
+"""Share of the launched work that began before its launch: more, and the clocks are to blame."""
 _WITH_TYPICAL_DELAYS = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
 
 
@@ -112,8 +114,18 @@ def assemble(
         edge_kind=kind,
         call=call,
         host=host,
+        clock_lag_ns=_clock_lag_ns(work),
         notes=_notes(work),
     )
+
+
+def _clock_lag_ns(work: StepWork) -> int:
+    """By how much the GPUs' clock is behind the host's at least; 0: nothing shows that it is.
+
+    Single events that seem to begin before their launch tell nothing of the clock.
+    """
+    launched = len(work) - work.unlinked
+    return work.skew_ns if work.skewed > _MANY_SKEWED * launched else 0
 
 
 def _notes(work: StepWork) -> tuple[str, ...]:

@@ -84,6 +84,8 @@ class StepGraph:
         edge_kind: `EdgeKind` of each edge.
         call: Number of the call that made each edge: launch, sync; -1: none.
         host: What the threads were doing, by cause.
+        clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
+            began before its launch; else 0.
         notes: What limits the graph, in words.
     """
 
@@ -107,6 +109,7 @@ class StepGraph:
     edge_kind: npt.NDArray[np.int8]
     call: Int64Array
     host: HostEvents
+    clock_lag_ns: int
     notes: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -50,6 +50,7 @@ class StepWork:
             not of these steps; for all other work, and where there is none, the earliest time.
         unlinked: Number of events without a launching call.
         skewed: Number of events whose call is ignored, because it began too late.
+        skew_ns: By how much it began too late: the median over these; 0: there are none.
     """
 
     event: Int64Array
@@ -67,6 +68,7 @@ class StepWork:
     earlier_end_ns: Int64Array
     unlinked: int
     skewed: int
+    skew_ns: int
 
     def __len__(self) -> int:
         return len(self.event)
@@ -140,6 +142,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
         earlier_end_ns=_earlier_ends(everything, lane, start),
         unlinked=unlinked,
         skewed=int(skewed.sum()),
+        skew_ns=int(np.median((call_start - start)[skewed])) if skewed.any() else 0,
     )
 
 
