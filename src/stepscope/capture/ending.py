@@ -10,6 +10,7 @@ from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import TerminationSignalError
 from stepscope.run.error_words import said_by
+from stepscope.run.figures import plural
 from stepscope.run.frontier import find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.rank_skew import last_ranks, rank_skew
@@ -60,7 +61,7 @@ def describe_end(
     elif step == 0:
         text = "step() was never called: call it at the end of each iteration, or use watch()"
     else:
-        text = f"finished after {step} step{'' if step == 1 else 's'}"
+        text = f"finished after {plural(step, 'step')}"
     if step:
         text = "; ".join((text, *missed))
     return f"{text}; {note}" if note else text

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.machine import Machine, in_gib
+from stepscope.run.figures import plural
 
 AREA = "limits"
 CGROUPS = "/sys/fs/cgroup"
@@ -78,7 +79,7 @@ def _memory(machine: Machine, limits: Limits) -> Check:
 
 
 def _cpu(machine: Machine, limits: Limits) -> Check:
-    seen = f"{machine.cpu_count} CPU{'s' if machine.cpu_count != 1 else ''}"
+    seen = plural(machine.cpu_count, "CPU")
     # Half a CPU of difference does no harm; a training that sees many CPUs and gets few suffers.
     if limits.cpus is None or limits.cpus > machine.cpu_count - 0.5:
         return Check(AREA, "CPU", State.OK, f"{seen}, no limit on CPU time")

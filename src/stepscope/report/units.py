@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.advice.figures import in_binary_unit
-from stepscope.run.figures import duration, percent, three_digits
+from stepscope.run.figures import duration, percent, plural, three_digits
 
 __all__ = (
     "count",
@@ -46,11 +46,6 @@ def count(number: float) -> str:
         return f"{number:,.0f}"
     # Small numbers keep a nonzero digit.
     return f"{number:.1f}" if abs(number) >= 0.95 else f"{number:.2g}"
-
-
-def plural(number: int, word: str) -> str:
-    """A number of things: "1 step", "2 steps"."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def value(number: float | str, unit: str) -> str:

@@ -90,3 +90,8 @@ def rank_ranges_in_words(ranges: Sequence[tuple[int, int]]) -> str:
     others = sum(last - first + 1 for first, last in parts[_MOST_PARTS:])
     is_one = len(parts) == 1 and parts[0][0] == parts[0][1]
     return f"rank{'' if is_one else 's'} {named}{f' and {others} more' if others else ''}"
+
+
+def plural(number: int, word: str) -> str:
+    """A number of things: "1 step", "2 steps"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

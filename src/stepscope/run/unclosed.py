@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from stepscope.run.figures import plural
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import RankManifest, read_rank, write_record
 from stepscope.run.step_record import read_steps
@@ -46,22 +47,19 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
             return
         _wait_for_windows(rank, manifest)
         steps = max(manifest.steps, _ended_steps(rank))
-        ended = f"{_cause(exit_code)} after {_steps(steps)}, before it could close the recording"
+        after = f"after {plural(steps, 'step')}, before it could close the recording"
+        ended = f"{_cause(exit_code)} {after}"
         closed = dataclasses.replace(manifest, state="stopped", ended=ended, steps=steps)
     elif manifest.state == "finished" and exit_code:
         ended = f"{manifest.ended}; then the process {_cause(exit_code)}"
         closed = dataclasses.replace(manifest, state="stopped", ended=ended)
     elif exit_code == 0 and manifest.ended.startswith(_EXIT):
         # The script caught what `sys.exit` raised, and ended by itself.
-        ended = f"finished after {_steps(manifest.steps)}"
+        ended = f"finished after {plural(manifest.steps, 'step')}"
         closed = dataclasses.replace(manifest, state="finished", ended=ended)
     else:
         return
     write_record(rank.manifest, closed)
-
-
-def _steps(number: int) -> str:
-    return f"{number} step{'' if number == 1 else 's'}"
 
 
 def _cause(exit_code: int | None) -> str:

@@ -51,7 +51,7 @@ def mean_step(comparison: Comparison, table: str) -> str:
 
 def steps_of(side: Side) -> str:
     """How many steps a side has, and what they are."""
-    return f"{len(side.steps)} step{'s' if len(side.steps) != 1 else ''}: {side.basis}"
+    return f"{units.plural(len(side.steps), 'step')}: {side.basis}"
 
 
 def warnings(comparison: Comparison) -> list[str]:

@@ -13,7 +13,7 @@ from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.console import print_line, width_for
 from stepscope.report.metrics.words import words_for
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import count, duration, percent, size
+from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
 
@@ -95,14 +95,14 @@ def _throttled(row: dict[str, Any]) -> str:
         worst = sorted((reason for reason in shares if shares[reason]), key=lambda r: -shares[r])
         text = f"{percent(whole)} ({', '.join(words_for(worst)[:2])})"
     if row["xid_errors"]:
-        text += f"; {count(row['xid_errors'])} Xid error(s)"
+        text += f"; {plural(row['xid_errors'], 'Xid error')}"
     if row["ecc_errors"]:
-        text += f"; {count(row['ecc_errors'])} memory error(s)"
+        text += f"; {plural(row['ecc_errors'], 'memory error')}"
     return text
 
 
 def _scope(summary: MetricsSummary) -> str:
-    text = f"{count(summary.samples)} sample{'s' if summary.samples != 1 else ''}"
+    text = plural(summary.samples, "sample")
     if summary.span_ns:
         text += f" over {duration(summary.span_ns)}"
     if summary.record is not None and summary.record.state == "running":
