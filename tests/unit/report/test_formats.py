@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 
 from stepscope.advice.diagnosis import diagnose
@@ -95,6 +96,16 @@ def test_csv_of_ranks_and_notes(late_rank):
         assert int(row["own_ns"]) == int(row["step_ns"]) - int(row["wait_ns"])
         assert row["steady_steps"] == row["input_wait_ns"] == ""
     assert report(late_rank, "--format", "csv", "--table", "notes") == "rank,note\n"
+
+
+def test_the_page_has_the_rank_that_the_others_wait_for_first(late_rank, tmp_path):
+    page = tmp_path / "page.html"
+    report(late_rank, "-o", str(page))
+    tables = blocks_of(data_of(page.read_text("utf-8")), "table")
+    (of_ranks,) = (
+        one for one in tables if "own_ns" in {column["name"] for column in one["columns"]}
+    )
+    assert [row[0] for row in of_ranks["rows"]] == [1, 0, 2]
 
 
 def test_the_table_belongs_to_csv_and_must_exist(starved):

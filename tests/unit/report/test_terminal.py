@@ -19,7 +19,7 @@ from stepscope.report.diagnosis import words
 from stepscope.report.diagnosis.json import diagnosis_to_dict
 from stepscope.report.diagnosis.tables import RANKS
 from stepscope.report.diagnosis.terminal import _finding, print_diagnosis, print_summary
-from stepscope.report.diagnosis.words import findings_alike
+from stepscope.report.diagnosis.words import findings_alike, ranks_with
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
 from stepscope.run.reader import open_run
@@ -177,6 +177,24 @@ def test_on_narrow_screens_labels_of_evidence_wrap_and_values_stay(width):
     assert "17.0 ms" in shown
     assert "25%" in shown
     assert "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ((), "rank 3"),
+        ((5,), "rank 3; less on 1 other: 5"),
+        ((*range(3), *range(4, 256)), "rank 3; less on 255 others: 0 to 2, 4 to 255"),
+        (range(4, 40, 2), "rank 3; less on 18 others: 4, 6, 8, 10, 12, 14, 16, 18 and 10 more"),
+    ],
+)
+def test_ranks_with_a_finding_are_told_as_ranges(others, words):
+    first = Finding(
+        id="launch-bound", title="a title", severity=Severity.LOW, rank=3, steps=(),
+        evidence=(), saving_ns=9, saving_reason="", predicted_step_ns=90, assumption="", advice="",
+    )  # fmt: skip
+    rest = [dataclasses.replace(first, rank=rank, saving_ns=5) for rank in others]
+    assert ranks_with([first, *rest]) == words
 
 
 def test_what_was_done_besides_the_steps_is_told(tmp_path):

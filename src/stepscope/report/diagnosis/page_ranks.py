@@ -12,8 +12,7 @@ from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank_steps import rank_steps
 from stepscope.report import units
 from stepscope.report.answer.cells import headings
-from stepscope.report.diagnosis.tables import ranks_table
-from stepscope.report.diagnosis.words import between_ranks, odd_ranks
+from stepscope.report.diagnosis.words import between_ranks, odd_ranks, ranks_in_order
 from stepscope.report.page import blocks
 from stepscope.report.text import sentence
 
@@ -44,7 +43,7 @@ def ranks_section(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         blocks.text(sentence(told)) if told else None,
         blocks.items(odd_ranks(diagnosis)),
         *_rank_map(diagnosis),
-        blocks.table("", ranks_table(diagnosis), rows, labels=lambda _: _RANK_LABELS, shown=32),
+        blocks.table("", ranks_in_order(diagnosis), rows, labels=lambda _: _RANK_LABELS, shown=32),
     )
 
 

@@ -219,7 +219,17 @@ def rank_columns(diagnosis: Diagnosis) -> list[str]:
 
 
 def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """Its rows, at most `MOST_RANKS`: the rank that waits least first, or else the slowest.
+    """Its rows, at most `MOST_RANKS`, in the order of `ranks_in_order`."""
+    table = ranks_in_order(diagnosis)
+    kept = _known_columns(table)
+    return [
+        [_rank_cell(name, row) for name in kept]
+        for row in table.head(MOST_RANKS).iter_rows(named=True)
+    ]
+
+
+def ranks_in_order(diagnosis: Diagnosis) -> pl.DataFrame:
+    """The table of ranks: the rank that waits least first, or else the slowest.
 
     Of ranks that wait equally little, the one that the others wait for most often comes first.
     """
@@ -227,9 +237,7 @@ def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
     kept = _known_columns(table)
     waits = [name for name in ("wait_ns", "record_wait_ns") if name in kept]
     by, largest = (waits[0], False) if waits else ("step_ns", True)
-    order = table.sort(by, "last", "rank", descending=[largest, True, False], nulls_last=True)
-    first = order.head(MOST_RANKS)
-    return [[_rank_cell(name, row) for name in kept] for row in first.iter_rows(named=True)]
+    return table.sort(by, "last", "rank", descending=[largest, True, False], nulls_last=True)
 
 
 def _known_columns(table: pl.DataFrame) -> list[str]:
@@ -279,14 +287,13 @@ def _which(finding: Finding) -> str:
 
 def ranks_with(group: list[Finding]) -> str:
     """The ranks that have a finding, the one with the largest saving first."""
-    others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
+    others = {finding.rank for finding in group[1:]} - {group[0].rank}
     words = f"rank {group[0].rank}"
     if others:
-        shown = ", ".join(map(str, others[:MOST_RANKS]))
-        more = ", …" if len(others) > MOST_RANKS else ""
+        named = ranks_in_words(others).partition(" ")[2]
         largest = max(finding.saving_ns or 0 for finding in group[1:])
         also = "less" if largest <= (group[0].saving_ns or 0) and largest else "also"
-        words += f"; {also} on {units.plural(len(others), 'other')}: {shown}{more}"
+        words += f"; {also} on {units.plural(len(others), 'other')}: {named}"
     return words
 
 
