@@ -1,9 +1,9 @@
 """The steady steps of a trace, and how long one takes: the one step time that every answer uses.
 
 Definitions
-    A step lasts as long as its device step; of several devices, the mean of theirs. Without GPU
-    work, or in a file that is cut off and may lack work of any step, it lasts as long as its host
-    step; what the last step of a file takes at its end, after
+    A step lasts as long as its device step; of several devices, the mean of theirs. If the steps
+    that count have no GPU work, or the file is cut off and may lack work of any step, it lasts as
+    long as its host step; what the last step of a file takes at its end, after
     its last operator and call, beyond what any other step does, is the end of the loop and not
     counted.
 
@@ -158,11 +158,7 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     if asked.steps is not None:
         wanted = np.isin(numbers, asked.steps)
     device = _device_durations(trace, asked, numbers[wanted])
-    tail_ns = 0 if device is not None else loop_tail(trace)
-    durations = (host["end_ns"] - host["start_ns"]).to_numpy().copy()
-    durations[-1] -= tail_ns
-    if device is not None:
-        durations = device
+    durations = _host_durations(trace) if device is None else device
     waits = _input_waits(trace, host)
     states = _states(trace, host, durations, waits, is_of_devices=device is not None)
     chosen = wanted if asked.steps is not None else states == _COMPLETE
@@ -170,12 +166,15 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
         JudgedStep(int(number), _STATES[state], int(duration), int(wait))
         for number, state, duration, wait in zip(numbers, states, durations, waits, strict=True)
     )
+    if device is not None and _device_durations(trace, asked, numbers[chosen]) is None:
+        # Only steps that do not count have GPU work: those that count last as long as on the host.
+        device, durations = None, _host_durations(trace)
     return SteadySteps(
         steps=tuple(numbers[chosen].tolist()),
         step_ns=round(float(durations[chosen].mean())) if chosen.any() else 0,
         median_ns=round(float(np.median(durations[chosen]))) if chosen.any() else 0,
         is_of_devices=device is not None,
-        tail_ns=tail_ns if chosen[-1] else 0,
+        tail_ns=loop_tail(trace) if device is None and chosen[-1] else 0,
         judged=judged,
     )
 
@@ -244,6 +243,14 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
     per_device: Int64Array = lengths.reshape(rows["device"].n_unique(), len(trace.steps))
     mean: Int64Array = per_device.sum(axis=0) // len(per_device)
     return mean
+
+
+def _host_durations(trace: Trace) -> Int64Array:
+    """Duration of each step on the host, without the end of the loop."""
+    host = trace.steps
+    durations = (host["end_ns"] - host["start_ns"]).to_numpy().copy()
+    durations[-1] -= loop_tail(trace)
+    return durations
 
 
 def _input_waits(trace: Trace, host: pl.DataFrame) -> Int64Array:

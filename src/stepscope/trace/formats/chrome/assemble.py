@@ -36,7 +36,7 @@ from stepscope.trace.formats.chrome.row_tables import (
     flows_of,
     moments_of,
 )
-from stepscope.trace.formats.chrome.rows import HAS_TIME, Ids, LanePair, Rows
+from stepscope.trace.formats.chrome.rows import HAS_TIME, INT64_MIN, Ids, LanePair, Rows
 from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Chunk, SmallTables
@@ -78,7 +78,7 @@ class Assembler:
         self._pairing = Pairing(self.problems)
         self._columns = EventColumns(self._known, self._pairing, self.problems)
         self._events = 0
-        self._latest_ns = 0
+        self._latest_ns = INT64_MIN
         self._names = pl.DataFrame(schema=NAMES)
 
     def add(self, rows: Rows | Scanned) -> list[Chunk]:

@@ -10,7 +10,14 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.formats.chrome.phases import BEGIN_ROLE, ROLE_OF_PHASE
-from stepscope.trace.formats.chrome.rows import HAS_DURATION, INT64_MAX, Ids, Rows, Vocabulary
+from stepscope.trace.formats.chrome.rows import (
+    HAS_DURATION,
+    INT64_MAX,
+    INT64_MIN,
+    Ids,
+    Rows,
+    Vocabulary,
+)
 from stepscope.trace.formats.chrome.tolerant.json_text import member_texts
 from stepscope.trace.problems import Problems
 
@@ -53,7 +60,7 @@ class Pairing:
     """
 
     def __init__(self, problems: Problems) -> None:
-        self.latest_ns = 0
+        self.latest_ns = INT64_MIN
         self._problems = problems
         self._stacks: dict[int, list[int]] = {}  # numbers of beginnings
         self._waiting = pl.DataFrame(schema=_BEGINNINGS)  # the beginnings in the stacks
@@ -71,7 +78,7 @@ class Pairing:
             The events that end in these rows.
         """
         times = rows.time_ns[which]
-        self.latest_ns = max(self.latest_ns, int(times.max(initial=0)))
+        self.latest_ns = max(self.latest_ns, int(times.max(initial=INT64_MIN)))
         begins = ROLE_OF_PHASE[rows.phase[which]] == BEGIN_ROLE
         numbers = self._count + np.arange(len(which), dtype=np.int64)
         self._count += len(which)

@@ -19,7 +19,7 @@ from stepscope.trace.source.content import Content
 
 ARGS = st.none() | st.sampled_from([{}, {"a": 1}, {"a": 2, "b": [3]}])
 MOMENTS = st.lists(
-    st.tuples(st.sampled_from("BE"), st.integers(1, 2), st.integers(-2, 9), ARGS), max_size=14
+    st.tuples(st.sampled_from("BE"), st.integers(1, 2), st.integers(-9, 9), ARGS), max_size=14
 )
 
 
@@ -36,7 +36,7 @@ def by_hand(moments):
             found.append((f"n{begun}", 1000 * start, max(0, 1000 * (at - start)), merged))
         else:
             wrong += 1
-    end = max([0, *(1000 * at for _, _, at, _ in moments)])
+    end = max((1000 * at for _, _, at, _ in moments), default=0)
     for lane in sorted(stacks):
         found += [
             (f"n{begun}", 1000 * at, max(0, end - 1000 * at), args)

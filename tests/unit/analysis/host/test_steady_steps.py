@@ -1,0 +1,24 @@
+"""The steady steps of a trace, and that every answer states the same step."""
+
+from tests.support.gpu_trace import ms, us
+from tests.support.tables import TableBuilder
+
+from stepscope.analysis.critical_path import critical_path
+from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.steps import step_table
+from stepscope.trace.model import Trace
+
+
+def test_steps_that_count_without_gpu_work_last_as_long_as_on_the_host():
+    """One step alone works on the GPU, and is a stall: every answer states the same step."""
+    build = TableBuilder()
+    for number in range(5):
+        start = number * ms(10)
+        build.step(number, start, ms(10))
+        build.host("aten::mm", start + ms(1), ms(5))
+    build.launch(ms(41), us(5), ms(42), ms(3))
+    trace = Trace.from_tables(build.build(), "t")
+    steady = steady_steps(trace)
+    assert steady.steps == (0, 1, 2, 3)
+    assert (steady.step_ns, steady.is_of_devices) == (ms(10), False)
+    assert step_table(trace).step_ns == critical_path(trace).step_ns == steady.step_ns
