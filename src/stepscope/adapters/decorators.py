@@ -20,6 +20,8 @@ from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
+_WRONG_USAGE = 2
+"""The exit code of argparse and click for a command line that they do not understand."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -130,7 +132,8 @@ def profiled(
             if asks_for_help:
                 arguments = _parser_of(chosen).parse_args([])
             profiler = Profiler.from_args(arguments, **more)
-            with profiler, _helping(chosen, asks_for_help):
+            shared = _shared_in(chosen, rest)
+            with profiler, _helping(chosen, asks_for_help), _explaining(shared):
                 before = sys.argv
                 sys.argv = [before[0], *rest]
                 try:
@@ -154,6 +157,29 @@ def _helping(dialect: Dialect, is_asked: bool) -> Iterator[None]:
             add_flags(parser, dialect)
             print(f"\n{parser.format_help()}", end="")  # noqa: T201
         raise
+
+
+@contextlib.contextmanager
+def _explaining(shared: list[Flag]) -> Iterator[None]:
+    """If the script's parser refuses the command line, say which flags it was expected to have."""
+    try:
+        yield
+    except SystemExit as ending:
+        if ending.code == _WRONG_USAGE:
+            for flag in shared:
+                action = ", action='store_true'" if flag.style == SWITCH else ""
+                print(  # noqa: T201
+                    f"stepscope: {flag.names[0]} is left to the script as well: its parser needs "
+                    f"add_argument('{flag.names[0]}'{action})",
+                    file=sys.stderr,
+                )
+        raise
+
+
+def _shared_in(dialect: Dialect, words: list[str]) -> list[Flag]:
+    """The flags on a command line that the script's own parser gets, too."""
+    given = {word.partition("=")[0] for word in words}
+    return [flag for flag in dialect.flags if flag.is_shared and not given.isdisjoint(flag.names)]
 
 
 def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:

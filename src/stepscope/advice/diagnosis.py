@@ -111,7 +111,7 @@ def diagnose(
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
     run = one_job(run if isinstance(run, Run) else open_run(run))
-    with each() as read, in_turn() as read_here:
+    with each() as read:
         alone = [MeetingTask(rank, asked) for rank in run.ranks]
         meetings = answers(read, alone) if len(alone) > 1 else []
         matched, notes = match_ranks(meetings)
@@ -122,8 +122,12 @@ def diagnose(
             SummaryTask(rank, request, waited, met)
             for rank, waited, met in zip_longest(run.ranks, waits, meetings)
         ]
-        # A baseline is a trace with its tables, which is not sent to another process.
-        summaries = answers(read if baseline is None else read_here, tasks)
+        if baseline is None:
+            summaries = answers(read, tasks)
+        else:
+            # A baseline is a trace with its tables, which is not sent to another process.
+            with in_turn() as read_here:
+                summaries = answers(read_here, tasks)
     return judge(run, summaries, limits, matched, skew, notes)
 
 

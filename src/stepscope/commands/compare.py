@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.scaling import Scaling
     from stepscope.output_cache.recording_sink import EncodedSink
+    from stepscope.trace.paths import PathTarget
 
 
 @click.command("compare")
@@ -69,17 +70,19 @@ def command(
     check_one_document(len(after), output)
     check_standard_input_once(before, *after)
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+    from stepscope.trace.paths import resolve_path
 
     keep_freed_memory()
     checks = _checks(conditions)
     scope = scope_of(steps, device, events)
     layout = Layout(rows=rows)
+    first = resolve_path(before)
     has_failed = False
     with sink_for(file) as sink:
         for number, path in enumerate(after):
             if number:
                 sink.write("\n")
-            sides = _Sides(before, path, rank, scope)
+            sides = _Sides(first, resolve_path(path), rank, scope)
             if not checks:
                 _write_cached(sides, output, layout, sink)
             elif failed := _write(sides, checks, output, layout, sink):
@@ -93,8 +96,8 @@ def command(
 class _Sides:
     """What is compared."""
 
-    before: str
-    after: str
+    before: PathTarget
+    after: PathTarget
     rank: int | None
     scope: Scope
 
@@ -111,19 +114,18 @@ def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSi
     """Write the comparison from the cache where possible."""
     from stepscope.analysis.selection.scope import Scope
     from stepscope.output_cache.cached_output import write_cached
-    from stepscope.trace.paths import resolve_path
     from stepscope.trace.store.values import to_json
 
     def write(sink: Sink) -> bool:
         _write(sides, [], output, layout, sink)
         return True
 
-    paths = (sides.before, sides.after)
-    ranks = [rank for path in paths for rank in resolve_path(path).ranks]
+    targets = (sides.before, sides.after)
+    ranks = [rank for target in targets for rank in target.ranks]
     traces = [trace for rank in ranks for trace in rank.traces]
     if not all(rank.traces for rank in ranks):
         traces = []  # what only a step record tells is not cached
-    asked = ["compare", *paths, sides.rank, to_json(Scope, sides.scope)]
+    asked = ["compare", *(one.path for one in targets), sides.rank, to_json(Scope, sides.scope)]
     write_cached(sink, output, layout, traces, asked, write)
 
 
@@ -140,7 +142,7 @@ def _write(
     from stepscope.report.comparison.result import CheckedComparison
 
     before, after, rank, scope = sides.before, sides.after, sides.rank, sides.scope
-    with working(f"Comparing {after} with {before}"):
+    with working(f"Comparing {after.path} with {before.path}"):
         comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
     found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
     failed = "; ".join(found) or None
@@ -148,15 +150,13 @@ def _write(
         scaling = None if rank is not None else _scaling(before, after, scope)
     output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
     if scaling is not None and output.format.is_for_people:
-        _write_scaling(scaling, f"{before}, {after}", output.format, layout, sink)
+        _write_scaling(scaling, f"{before.path}, {after.path}", output.format, layout, sink)
     return failed
 
 
-def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
+def _scaling(before: PathTarget, after: PathTarget, scope: Scope) -> Scaling | None:
     """How the second side scales; None where both have as many ranks, or one has no steps."""
-    from stepscope.trace.paths import resolve_path
-
-    sides = [resolve_path(path) for path in (before, after)]
+    sides = (before, after)
     counts = [sum(bool(rank.traces) for rank in side.chosen) for side in sides]
     if counts[0] == counts[1] or min(counts) == 0:
         return None

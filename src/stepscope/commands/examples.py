@@ -53,5 +53,5 @@ def _copy(path: Path, folder: Path) -> Path:
             raise UsageError(f"{target}: it exists already: remove it, or give another folder")
         shutil.copy(path, target)
     except OSError as error:
-        raise UsageError(f"{target}: {error.strerror or error}") from None
+        raise UsageError(f"{target}: cannot be written: {error.strerror or error}") from None
     return target

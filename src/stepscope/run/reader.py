@@ -371,6 +371,8 @@ def _open_loose(root: Path) -> Run:
 
 def _traces_at(root: Path) -> list[TraceFile]:
     files = find_traces(root)
+    if not files and has_wildcard(str(root)) and not exists(root):
+        raise UnreadableInputError(f"{root}: matches no run and no trace ({TRACE_NAMES})")
     if not files:
         raise UnreadableInputError(
             f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES})"

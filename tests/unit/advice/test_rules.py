@@ -251,13 +251,13 @@ def test_one_interruption_does_not_make_a_small_model_slow():
 def test_what_times_the_steps_is_no_python_of_theirs():
     """A thread that loses its CPU while it reads a clock: nobody can move that out of the step."""
 
-    def window(folder):
+    def window(folder, function="steps/host_time.py(64): needed_ns"):
         t = GpuTrace(device_name=None)
         for _ in range(3):
             with t.step():
                 t.op("aten::linear").python(ms(5))
                 with (
-                    t.frame(f"{folder}/steps/host_time.py(64): needed_ns"),
+                    t.frame(f"{folder}/{function}"),
                     t.frame("<built-in function thread_time_ns>"),
                 ):
                     t.python(ms(9))
@@ -266,6 +266,13 @@ def test_what_times_the_steps_is_no_python_of_theirs():
 
     for own in ("stepscope/capture", "/venv/lib/python3.11/site-packages/stepscope/capture"):
         assert cpu_bound_python.find(Subject(0, window=window(own))) == []
+    noting = ("record/journal.py(117): count_step", "requests/triggers.py(154): look")
+    for function in (*noting, "together/shared_store.py(67): _try"):
+        of_step = window("stepscope/capture", function)
+        assert cpu_bound_python.find(Subject(0, window=of_step)) == []
+    # What makes files may run a function of the user's.
+    handler = window("stepscope/capture", "windows/handlers.py(9): run")
+    assert cpu_bound_python.find(Subject(0, window=handler))
     (finding,) = cpu_bound_python.find(Subject(0, window=window("mystepscope/capture")))
     assert "mystepscope" in finding.title
     assert finding.saving_ns == ms(9)

@@ -35,10 +35,14 @@ def trace(tmp_path, monkeypatch):
         (("explain", "nonsense"), "`stepscope explain` lists them"),
         (("examples", "nonsense"), "`stepscope examples` lists them"),
         (("hangs", "trace.json.gz"), "neither a pickle nor JSON"),
+        (("report", "*.nothing"), "*.nothing: matches no run and no trace (*.json,"),
+        (("show", "kernels", "other.pickle"), "or another pickle, not a trace"),
+        (("memory", ""), "the path is empty: give . for this directory"),
     ],
 )
 def test_the_remedy_is_said(trace, capsys, words, remedy):
     Path(f"{trace}.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    Path("other.pickle").write_bytes(pickle.dumps({"weights": [1]}))
     assert main(words) in {2, 3}
     said = capsys.readouterr().err
     assert remedy in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import psutil
 import pytest
 from tests.support.fleet_tasks import TracesKept
@@ -16,6 +18,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet import each_rank
 from stepscope.fleet.each_rank import InProcesses, reader_for
 from stepscope.run.reader import open_run
+from stepscope.trace.load import load
 
 DELAYS_MS = (0, 40, 10)
 
@@ -35,6 +38,23 @@ def test_processes_give_the_same_diagnosis(run):
     assert there.findings == here.findings
     assert there.ranks == here.ranks
     assert there.between.straggler == 1
+
+
+def test_this_process_reads_only_for_a_baseline_what_others_would_read(run, monkeypatch):
+    opened = []
+
+    @contextmanager
+    def noting():
+        opened.append("here")
+        with in_turn() as read:
+            yield read
+
+    monkeypatch.setattr("stepscope.advice.diagnosis.in_turn", noting)
+    alone = diagnose(run, each=in_turn)
+    assert opened == []
+    baseline = load(run.ranks[0].windows[-1].trace_path)
+    assert diagnose(run, baseline=baseline, each=in_turn).findings == alone.findings
+    assert opened == ["here"]
 
 
 def test_each_process_is_asked_again_about_the_ranks_whose_traces_it_keeps(run):

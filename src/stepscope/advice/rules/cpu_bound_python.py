@@ -2,8 +2,8 @@
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
 no call, no wait for input, no wait of autograd's engine for its threads. Short ones lie between any
-two operators and are left to `launch-bound`. Left out, too, is when Stepscope timed the steps, as
-far as stacks show its functions: nothing of it can be moved out of the step.
+two operators and are left to `launch-bound`. Left out, too, is when Stepscope timed and noted
+the steps, as far as stacks show its functions: nothing of it can be moved out of the step.
 Where several ranks train, stretches inside backward and communication and right after the call of
 a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
 The saving assumes that the long ones are gone.
@@ -67,8 +67,8 @@ _MEETINGS = ("backward", "communication")
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
 _MOST_IN_A_FUNCTION = 64
-_OF_THE_RECORDER = r"(^|/)stepscope/capture/steps/"
-"""Functions that time steps: none of them calls code of the training."""
+_OF_THE_RECORDER = r"(^|/)stepscope/capture/(steps|record|requests|together)/"
+"""Functions that time, note and agree on steps: none of them calls code of the training."""
 _ENGINE = "<built-in method run_backward"
 _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
@@ -258,7 +258,7 @@ def _in_engine(window: WindowView) -> Intervals:
 
 
 def _in_the_recorder(window: WindowView) -> Intervals:
-    """When the main thread timed its steps, by the frames that stacks have of that."""
+    """When the main thread recorded its steps, by the frames that stacks have of that."""
     is_own = pl.col("name").str.contains(_OF_THE_RECORDER)
     return window.spans(window.main_spans((pl.col("category") == "python_function") & is_own))
 

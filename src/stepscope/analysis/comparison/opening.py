@@ -9,14 +9,14 @@ from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
-from stepscope.trace.paths import resolve_path
+from stepscope.trace.paths import PathTarget
 
 
-def open_side(path: str, rank: int | None, scope: Scope) -> Side:
+def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     """Open one side.
 
     Args:
-        path: A path from the user; see `stepscope.trace.paths`.
+        target: What a path from the user stands for; see `stepscope.trace.paths`.
         rank: The rank; None: the first.
         scope: Steps, devices and GPU events that count. With steps, the step record is not used.
 
@@ -24,14 +24,13 @@ def open_side(path: str, rank: int | None, scope: Scope) -> Side:
         UnreadableInputError: There is nothing to read, or it cannot be read.
         UsageError: There is no such rank, or nothing in it to compare.
     """
-    target = resolve_path(path)
     chosen = target.rank(rank)
     last = chosen.last_with(scope.steps)
     trace = None if last is None else last.open()
     records: tuple[StepRecord, ...] = ()
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
-    side = make_side(as_shown(path), trace, records, summarise_steps(records), scope)
+    side = make_side(as_shown(target.path), trace, records, summarise_steps(records), scope)
     ranks = len(target.chosen)
     if rank is not None or ranks < 2:
         return side

@@ -82,6 +82,8 @@ def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
         UnreadableInputError: There is nothing that can be read.
         UsageError: The run has no such rank.
     """
+    if not path:
+        raise UnreadableInputError("the path is empty: give . for this directory")
     place = Path(path)
     if place.is_file():
         return None if is_snapshot_file(path) else resolve_path(path).one_trace()

@@ -96,8 +96,8 @@ _COLLAPSED = re.compile(rb"^[^\n{}\[\]]*;[^\n]*[^\n;] \d+\r?\n")
 
 NOT_TRACES = (
     NotATrace(
-        "a memory snapshot of torch's caching allocator, not a trace",
-        "`stepscope memory FILE` shows it",
+        "a memory snapshot of torch's caching allocator, or another pickle, not a trace",
+        "`stepscope memory FILE` shows a snapshot",
         is_memory_snapshot,
     ),
     NotATrace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import re
@@ -539,6 +540,38 @@ def test_flags_that_the_script_has_too_stay_on_its_command_line(monkeypatch):
     assert seen["argv"] == ["train.py", "--strategy=Zero", "--debug"]
     assert seen["config"].deepspeed_memory
     assert seen["config"].deepspeed_flops
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--debug"], "add_argument('--debug', action='store_true')"),
+        (["--profiling", "--debug", "--steps", "3"], "--debug is left to the script as well"),
+        (["--nonsense"], None),
+        (["--steps", "3"], None),
+    ],
+)
+def test_a_shared_flag_that_the_script_does_not_know_is_explained(
+    monkeypatch, tmp_path, capsys, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+
+    @stepscope.profiled("sfm")
+    def script(profiler):
+        del profiler
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--steps")
+        parser.parse_args()
+
+    with contextlib.suppress(SystemExit):
+        script()
+    printed = capsys.readouterr().err
+    if said is None:
+        assert "left to the script" not in printed
+    else:
+        assert said in printed
+        assert "unrecognized arguments: --debug" in printed
 
 
 def test_a_url_as_the_output_folder_leaves_local_folders_local(tmp_path):
