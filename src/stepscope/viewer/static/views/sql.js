@@ -19,7 +19,7 @@ FROM events
 WHERE kind <> 'none'
 GROUP BY ALL
 ORDER BY ALL`],
-  ["Launch delays by operator", `SELECT k.op_name, median(l.delay_ns) AS delay_ns, count(*) AS launches
+  ["Launches by operator", `SELECT k.op_name, median(l.delay_ns) AS delay_ns, count(*) AS launches
 FROM launches l JOIN kernels k ON k.event = l.work
 GROUP BY ALL
 ORDER BY launches DESC
