@@ -21,3 +21,7 @@ class UsageError(StepscopeError):
 
 class UnreadableInputError(StepscopeError):
     """A file or directory cannot be read as what it should be."""
+
+
+class NothingFoundError(UnreadableInputError):
+    """A directory or pattern has neither a run nor a trace."""

@@ -432,14 +432,17 @@ def comms_summary() -> str:
 
 @contextlib.contextmanager
 def _heard(stream: io.StringIO) -> Iterator[None]:
-    """Redirect DeepSpeed's logger to a stream."""
+    """Redirect DeepSpeed's logger to a stream, whatever level it has: versions differ in that."""
     from deepspeed.utils import logger
 
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     before, logger.handlers = logger.handlers, [handler]
     propagates, logger.propagate = logger.propagate, False
+    level = logger.level
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
+        logger.setLevel(level)
         logger.handlers, logger.propagate = before, propagates

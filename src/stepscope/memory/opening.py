@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.errors import NothingFoundError, UnreadableInputError, UsageError
 from stepscope.memory.categories.census import Census, census_path, read_census
 from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
@@ -128,7 +128,14 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
     own = snapshots_in(place) or snapshots_in(place / SNAPSHOTS_DIRECTORY)
     if own:
         return SnapshotRef(str(own[-1]), len(own) - 1)
-    ranks = {one.rank: one for one in open_run(path).ranks}
+    try:
+        run = open_run(path)
+    except NothingFoundError as error:
+        raise UnreadableInputError(
+            f"{path}: found no memory snapshot, no run and no trace; "
+            "torch.cuda.memory._dump_snapshot writes a snapshot"
+        ) from error
+    ranks = {one.rank: one for one in run.ranks}
     if rank is not None and rank not in ranks:
         raise UsageError(f"{path}: no rank {rank}; it has {', '.join(map(str, sorted(ranks)))}")
     by_rank = {

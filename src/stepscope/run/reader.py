@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepscope.errors import UnreadableInputError
+from stepscope.errors import NothingFoundError, UnreadableInputError
 from stepscope.run.discover import (
     TRACE_NAMES,
     TraceFile,
@@ -372,9 +372,9 @@ def _open_loose(root: Path) -> Run:
 def _traces_at(root: Path) -> list[TraceFile]:
     files = find_traces(root)
     if not files and has_wildcard(str(root)) and not exists(root):
-        raise UnreadableInputError(f"{root}: matches no run and no trace ({TRACE_NAMES})")
+        raise NothingFoundError(f"{root}: matches no run and no trace ({TRACE_NAMES})")
     if not files:
-        raise UnreadableInputError(
+        raise NothingFoundError(
             f"{root}: found no run (run.json, rank*/manifest.json) and no trace ({TRACE_NAMES})"
         )
     return files

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from types import SimpleNamespace
+import logging
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import stepscope
-from stepscope.adapters.deepspeed import EngineWatch, follow
+from stepscope.adapters.deepspeed import EngineWatch, follow, see_memory_usage
 from stepscope.errors import UsageError
 
 
@@ -167,3 +169,26 @@ def test_what_cannot_be_followed_is_refused_and_what_is_off_is_left_alone():
     engine = Engine()
     follow(engine, stepscope.Profiler(enabled=False))
     assert "step" not in vars(engine)
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.INFO])
+def test_its_memory_is_seen_at_every_level_of_its_logger(monkeypatch, level):
+    """DeepSpeed 0.17 logs it with `info` to a logger that by default only takes warnings."""
+    logger = logging.Logger("deepspeed", level)  # noqa: LOG001 - no other test sees it
+    kept = logging.NullHandler()
+    logger.addHandler(kept)
+
+    def see(message, force):
+        assert force
+        logger.info(message)
+
+    modules = {
+        "deepspeed": ModuleType("deepspeed"),
+        "deepspeed.runtime": ModuleType("deepspeed.runtime"),
+        "deepspeed.runtime.utils": SimpleNamespace(see_memory_usage=see),
+        "deepspeed.utils": SimpleNamespace(logger=logger),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert see_memory_usage("After forward of step 3") == "After forward of step 3\n"
+    assert (logger.level, logger.handlers, logger.propagate) == (level, [kept], True)

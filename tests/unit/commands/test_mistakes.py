@@ -37,11 +37,13 @@ def trace(tmp_path, monkeypatch):
         (("hangs", "trace.json.gz"), "neither a pickle nor JSON"),
         (("report", "*.nothing"), "*.nothing: matches no run and no trace (*.json,"),
         (("show", "kernels", "other.pickle"), "or another pickle, not a trace"),
+        (("memory", "folder"), "folder: found no memory snapshot, no run and no trace; torch."),
         (("memory", ""), "the path is empty: give . for this directory"),
     ],
 )
 def test_the_remedy_is_said(trace, capsys, words, remedy):
     Path(f"{trace}.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    Path("folder").mkdir()
     Path("other.pickle").write_bytes(pickle.dumps({"weights": [1]}))
     assert main(words) in {2, 3}
     said = capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -43,3 +44,17 @@ def test_a_file_without_a_gpu_shows_no_gpu(tmp_path, capsys):
     assert "no GPU was sampled" in shown
     assert "busy  tensor" not in shown
     assert "2 samples over 1.00 s" in shown
+
+
+@pytest.mark.parametrize(("errors", "said"), [(1, "1 Xid error"), (1200, "1,200 Xid errors")])
+def test_errors_of_a_gpu_are_counted_in_words(tmp_path, capsys, monkeypatch, errors, said):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "metrics.csv"
+    path.write_text(
+        "timestamp, index, utilization.gpu [%], xid.count\n"
+        "2026/01/31 12:00:00.000, 0, 90 %, 0\n"
+        f"2026/01/31 12:00:01.000, 0, 70 %, {errors}\n"
+    )
+    assert main(["report", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"{said}\b(?!s)", printed), printed
