@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -216,6 +217,27 @@ def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
     assert [one["title"].rpartition(":")[0] for one in drawn] == names
     assert all(one["fill"].startswith("rgb(") for one in drawn)
     assert "rgb(0, 0, 0)" not in {one["fill"] for one in drawn}
+
+
+def test_the_moments_of_a_typical_step_are_round_and_within_the_picture(opened):
+    found = opened("slow")
+    words, marks, fits = found.page.evaluate(
+        """() => { const picture = document.querySelector("#typical-step .step-lanes");
+          const edge = picture.getBoundingClientRect();
+          const texts = [...picture.querySelectorAll(".step-lanes-axis")];
+          return [texts.map((one) => one.textContent),
+            [...picture.querySelectorAll(".step-lanes-mark")].map((one) => one.x1.baseVal.value),
+            texts.every((one) => { const at = one.getBoundingClientRect();
+              return at.left >= edge.left && at.right <= edge.right + 1; })]; }"""
+    )
+    assert words[0] == "0"
+    assert len(words) == len(marks) >= 3
+    amounts = [float(one.split()[0].replace(",", "")) for one in words]
+    assert f"{amounts[1]:e}"[:8] in {"1.000000", "2.000000", "5.000000"}
+    assert amounts == pytest.approx([amounts[1] * at for at in range(len(amounts))])
+    gaps = [after - before for before, after in pairwise(marks)]
+    assert gaps == pytest.approx([gaps[0]] * len(gaps))
+    assert fits
 
 
 def test_on_a_narrow_screen_a_typical_step_keeps_its_size_and_scrolls(opened):

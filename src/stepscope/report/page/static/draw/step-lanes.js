@@ -5,6 +5,7 @@ import { svg } from "../dom.js";
 import { CAUSES } from "../part-colours.js";
 import { COLOURS } from "../theme.js";
 import { count, duration, share } from "../units.js";
+import { momentText, roundNumbers } from "./ticks.js";
 
 /** @typedef {{title: string, slices: [number, number, string, string][], rest: number[], rest_what: string, others: number}} Lane */
 
@@ -12,6 +13,8 @@ const WIDTH = 960;
 const TITLE = 178;
 const ROW = 18;
 const AXIS = 20;
+/** About so many moments are marked. */
+const MOMENTS = 6;
 /** What a slice is to its colour. */
 const COLOUR_OF = /** @type {Record<string, string>} */ ({
   compute: "compute", communication: "communication", memcpy: "copy", memset: "fill", cpu_op: "operator", user_annotation: "annotation",
@@ -31,9 +34,15 @@ export function stepLanes(lanes, lastingNs) {
   const scale = (WIDTH - TITLE) / lastingNs;
   const parts = lanes.flatMap((lane, at) => drawLane(lane, at * ROW, scale, lastingNs));
   const picture = svg("svg", { class: "step-lanes", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `A step of ${duration(lastingNs)} in ${lanes.length} lanes` }, ...parts);
-  for (let part = 0; part <= 4; part++) {
-    const x = TITLE + ((WIDTH - TITLE) * part) / 4;
-    picture.append(svg("text", { class: `step-lanes-axis${part === 4 ? " is-last" : ""}`, x, y: height - 6 }, part ? duration((lastingNs * part) / 4) : "0"));
+  for (const at of roundNumbers(0, lastingNs, MOMENTS)) {
+    const x = TITLE + at * scale;
+    const words = momentText(at, lastingNs);
+    // Centred, a mark at either end would stick out of the picture.
+    const side = at === 0 ? "" : x + (words.length * LETTER) / 2 > WIDTH ? " is-last" : " is-between";
+    picture.append(
+      svg("line", { class: "step-lanes-mark", x1: x, x2: x, y1: height - AXIS, y2: height - AXIS + 4 }),
+      svg("text", { class: `step-lanes-axis${side}`, x, y: height - 6 }, words),
+    );
   }
   return picture;
 }
