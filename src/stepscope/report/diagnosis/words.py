@@ -282,11 +282,11 @@ def ranks_with(group: list[Finding]) -> str:
     others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
     words = f"rank {group[0].rank}"
     if others:
-        shown = ", ".join(map(str, others[:MOST_RANKS]))
-        more = ", …" if len(others) > MOST_RANKS else ""
-        largest = max(finding.saving_ns or 0 for finding in group[1:])
-        also = "less" if largest <= (group[0].saving_ns or 0) and largest else "also"
-        words += f"; {also} on {units.plural(len(others), 'other')}: {shown}{more}"
+        own, largest = group[0].saving_ns or 0, max(one.saving_ns or 0 for one in group[1:])
+        # As they are shown: a difference that nobody can see is none.
+        is_less = 0 < largest < own and units.duration(largest) != units.duration(own)
+        also = "less" if is_less else "also"
+        words += f"; {also} on {units.plural(len(others), 'other')}: {ranks_in_words(others)}"
     return words
 
 
