@@ -14,7 +14,7 @@ from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import Facts, Plan
 from stepscope.trial.losses import compare_losses
 from stepscope.trial.measure import Ratio, ratio_of
-from stepscope.trial.verdict import judge, spares_memory
+from stepscope.trial.verdict import is_precise, judge, spares_memory
 
 
 @dataclass
@@ -145,6 +145,12 @@ def verdict_of(
 
 def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
     if best is not None and best.ratio is not None:
+        low, high = best.ratio_low or best.ratio, best.ratio_high or best.ratio
+        if not is_precise(Ratio(best.ratio, low, high)):
+            return (
+                f"{best.name} helps, but how much is uncertain: {1 / high:.2f}× to "
+                f"{1 / low:.2f}× as fast, {percent(1 - high)} to {percent(1 - low)} off the step"
+            )
         faster = 1 / best.ratio
         return f"{best.name} helps: {faster:.2f}× as fast, {percent(1 - best.ratio)} off the step"
     if not singles:
