@@ -134,15 +134,20 @@ def of_whole_file(finding: Finding) -> Finding:
     return replace(finding, title=title, evidence=tuple(evidence), is_of_whole_file=True)
 
 
-def of_first_steps(finding: Finding) -> Finding:
-    """The finding as far as the first steps of a training tell: what it saves may be start-up."""
+def of_few_steps(finding: Finding, those: str) -> Finding:
+    """The finding as far as few steps tell: they may be start-up, or unlike the others.
+
+    Args:
+        finding: The finding.
+        those: What the steps that were recorded are called.
+    """
     if finding.saving_ns is None:
         return finding
     weighty = (Severity.HIGH, Severity.MEDIUM)
     return replace(
         finding,
         severity=Severity.LOW if finding.severity in weighty else finding.severity,
-        assumption=f"{finding.assumption}; later steps are like the first",
+        assumption=f"{finding.assumption}; other steps are like {those}",
     )
 
 

@@ -2,7 +2,8 @@
 
 That is no collective which a rank is late for, which takes too long, or which computation could
 hide: a stage has nothing to compute before its neighbour has. Rules about collectives leave them
-out, and `pipeline-bubble` is about them.
+out, and `pipeline-bubble` is about them. The time that they need to move data is communication like
+any other, and part of `exposed-communication`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,23 @@ class PointToPoint:
         collectives: Columns `calls.collectives.COLLECTIVES`.
         is_one: For each node of the graph, whether it is one.
         exposed_ns: Time of all devices in them with no other work beside.
+        transfer_ns: What each needs to move its data: at most what the shortest takes.
     """
 
     collectives: pl.DataFrame
     is_one: BoolArray
     exposed_ns: int
+    transfer_ns: int
+
+    @property
+    def exposed_transfer_ns(self) -> int:
+        """The part of `exposed_ns` in which they move data."""
+        return min(self.exposed_ns, len(self.collectives) * self.transfer_ns)
+
+    @property
+    def exposed_wait_ns(self) -> int:
+        """The part of `exposed_ns` in which they wait for other ranks."""
+        return self.exposed_ns - self.exposed_transfer_ns
 
 
 def point_to_point(window: WindowView) -> PointToPoint:
@@ -44,7 +57,7 @@ def _point_to_point(window: WindowView) -> PointToPoint:
     found = everything.filter(pl.col("kind") == POINT_TO_POINT)
     is_one = np.zeros(len(window.graph), np.bool_)
     if found.is_empty():
-        return PointToPoint(found, is_one, 0)
+        return PointToPoint(found, is_one, 0, 0)
     work = window.work
     rows = work["event"].is_in(found["event"].implode())
     is_one[work.filter(rows)["node"].to_numpy()] = True
@@ -54,7 +67,7 @@ def _point_to_point(window: WindowView) -> PointToPoint:
         exchanging = window.spans(work.filter(mine & rows))
         others = window.spans(work.filter(mine & ~rows))
         exposed_ns += intervals.difference(exchanging, others).total_ns
-    return PointToPoint(found, is_one, exposed_ns)
+    return PointToPoint(found, is_one, exposed_ns, int(found["dur_ns"].to_numpy().min()))
 
 
 def without_point_to_point(collectives: pl.DataFrame) -> pl.DataFrame:

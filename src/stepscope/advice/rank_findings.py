@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stepscope.advice.collectives import waited_in, without_waits
-from stepscope.advice.finding import Finding, of_first_steps, of_whole_file
+from stepscope.advice.finding import Finding, of_few_steps, of_whole_file
 from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
@@ -87,8 +87,9 @@ def with_findings(
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
         findings = tuple(map(of_whole_file, findings))
-    if subject.steps is not None and subject.steps.holds_only_first_steps:
-        findings = tuple(map(of_first_steps, findings))
+    if subject.steps is not None and subject.steps.holds_few_steps:
+        those = "the first" if subject.steps.holds_only_first_steps else "those recorded"
+        findings = tuple(of_few_steps(finding, those) for finding in findings)
     return replace(
         summary,
         findings=findings,

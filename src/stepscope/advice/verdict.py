@@ -8,7 +8,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.figures import duration, percent, plural, ranks_in_words
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
@@ -25,6 +25,7 @@ _ON_ANOTHER_CLOCK = (
 _OF_FIRST_STEPS = (
     "uncertain: only the first {} of the training {} recorded, which may be start-up; record more"
 )
+_OF_FEW_STEPS = "Uncertain: only {} {} recorded, which may not be typical"
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
     "more, and idle time is not where it seems"
@@ -48,6 +49,11 @@ def verdict_of(
         late: Which ranks come late; None: none, or it is not known.
     """
     words, whose = _limit_of(ranks, findings, limits, late)
+    steps = whose.steps
+    if steps is not None and steps.holds_few_steps and not steps.holds_only_first_steps:
+        count = len(steps.steps)
+        were = "was" if count == 1 else "were"
+        words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
         words += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
     return words, whose

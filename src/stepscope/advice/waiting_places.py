@@ -7,7 +7,6 @@ import polars as pl
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_calls
 from stepscope.run.figures import duration, significant
-from stepscope.trace.arrays import intervals
 
 _MOST = 3
 _LEAST = 0.01  # of the wait at all places
@@ -24,10 +23,9 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
         .group_by("operator", "line")
         .agg("start_ns", "end_ns")
     )
-    # Threads may wait at the same time: the time at a place is that in which any of them does.
     waits = [
         (
-            intervals.merge(starts.to_numpy(), ends.to_numpy()).total_ns,
+            window.waits_of(pl.DataFrame({"start_ns": starts, "end_ns": ends})).total_ns,
             operator if line is None else f"{operator} in {line}",
             len(starts),
         )
@@ -39,7 +37,7 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
             strict=True,
         )
     ]
-    least_ns = _LEAST * sum(wait for wait, _, _ in waits)
+    least_ns = max(1.0, _LEAST * sum(wait for wait, _, _ in waits))
     return [
         f"{place} ({significant(count / window.steps)}× per step, "
         f"{duration(total_ns / window.steps)})"

@@ -188,6 +188,15 @@ class WindowView:
         """The moments inside some rows."""
         return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
+    def waits_of(self, rows: pl.DataFrame) -> Intervals:
+        """The moments inside calls that wait for the GPU, within the steps as they are shown.
+
+        The host's first step may begin while the GPU has work of earlier steps. What a call waits
+        for that is no part of the GPU's steps. Threads that wait at the same time wait once.
+        """
+        begin_ns, end_ns = self.graph.begin_ns, int(self.graph.step_ends_ns[-1])
+        return intervals.clip(self.spans(rows), begin_ns, max(begin_ns, end_ns))
+
     def spans_of_events(self, events: Int64Array) -> Intervals:
         """The moments inside some events of the trace, by their numbers."""
         columns = self.trace.columns("start_ns", "dur_ns")

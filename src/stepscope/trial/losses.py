@@ -61,6 +61,16 @@ def compare_losses(
     return LossRecord(verdict, _finite(difference), _finite(noise), compared)
 
 
+def why_changed(losses: LossRecord, *, redraws: bool) -> str:
+    """Why losses are said to be changed where the fix must change single ones; empty elsewhere."""
+    if losses.verdict != CHANGED or not redraws:
+        return ""
+    return (
+        "random numbers for the data are drawn in another order, and "
+        f"{losses.compared:,} losses do not show that they are the same on average"
+    )
+
+
 def _verdict(difference: float, noise: float | None) -> str:
     if difference == 0:
         return SAME

@@ -12,9 +12,9 @@ from stepscope.run.trials import HELPS, NOT_MEASURED, UNCLEAR, TrialRecord
 from stepscope.trial.attempts import Attempt, Variant
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import Facts, Plan
-from stepscope.trial.losses import compare_losses
+from stepscope.trial.losses import compare_losses, why_changed
 from stepscope.trial.measure import Ratio, ratio_of
-from stepscope.trial.verdict import judge, spares_memory
+from stepscope.trial.verdict import is_precise, judge, spares_memory
 
 
 @dataclass
@@ -94,20 +94,24 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     ratio = measured_ratio(one, baseline)
     if ratio is None:
         return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
+    redraws = any(FIXES[name].redraws for name in variant.plans)
+    losses = compare_losses(
+        [each.losses for each in attempts],
+        [each.losses for each in baseline.measured.values()],
+        redraws=redraws,
+    )
     means = [each.steps.mean_ns for each in attempts if each.steps is not None]
     return dataclasses.replace(
         record,
         verdict="" if one is baseline else judge(ratio),
-        reason=failure.reason if failure is not None else one.note,
+        reason=failure.reason
+        if failure is not None
+        else one.note or why_changed(losses, redraws=redraws),
         ratio=ratio.value,
         ratio_low=ratio.low,
         ratio_high=ratio.high,
         step_ns=round(sum(means) / len(means)),
-        losses=compare_losses(
-            [each.losses for each in attempts],
-            [each.losses for each in baseline.measured.values()],
-            redraws=any(FIXES[name].redraws for name in variant.plans),
-        ),
+        losses=losses,
     )
 
 
@@ -145,6 +149,12 @@ def verdict_of(
 
 def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
     if best is not None and best.ratio is not None:
+        low, high = best.ratio_low or best.ratio, best.ratio_high or best.ratio
+        if not is_precise(Ratio(best.ratio, low, high)):
+            return (
+                f"{best.name} helps, but how much is uncertain: {1 / high:.2f}× to "
+                f"{1 / low:.2f}× as fast, {percent(1 - high)} to {percent(1 - low)} off the step"
+            )
         faster = 1 / best.ratio
         return f"{best.name} helps: {faster:.2f}× as fast, {percent(1 - best.ratio)} off the step"
     if not singles:

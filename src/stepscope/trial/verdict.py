@@ -64,11 +64,16 @@ def judge(ratio: Ratio) -> str:
     return UNCLEAR
 
 
+def is_precise(ratio: Ratio) -> bool:
+    """Whether its interval is narrow enough to state one number for what a fix brings."""
+    return ratio.high - ratio.low <= 2 * _PRECISE
+
+
 def is_clear(ratio: Ratio) -> bool:
     """Whether further processes would not change the answer: it is known, and precisely."""
     verdict = judge(ratio)
     if verdict == HELPS:
-        return ratio.high <= 1 - LEAST_GAIN and ratio.high - ratio.low <= 2 * _PRECISE
+        return ratio.high <= 1 - LEAST_GAIN and is_precise(ratio)
     return verdict != UNCLEAR
 
 

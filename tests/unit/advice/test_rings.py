@@ -68,8 +68,23 @@ def test_a_rank_that_computes_longer_is_named_as_a_rank(tmp_path, about):
     assert "other ranks in sends and receives" in found["pipeline-bubble"].title
     assert "stage" not in diagnosis.verdict.replace("uneven-stages", "")
     assert "late-rank" not in found
+    (exposed,) = (
+        one for one in diagnosis.findings if (one.id, one.rank) == ("exposed-communication", SLOW)
+    )
+    assert exposed.saving_ns == pytest.approx(ROUNDS * us(400), rel=0.01)
+    assert "which may include waiting" in exposed.assumption
 
 
-def test_an_even_ring_has_nothing(tmp_path):
-    found = {one.id for one in _ring(tmp_path, 0, {}).findings}
-    assert not found & {"uneven-stages", "pipeline-bubble", "late-rank"}
+@pytest.mark.parametrize("about", [{}, {"Collective name": "send"}])
+def test_an_even_ring_has_only_its_transfers(tmp_path, about):
+    diagnosis = _ring(tmp_path, 0, about)
+    found = {one.id: one for one in diagnosis.findings}
+    assert not found.keys() & {"uneven-stages", "pipeline-bubble", "late-rank"}
+    # Nothing computes beside the exchanges: three of 400 µs in a step, as the job says.
+    exposed = found["exposed-communication"]
+    assert exposed.saving_ns == pytest.approx(ROUNDS * us(400), rel=0.01)
+    said = {one.label: one.value for one in exposed.evidence}
+    assert said["exposed per step"] == pytest.approx(ROUNDS * us(400), rel=0.01)
+    assert said["sends and receives per step"] == ROUNDS
+    assert "collectives per step" not in said
+    assert diagnosis.verdict.startswith("exposed-communication: 18% of the device's time")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,8 +152,33 @@ def test_the_first_steps_of_a_training_alone_have_no_verdict(tmp_path, count, to
     assert diagnosis.verdict == f"uncertain: {told}; record more"
     (finding,) = (one for one in diagnosis.findings if one.id == "input-bound")
     assert finding.severity is Severity.LOW
-    assert finding.assumption.endswith("later steps are like the first")
+    assert finding.assumption.endswith("other steps are like the first")
     assert finding.saving_ns == ms(60)
+
+
+@pytest.mark.parametrize(("count", "were"), [(1, "1 step was"), (2, "2 steps were")])
+@pytest.mark.parametrize(
+    ("rule", "columns", "saved_ms"),
+    [
+        ("busy-cpus", {"cpu_ms": 24, "queued_ms": 70}, 70),
+        ("input-bound", {"waits_ms": 60}, 60),
+        ("garbage-collector", {"gc_ms": 40}, 40),
+        ("slow-phase", {"phases_ms": {"checkpoint": 50}}, 50),
+    ],
+)
+def test_few_later_steps_weigh_little(tmp_path, count, were, rule, columns, saved_ms):
+    """One step of a running training, as of a process that was attached to, may be any."""
+    records = [
+        replace(one, step=500 + one.step) for one in step_records([100.0] * count, **columns)
+    ]
+    diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: records}))))
+    (finding,) = diagnosis.findings
+    assert (finding.id, finding.severity, finding.saving_ns) == (rule, Severity.LOW, ms(saved_ms))
+    assert finding.assumption.endswith("other steps are like those recorded")
+    assert diagnosis.verdict.startswith(f"{rule}: ")
+    assert diagnosis.verdict.endswith(
+        f". Uncertain: only {were} recorded, which may not be typical"
+    )
 
 
 def test_three_steps_have_a_verdict(tmp_path):

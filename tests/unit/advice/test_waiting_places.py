@@ -41,6 +41,29 @@ def test_a_blocking_call_has_its_operator_module_and_line(tmp_path):
     assert places[1].startswith("aten::item in log_loss (train.py:31) (1× per step, ")
 
 
+def test_threads_that_wait_at_the_same_time_wait_no_longer_than_the_step(tmp_path):
+    """As with two devices in one process: both threads wait for the same long kernel."""
+    ends = {}
+
+    def body(t: GpuTrace, step: int) -> None:
+        several_products(t)
+        t.op("aten::mm", **MM, before=us(45), after=us(5)).launch(GEMM, us(4000))
+        began = t.now
+        with t.beside(9, "second"):
+            t.launch(GEMM, us(10))
+            t.now = began + us(20)
+            t.sync()
+        t.sync()
+        ends[step] = t.now - began
+        t.python(us(400))
+
+    finding = finding_of(job(body), tmp_path, "synchronisation")
+    said = {item.label: item.value for item in finding.evidence}
+    assert said["blocking calls per step"] == 2
+    assert said["time in them per step"] < said["mean step of the window"]
+    assert said["time in them per step"] <= max(ends.values())
+
+
 def test_a_place_with_hardly_any_of_the_waiting_is_not_named(tmp_path):
     def body(t: GpuTrace, _step: int) -> None:
         for _ in range(6):

@@ -14,7 +14,7 @@ from tests.support.planted import GEMM, SCENARIOS, healthy, job, products
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.finding import Severity
+from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import RULES, low_gpu_utilisation
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -23,7 +23,7 @@ from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
 from stepscope.report.diagnosis.html import diagnosis_to_html
 from stepscope.report.diagnosis.terminal import print_diagnosis
-from stepscope.report.diagnosis.words import short_saving
+from stepscope.report.diagnosis.words import ranks_with, short_saving
 from stepscope.report.units import duration
 from stepscope.run.reader import RankRun, open_run
 
@@ -102,7 +102,30 @@ def test_what_several_ranks_share_is_told_once(tmp_path):
     assert [f.id for f in diagnosis.findings] == ["input-bound"] * 3
     text = screen(str(tmp_path))
     assert text.count("the step waits for its input") == 2  # the verdict, and one finding
-    assert "less on 2 others" in text
+    assert "(rank 0; also on 2 others: ranks 1, 2)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("savings_us", "told"),
+    [
+        ([3000] * 256, "rank 0; also on 255 others: ranks 1 to 255"),
+        ([3000, 2980, 2000, 2980], "rank 0; less on 3 others: ranks 1 to 3"),
+        ([3000, 2999, 2000], "rank 0; also on 2 others: ranks 1, 2"),
+        ([3000, 4000], "rank 0; also on 1 other: rank 1"),
+        ([3000, None], "rank 0; also on 1 other: rank 1"),
+        ([3000], "rank 0"),
+    ],
+)
+def test_a_finding_is_less_on_other_ranks_only_where_it_is_seen_to_be(savings_us, told):
+    def finding(rank, saving_us):
+        none = saving_us is None
+        saving_ns = None if none else round(saving_us * 1000)
+        return Finding(
+            "launch-bound", "it waits", Severity.HIGH, rank, saving_ns, "unknown" if none else "",
+            "", None if none else 1, (), (), "launch less",
+        )  # fmt: skip
+
+    assert ranks_with([finding(rank, one) for rank, one in enumerate(savings_us)]) == told
 
 
 def strip(document, keep):

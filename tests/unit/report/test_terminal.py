@@ -183,9 +183,12 @@ def test_on_narrow_screens_labels_of_evidence_wrap_and_values_stay(width):
     ("others", "words"),
     [
         ((), "rank 3"),
-        ((5,), "rank 3; less on 1 other: 5"),
-        ((*range(3), *range(4, 256)), "rank 3; less on 255 others: 0 to 2, 4 to 255"),
-        (range(4, 40, 2), "rank 3; less on 18 others: 4, 6, 8, 10, 12, 14, 16, 18 and 10 more"),
+        ((5,), "rank 3; less on 1 other: rank 5"),
+        ((*range(3), *range(4, 256)), "rank 3; less on 255 others: ranks 0 to 2, 4 to 255"),
+        (
+            range(4, 40, 2),
+            "rank 3; less on 18 others: ranks 4, 6, 8, 10, 12, 14, 16, 18 and 10 more",
+        ),
     ],
 )
 def test_ranks_with_a_finding_are_told_as_ranges(others, words):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.run.trials import CHANGED, CLOSE, REDRAWN, SAME, UNKNOWN, WITHIN_NOISE
-from stepscope.trial.losses import compare_losses
+from stepscope.trial.losses import compare_losses, why_changed
 
 CURVE = [2.0 / (1 + step) for step in range(40)]
 
@@ -87,6 +87,17 @@ def test_only_fixes_that_draw_again_are_judged_by_the_mean():
 )
 def test_what_cannot_be_told_is_changed(curve):
     assert redrawn(curve) == CHANGED
+
+
+def test_why_losses_are_said_to_be_changed_where_a_fix_must_change_single_ones():
+    """More workers alone may not look like another training without a word about the reason."""
+    noisy = compare_losses([scaled(CURVE, 0.8)], [CURVE, CURVE], redraws=True)
+    assert why_changed(noisy, redraws=True) == (
+        "random numbers for the data are drawn in another order, and 40 losses do not show that "
+        "they are the same on average"
+    )
+    assert why_changed(noisy, redraws=False) == ""
+    assert why_changed(compare_losses([CURVE], [CURVE, CURVE], redraws=True), redraws=True) == ""
 
 
 def test_what_is_the_same_stays_the_same():

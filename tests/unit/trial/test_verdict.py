@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from stepscope.run.trials import (
     TrialRecord,
 )
 from stepscope.trial.measure import Ratio
+from stepscope.trial.outcome import verdict_of
 from stepscope.trial.verdict import best_of, is_clear, judge
 
 
@@ -66,3 +69,27 @@ def test_conditions(trials_record):
     assert GainCheck.parse("gain > 48.5%").reason(trials_record) is None
     with pytest.raises(UsageError, match="gain>5%"):
         GainCheck.parse("gain<5%")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "told"),
+    [
+        (0.5, 0.47, 0.53, "a helps: 2.00× as fast, 50% off the step"),
+        (
+            0.0625,
+            0.02,
+            0.2,
+            "a helps, but how much is uncertain: 5.00× to 50.00× as fast, 80% to 98% off the step",
+        ),
+        (
+            0.8,
+            0.64,
+            0.98,
+            "a helps, but how much is uncertain: 1.02× to 1.56× as fast, 2.0% to 36% off the step",
+        ),
+    ],
+)
+def test_a_gain_is_one_number_only_where_it_was_measured_precisely(ratio, low, high, told):
+    """On a loaded machine, one number may be many times what a repetition shows."""
+    best = replace(trial("a", ratio), ratio_low=low, ratio_high=high)
+    assert verdict_of(best, [best], best) == told

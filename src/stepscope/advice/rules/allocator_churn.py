@@ -34,7 +34,8 @@ def find(subject: Subject) -> list[Finding]:
     if per_step < subject.thresholds.allocator_calls:
         return []
     after = " after the first" if steps < window.steps else ""
-    spent_ns = int((calls["end_ns"] - calls["start_ns"]).sum())
+    # Threads may be in such calls at the same time: the time is that in which any of them is.
+    spent_ns = window.spans(calls).total_ns
     changes = (
         unchanged(window.graph)
         .drop_waits_of_calls(calls["event"].to_numpy())

@@ -2,9 +2,10 @@
 
 Measured as the part of the device's time in collectives with no concurrent computation. The saving
 assumes that computation hides all communication, which is the most that overlap, less data or a
-faster network can achieve. Sends and receives of a pipeline wait for its other stages, and belong
-to `pipeline-bubble`. Abnormal collectives and known waits for late ranks have other causes
-and other remedies: they are assumed to be fixed first, and are not part of this saving.
+faster network can achieve. What sends and receives wait for other ranks belongs to
+`pipeline-bubble`; what they need to move data counts here. Abnormal collectives and known waits for
+late ranks have other causes and other remedies: they are assumed to be fixed first, and are not
+part of this saving.
 
 Without GPU work, measured as the time in which the training thread waits for collectives that a
 thread of the backend (gloo) runs.
@@ -32,6 +33,13 @@ from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-communication"
+_ADVICE_ON_EXCHANGES = (
+    "Start each exchange before the computation that does not need its data, and wait for it after "
+    "that: in a ring, send and receive the next block while this one is worked on. Or send less. "
+    "If an exchange takes far longer than the link needs for its data, compare the ranks: one that "
+    "always comes late makes each exchange of its neighbours longer."
+)
+_OF_EXCHANGES = "; sends and receives need as long as the shortest, which may include waiting"
 _HALF = ("bfloat16", "half", "float16")
 
 
@@ -44,12 +52,13 @@ def find(subject: Subject) -> list[Finding]:
         return _on_the_host(subject, window)
     line = window.timeline
     exchanges = point_to_point(window)
-    exposed_ns = line.exposed_comm_ns - exchanges.exposed_ns
+    exposed_ns = line.exposed_comm_ns - exchanges.exposed_wait_ns
     share = exposed_ns / max(1, line.total_ns)
     if share < subject.thresholds.exposed_communication:
         return []
     graph = window.graph
     communicates = (graph.kind == NodeKind.COMMUNICATION) & ~exchanges.is_one
+    without_transfer = graph.dur_ns - np.where(exchanges.is_one, exchanges.transfer_ns, 0)
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
     first = "; late ranks and abnormal collectives are fixed first" if is_disturbed else ""
     most = _most_exposed(window)
@@ -57,12 +66,15 @@ def find(subject: Subject) -> list[Finding]:
     return replayed_finding(
         subject,
         window,
-        unchanged(graph).scale_work(communicates, 0.0),
+        unchanged(graph).scale_work(communicates, 0.0).shorten_work(without_transfer),
         rule=ID,
         about_collectives=True,
         title=f"{percent(share)} of the device's time is communication that nothing hides",
         before=calm,
-        assumption=f"computation hides all communication, the most that is possible{first}",
+        assumption=(
+            "computation hides all communication, the most that is possible"
+            f"{_OF_EXCHANGES if exchanges.exposed_transfer_ns else ''}{first}"
+        ),
         is_upper_bound=True,
         evidence=(
             Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
@@ -70,12 +82,27 @@ def find(subject: Subject) -> list[Finding]:
             Evidence(
                 "all communication per step", window.per_device_step(line.total_comm_ns), "ns"
             ),
+            *_waiting(window.per_device_step(exchanges.exposed_wait_ns)),
             Evidence("hidden behind computation", hidden, "share"),
-            Evidence("collectives per step", int(np.sum(communicates)) / window.steps, "count"),
+            *_counted(
+                int(np.sum(communicates)) / window.steps, len(exchanges.collectives) / window.steps
+            ),
             *_bandwidth(most),
         ),
-        advice=_advice(most),
+        advice=_advice(most) if communicates.any() else _ADVICE_ON_EXCHANGES,
     )
+
+
+def _waiting(waited_ns: int) -> list[Evidence]:
+    """What is part of all communication, but not of what is exposed here."""
+    label = "of this, waiting in sends and receives, per step"
+    return [Evidence(label, waited_ns, "ns")] if waited_ns else []
+
+
+def _counted(collectives: float, exchanges: float) -> list[Evidence]:
+    """How many collectives a step has, and how many sends and receives, where it has any."""
+    counts = {"collectives per step": collectives, "sends and receives per step": exchanges}
+    return [Evidence(label, count, "count") for label, count in counts.items() if count]
 
 
 def _most_exposed(window: WindowView) -> dict[str, Any] | None:

@@ -34,12 +34,13 @@ def find(subject: Subject) -> list[Finding]:
     graph = window.graph
     changes = unchanged(graph)
     lanes = sorted(graph.host_lanes)
-    spent_ns = 0
+    spent = intervals.empty()
     for lane in lanes:
         claims = graph.host.claims(lane)
         mine = intervals.union(claims[HostCause.LAUNCH], claims[HostCause.DISPATCH])
         changes = changes.scale_host(mine, 0.0, lanes=(lane,))
-        spent_ns += intervals.clip(mine, *window.window).total_ns
+        # Threads may dispatch at the same time: the time is that in which any of them does.
+        spent = intervals.union(spent, intervals.clip(mine, *window.window))
     launch = window.work["launch"]
     launches = int(are_among(launch, window.trace.event_count).sum())
     launches += int(launch.has_nulls())  # what has no known launch counts once
@@ -59,7 +60,9 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("GPU idle for late launches", share, "share"),
             Evidence("idle for late launches, per step", window.per_device_step(idle_ns), "ns"),
             Evidence(
-                "host time in dispatch and launches, per step", window.per_step(spent_ns), "ns"
+                "host time in dispatch and launches, per step",
+                window.per_step(spent.total_ns),
+                "ns",
             ),
             Evidence("calls that launch work, per step", window.per_step(launches), "count"),
             Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),

@@ -54,7 +54,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     calls = window.once(_calls_of_copies)
     changes = without_blocking(window)
-    held_ns = window.spans(calls).total_ns
+    held_ns = window.waits_of(calls).total_ns
     moved = int(copies["bytes"].sum())
     return replayed_finding(
         subject,

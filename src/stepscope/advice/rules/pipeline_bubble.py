@@ -40,8 +40,7 @@ def find(subject: Subject) -> list[Finding]:
     found = exchanges.collectives
     if found.is_empty():
         return []
-    transfer_ns = len(found) * int(found["dur_ns"].to_numpy().min())
-    waited_ns = exchanges.exposed_ns - min(exchanges.exposed_ns, transfer_ns)
+    waited_ns = exchanges.exposed_wait_ns
     share = window.device_share(waited_ns)
     if share < subject.thresholds.pipeline_bubble:
         return []

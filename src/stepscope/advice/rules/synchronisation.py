@@ -29,7 +29,7 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or not window.has_gpu:
         return []
     calls = _blocking_calls(window)
-    waited_ns = int((calls["end_ns"] - calls["start_ns"]).sum())
+    waited_ns = window.waits_of(calls).total_ns
     if window.share(waited_ns) < subject.thresholds.synchronisation_wait:
         return []
     graph = window.graph

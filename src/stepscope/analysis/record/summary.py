@@ -152,9 +152,14 @@ class StepSummary:
         Then the steps shown may be start-up: memory is requested, kernels are chosen, code is
         compiled.
         """
+        return self.holds_few_steps and 0 in self.steps
+
+    @property
+    def holds_few_steps(self) -> bool:
+        """Whether there are fewer than `FEW_STEPS` complete steps: nothing tells which is usual."""
         excluded = self.excluded
         complete = len(self.steps) + excluded.first + excluded.recorded + excluded.stalled
-        return complete < FEW_STEPS and 0 in self.steps
+        return complete < FEW_STEPS
 
 
 def is_uneven(mean_ns: int, median_ns: int) -> bool:

@@ -290,10 +290,11 @@ def ranks_with(group: list[Finding]) -> str:
     others = {finding.rank for finding in group[1:]} - {group[0].rank}
     words = f"rank {group[0].rank}"
     if others:
-        named = ranks_in_words(others).partition(" ")[2]
-        largest = max(finding.saving_ns or 0 for finding in group[1:])
-        also = "less" if largest <= (group[0].saving_ns or 0) and largest else "also"
-        words += f"; {also} on {units.plural(len(others), 'other')}: {named}"
+        own, largest = group[0].saving_ns or 0, max(one.saving_ns or 0 for one in group[1:])
+        # As they are shown: a difference that nobody can see is none.
+        is_less = 0 < largest < own and units.duration(largest) != units.duration(own)
+        also = "less" if is_less else "also"
+        words += f"; {also} on {units.plural(len(others), 'other')}: {ranks_in_words(others)}"
     return words
 
 
