@@ -131,6 +131,7 @@ class JobRanks:
                 }
                 for rank in self.order
             ],
+            "world_size": self.job.world_size,
             "verdict": self.problem if self.stragglers is None else self.stragglers.verdict,
             "slowest_rank": self.map.slowest_rank,
             "mean_step_ns": self.map.mean_step_ns,

@@ -212,3 +212,11 @@ def test_unrelated_files_are_no_run(tmp_path):
             "after.json",
         ]
         assert client.get("/api/traces/{}/overview")["ranks"] == 1
+
+
+def test_a_map_of_some_of_the_ranks_says_of_how_many(job, tmp_path):
+    whole = JobRanks.of(read_job(resolve_traces((str(job),))))
+    traces = sorted(job.iterdir())
+    some = JobRanks.of(read_job(resolve_traces(tuple(map(str, traces[:-1])))))
+    assert whole.about({})["world_size"] == len(whole.order)
+    assert some.about({})["world_size"] == len(some.order) + 1

@@ -65,6 +65,12 @@ export function ranksView(context) {
     }
   }
 
+  /** How many ranks the map has; of how many, where traces of some are missing or cannot be read. */
+  function ranks() {
+    const number = about.ranks.length;
+    return about.world_size > number ? `${count(number)} of ${plural(about.world_size, "rank")}` : plural(number, "rank");
+  }
+
   function page() {
     const left = about.left_out_steps;
     const shown = COLUMNS.filter(([name]) => about.ranks.some((/** @type {any} */ rank) => rank[name] !== null));
@@ -72,7 +78,7 @@ export function ranksView(context) {
     const columns = shown.map(([name, label]) => ({ name, label, number: name !== "cause" && name !== "host" }));
     return [
       h("p", { class: "verdict" }, about.verdict[0].toUpperCase() + about.verdict.slice(1)),
-      h("p", { class: "note" }, `${plural(about.ranks.length, "rank")}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
+      h("p", { class: "note" }, `${ranks()}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
       measures,
       map?.element ?? null,
       about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "wait from this cause (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
