@@ -19,6 +19,11 @@ class Severity(str, Enum):
     LOW = "low"
     INFO = "info"
 
+    @property
+    def is_weighty(self) -> bool:
+        """Whether it is high or medium."""
+        return self in (Severity.HIGH, Severity.MEDIUM)
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -143,10 +148,9 @@ def of_few_steps(finding: Finding, those: str) -> Finding:
     """
     if finding.saving_ns is None:
         return finding
-    weighty = (Severity.HIGH, Severity.MEDIUM)
     return replace(
         finding,
-        severity=Severity.LOW if finding.severity in weighty else finding.severity,
+        severity=Severity.LOW if finding.severity.is_weighty else finding.severity,
         assumption=f"{finding.assumption}; other steps are like {those}",
     )
 

@@ -170,8 +170,7 @@ def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | N
     uneven = next((one for one in findings if one.id == "uneven-stages"), None)
     mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
     bubble = next(mine, None)
-    weighty = (Severity.HIGH, Severity.MEDIUM)
-    return next((o for o in (uneven, bubble) if o is not None and o.severity in weighty), None)
+    return next((o for o in (uneven, bubble) if o is not None and o.severity.is_weighty), None)
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
@@ -180,9 +179,8 @@ def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Fi
     It may be another rank's, where the rank shown only waited for that.
     """
     for finding in findings:
-        is_notable = finding.severity in (Severity.HIGH, Severity.MEDIUM)
         is_its_own = finding.rank == shown.rank or bool(finding.placed)
-        if finding.id in _OF_ODD_STEPS and is_its_own and is_notable:
+        if finding.id in _OF_ODD_STEPS and is_its_own and finding.severity.is_weighty:
             return finding if finding.saving_ns is None else None
     return None
 

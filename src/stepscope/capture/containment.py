@@ -82,11 +82,12 @@ class Containment:
         self._failures[kind] += 1
         if self._failures[kind] > _MOST_FAILURES:
             return
+        words = error_in_words(error)
         with contextlib.suppress(Exception):  # a training's own log handlers can fail
-            log.warning("stepscope: %s failed: %s", where, error_in_words(error))
+            log.warning("stepscope: %s failed: %s", where, words)
             log.debug("stepscope: %s failed", where, exc_info=error)
         with contextlib.suppress(Exception):
-            self._note(where, error_in_words(error))
+            self._note(where, words)
 
 
 class _Contained:

@@ -13,13 +13,12 @@ def error_in_words(error: BaseException) -> str:
     Errors of the operating system and Stepscope's own say what happened: their class and number
     would tell a reader nothing more. Of any other error the class is half of what it says.
     """
+    told = ""
     if isinstance(error, OSError):
         told = _of_system(error)
-        if told:
-            return told
-    elif said_by(error) and type(error).__module__.partition(".")[0] == "stepscope":
-        return said_by(error)
-    return error_with_class(error)
+    elif type(error).__module__.partition(".")[0] == "stepscope":
+        told = said_by(error)
+    return told or error_with_class(error)
 
 
 def error_with_class(error: BaseException) -> str:

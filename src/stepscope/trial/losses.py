@@ -27,12 +27,12 @@ from stepscope.run.trials import (
     WITHIN_NOISE,
     LossRecord,
 )
+from stepscope.trial.blocks import BLOCKS, means_of_blocks, standard_error
 
 ROUNDING = 0.01
 """Curves that differ by less are close: other kernels and other precision round differently."""
 _NOISE_FACTOR = 1.5
 _LEAST = 3
-_BLOCKS = 6
 _NARROW = 0.1
 """A mean difference with an interval that reaches farther from 0 might hide a change."""
 
@@ -87,30 +87,29 @@ def _distance(first: Sequence[float], second: Sequence[float], number: int) -> f
             if repr(a) != repr(b):
                 return math.inf
             continue
-        scale = max(abs(a), abs(b))
-        total += ((a - b) / scale) ** 2 if scale else 0.0
+        total += _relative(a, b) ** 2
     return math.sqrt(total / number)
+
+
+def _relative(first: float, second: float) -> float:
+    """The difference of two losses, relative to the larger one."""
+    scale = max(abs(first), abs(second))
+    return (first - second) / scale if scale else 0.0
 
 
 def _same_on_average(
     trial: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]], number: int
 ) -> bool:
     """Whether the trial's mean losses are neither higher nor lower, as far as can be told."""
-    size = number // _BLOCKS
-    if not size:
+    if number < BLOCKS:
         return False
     means = [_mean_curve(curves, number) for curves in (trial, baseline)]
-    differences = []
-    for a, b in zip(*means, strict=True):
-        scale = max(abs(a), abs(b))
-        differences.append((a - b) / scale if scale else 0.0)
+    differences = [_relative(a, b) for a, b in zip(*means, strict=True)]
     if not all(map(math.isfinite, differences)):
         return False
-    starts = range(0, number - size + 1, size)
-    blocks = [statistics.fmean(differences[start : start + size]) for start in starts]
-    mean, error = statistics.fmean(blocks), statistics.stdev(blocks) / math.sqrt(len(blocks))
-    reach = student_95(len(blocks) - 1) * error
-    return abs(mean) <= reach <= _NARROW
+    blocks = means_of_blocks(differences)
+    reach = student_95(len(blocks) - 1) * standard_error(blocks)
+    return abs(statistics.fmean(blocks)) <= reach <= _NARROW
 
 
 def _mean_curve(curves: Sequence[Sequence[float]], number: int) -> list[float]:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.step_record import StepRecord
+from stepscope.trial.blocks import means_of_blocks, standard_error
 
 LEAST_STEPS = 6
 """Steady steps that a process must have."""
-_BLOCKS = 6
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,8 @@ def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None
         return None
     steady = set(summary.steps)
     durations = [r.dur_ns for r in records if r.is_whole_step and r.step in steady]
-    size = max(1, len(durations) // _BLOCKS)
-    starts = range(0, len(durations) - size + 1, size)
-    means = [statistics.fmean(durations[start : start + size]) for start in starts]
-    error_ns = statistics.stdev(means) / math.sqrt(len(means))
+    means = means_of_blocks(durations)
+    error_ns = standard_error(means)
     return ProcessSteps(statistics.fmean(durations), error_ns, len(durations), len(means))
 
 

@@ -70,7 +70,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         about_collectives=True,
         title=f"{percent(share)} of the device's time is communication that nothing hides",
-        before=calm,
+        before=calm if is_disturbed else None,
         assumption=(
             "computation hides all communication, the most that is possible"
             f"{_OF_EXCHANGES if exchanges.exposed_transfer_ns else ''}{first}"

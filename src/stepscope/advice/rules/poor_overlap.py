@@ -44,7 +44,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         about_collectives=True,
         title=_title(line.overlap_share),
-        before=calm,
+        before=calm if is_disturbed else None,
         assumption="within a step, computation waits for collectives only before its last work"
         f"{first}",
         is_upper_bound=True,

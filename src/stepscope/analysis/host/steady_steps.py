@@ -166,7 +166,7 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
         JudgedStep(int(number), _STATES[state], int(duration), int(wait))
         for number, state, duration, wait in zip(numbers, states, durations, waits, strict=True)
     )
-    if device is not None and _device_durations(trace, asked, numbers[chosen]) is None:
+    if device is not None and not _have_work(trace, numbers[chosen]):
         # Only steps that do not count have GPU work: those that count last as long as on the host.
         device, durations = None, _host_durations(trace)
     return SteadySteps(
@@ -229,10 +229,7 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
 
     None also where some of it may be missing.
     """
-    if (
-        trace.lacks_end
-        or not in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(wanted.tolist()))).any()
-    ):
+    if trace.lacks_end or not _have_work(trace, wanted):
         return None
     rows = trace.device_steps
     if asked.devices is not None:
@@ -243,6 +240,11 @@ def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Ar
     per_device: Int64Array = lengths.reshape(rows["device"].n_unique(), len(trace.steps))
     mean: Int64Array = per_device.sum(axis=0) // len(per_device)
     return mean
+
+
+def _have_work(trace: Trace, steps: Int64Array) -> bool:
+    """Whether any of some steps has GPU work."""
+    return bool(in_steps(work_on_devices(trace)["step"], Scope(steps=tuple(steps.tolist()))).any())
 
 
 def _host_durations(trace: Trace) -> Int64Array:

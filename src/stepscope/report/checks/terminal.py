@@ -13,6 +13,7 @@ from rich.text import Text
 from stepscope.doctor.check import Check, State, count_by_state
 from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
+from stepscope.run.figures import plural
 
 _STYLES = {
     State.OK: "green",
@@ -45,7 +46,7 @@ def _verdict(checks: Sequence[Check]) -> Text:
     counts = count_by_state(checks)
     problems, warnings = counts[State.PROBLEM.value], counts[State.WARNING.value]
     found = [
-        f"{count} {word}{'s' if count != 1 else ''}"
+        plural(count, word)
         for count, word in ((problems, "problem"), (warnings, "warning"))
         if count
     ]

@@ -1,7 +1,7 @@
 // @ts-check
 /** The time axis: where its marks stand and what they say. */
 
-import { momentText, roundStep } from "../draw/ticks.js";
+import { momentText, roundNumbers } from "../draw/ticks.js";
 
 /**
  * Marks at round moments, about `room` pixels apart.
@@ -10,10 +10,7 @@ import { momentText, roundStep } from "../draw/ticks.js";
  * @returns {{ns: number, x: number}[]}
  */
 export function marks(camera, room = 110) {
-  const step = roundStep(camera.nsPerPixel * room);
-  const found = [];
-  for (let ns = Math.ceil(camera.start / step) * step; ns <= camera.end; ns += step) found.push({ ns, x: camera.x(ns) });
-  return found;
+  return roundNumbers(camera.start, camera.end, camera.nsPerPixel * room).map((ns) => ({ ns, x: camera.x(ns) }));
 }
 
 /**

@@ -4,7 +4,7 @@
 import { h, svg } from "../dom.js";
 import { memoryPaint, memoryWord } from "../memory-colours.js";
 import { count, duration, size } from "../units.js";
-import { momentText, roundAmounts, roundNumbers } from "./ticks.js";
+import { momentText, roundAmounts, roundNumbers, sideOf } from "./ticks.js";
 
 /**
  * @typedef {{is_by_event: boolean, start: number, step: number, allocated: number[], reserved: number[] | null,
@@ -94,11 +94,10 @@ function steps(data, place) {
 /** Round moments below the picture, each with a mark. @param {Memory} data @param {(at: number) => number} place */
 function moments(data, place) {
   const end = data.start + data.step * data.allocated.length;
-  return roundNumbers(data.start, end, MOMENTS).flatMap((at) => {
+  return roundNumbers(data.start, end, (end - data.start) / MOMENTS).flatMap((at) => {
     const words = data.is_by_event ? moment(data, at) : momentText(at, end - data.start);
     const x = place(at);
-    const half = (words.length * LETTER) / 2;
-    const side = x - half < LEFT ? "" : x + half > WIDTH - RIGHT ? " is-last" : " is-between";
+    const side = sideOf(x, words.length * LETTER, LEFT, WIDTH - RIGHT);
     return [
       svg("line", { class: "memory-ground", x1: x, x2: x, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4 }),
       svg("text", { class: `memory-moment${side}`, x, y: HEIGHT - 9 }, words),

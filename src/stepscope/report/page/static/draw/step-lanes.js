@@ -5,7 +5,7 @@ import { svg } from "../dom.js";
 import { CAUSES } from "../part-colours.js";
 import { COLOURS } from "../theme.js";
 import { count, duration, share } from "../units.js";
-import { momentText, roundNumbers } from "./ticks.js";
+import { momentText, roundNumbers, sideOf } from "./ticks.js";
 
 /** @typedef {{title: string, slices: [number, number, string, string][], rest: number[], rest_what: string, others: number}} Lane */
 
@@ -34,11 +34,10 @@ export function stepLanes(lanes, lastingNs) {
   const scale = (WIDTH - TITLE) / lastingNs;
   const parts = lanes.flatMap((lane, at) => drawLane(lane, at * ROW, scale, lastingNs));
   const picture = svg("svg", { class: "step-lanes", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `A step of ${duration(lastingNs)} in ${lanes.length} lanes` }, ...parts);
-  for (const at of roundNumbers(0, lastingNs, MOMENTS)) {
+  for (const at of roundNumbers(0, lastingNs, lastingNs / MOMENTS)) {
     const x = TITLE + at * scale;
     const words = momentText(at, lastingNs);
-    // Centred, a mark at either end would stick out of the picture.
-    const side = at === 0 ? "" : x + (words.length * LETTER) / 2 > WIDTH ? " is-last" : " is-between";
+    const side = sideOf(x, words.length * LETTER, TITLE, WIDTH);
     picture.append(
       svg("line", { class: "step-lanes-mark", x1: x, x2: x, y1: height - AXIS, y2: height - AXIS + 4 }),
       svg("text", { class: `step-lanes-axis${side}`, x, y: height - 6 }, words),

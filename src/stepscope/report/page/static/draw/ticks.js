@@ -4,17 +4,28 @@
 const STEPS = [1, 2, 5];
 
 /** The smallest round step (1, 2 or 5 times a power of ten) of at least so much, and of 1. @param {number} least */
-export function roundStep(least) {
+function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return Math.max(1, power * (STEPS.find((one) => one * power >= least) ?? 10));
 }
 
-/** Round numbers from the first on, up to the last, about as many as asked for. @param {number} first @param {number} last @param {number} about @returns {number[]} */
-export function roundNumbers(first, last, about) {
-  const step = roundStep(Math.max(1, last - first) / about);
+/** Round numbers from the first on, up to the last, at least so far apart. @param {number} first @param {number} last @param {number} apart @returns {number[]} */
+export function roundNumbers(first, last, apart) {
+  const step = roundStep(apart);
   const found = [];
   for (let at = Math.ceil(first / step) * step; at <= last; at += step) found.push(at);
   return found;
+}
+
+/**
+ * The side of a centred label that would stick out of its picture, as a class: none, the last, or neither.
+ * @param {number} x
+ * @param {number} width
+ * @param {number} left
+ * @param {number} right
+ */
+export function sideOf(x, width, left, right) {
+  return x - width / 2 < left ? "" : x + width / 2 > right ? " is-last" : " is-between";
 }
 
 /** Round amounts in binary units, from nothing up to the most. @param {number} most @returns {number[]} */
