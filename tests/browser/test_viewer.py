@@ -313,9 +313,71 @@ def test_search_lists_the_hits_and_leads_to_them(page):
     page.page.keyboard.press("/")
     page.page.keyboard.type("SGEMM")
     page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
-    page.page.locator("[data-panel=search] .events button").first.click()
+    page.page.locator("[data-panel=search] section:last-of-type .events button").first.click()
     page.until("() => document.querySelector('[data-panel=details]').dataset.event")
     assert "sgemm" in page.text(".event-name")
+
+
+def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
+    hits = [str(one["event"]) for one in viewer.get("/api/traces/{}/search", text="sgemm")["hits"]]
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("sgemm")
+    seen = []
+    for key in ["Enter"] * 4 + ["Shift+Enter"]:
+        before = page.page.evaluate("() => window.stepscope.selection.get('event')")
+        page.page.keyboard.press(key)
+        now = page.until(
+            """before => { const now = window.stepscope.selection.get('event');
+                return now !== before && now }""",
+            before,
+        )
+        seen.append((now, page.text(".hits")))
+    assert seen == [(hits[at], f"{at + 1} of 3") for at in (0, 1, 2, 0, 2)]
+
+
+def test_names_of_a_search_say_on_which_side_they_are_and_narrow_it(page):
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("m")
+    names = "[data-panel=search] section:first-of-type .events button"
+    page.when(lambda: page.page.locator(names).count() > 1)
+    rows = page.page.locator(names).all_inner_texts()
+    assert {side for row in rows for side in ("CPU", "GPU") if side in row.split("\n")} == {
+        "CPU",
+        "GPU",
+    }
+    kernel = page.page.locator(names, has_text="sgemm").first
+    assert "GPU" in kernel.inner_text()
+    kernel.click()
+    page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
+    assert "sgemm" in page.page.locator(".search").input_value()
+
+
+def test_marks_of_the_axis_differ_from_their_neighbours(page):
+    repeated = """async () => {
+        const { momentText, roundNumbers } = await import('/static/draw/ticks.js');
+        const found = [];
+        for (let power = 2; power < 13; power += 0.25) {
+          for (const start of [0, 1234567, 98765432109, 3.6e12]) {
+            const span = 10 ** power;
+            const marks = roundNumbers(start, start + span, span / 12);
+            const words = marks.map((ns) => momentText(ns, span));
+            if (new Set(words).size < words.length || words.length < 4) found.push([span, ...words]);
+          }
+        }
+        return found }"""
+    assert page.page.evaluate(repeated) == []
+
+
+def test_the_bar_fits_into_windows_of_every_width(page):
+    outside = """() => [...document.querySelectorAll('.bar-top *')]
+        .filter((one) => !one.closest('.views'))
+        .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+        .map((one) => one.outerHTML)"""
+    for width in (1280, 1100, 1024, 900, 800, 600, 390):
+        page.page.set_viewport_size({"width": width, "height": 800})
+        assert page.page.evaluate(outside) == [], width
+        for button in page.page.locator(".views button").all():
+            assert button.bounding_box()["height"] < 40, "the name of a view takes two lines"
 
 
 def test_lanes_fold_pin_and_filter(page):

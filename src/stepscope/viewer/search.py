@@ -30,11 +30,13 @@ class NameIndex:
         folded: Each name in lower case.
         count: Number of drawn events of each name.
         lasting_ns: Sum of their durations.
+        example: Position of one of them in `TraceIndex.events`; 0 where there is none.
     """
 
     folded: pl.Series
     count: npt.NDArray[np.int64]
     lasting_ns: npt.NDArray[np.int64]
+    example: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, index: TraceIndex) -> NameIndex:
@@ -46,9 +48,11 @@ class NameIndex:
         rows = index.events
         if len(rows.name) and int(rows.name.max()) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
-        count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
-        in_machine_code(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
-        return cls(index.names.str.to_lowercase(), count, lasting_ns)
+        count, lasting_ns, example = (np.zeros(len(index.names), np.int64) for _ in range(3))
+        in_machine_code(total_by_loop)(
+            rows.start_ns, rows.end_ns, rows.name, count, lasting_ns, example
+        )
+        return cls(index.names.str.to_lowercase(), count, lasting_ns, example)
 
 
 def search(
@@ -64,10 +68,12 @@ def search(
         most: How many are listed.
 
     Returns:
-        `total` events and `names` in all; `by_name`: the most frequent names with count and total
-        time; `name_ids`: the first `MOST_MARKED` of all names that fit; `hits`: the first events
-        after `after_ns`, in order of time, and `before`: how many there are before them;
-        `density`: hits that start in each of `DENSITY_BUCKETS` equal parts of the trace.
+        `total` events and `names` in all; `by_name`: the most frequent names with count, total
+        time, colour, and whether they are on a GPU (a collective has the same name on both sides,
+        and its times must not be taken for one another); `name_ids`: the first `MOST_MARKED` of all
+        names that fit; `hits`: the first events after `after_ns`, in order of time, and `before`:
+        how many there are before them; `density`: hits that start in each of `DENSITY_BUCKETS`
+        equal parts of the trace.
     """
     matches = names.folded.str.contains(text.lower(), literal=True).to_numpy()
     chosen = np.flatnonzero(matches & (names.count > 0))
@@ -102,16 +108,22 @@ def search(
         "names": len(chosen),
         "before": int(earlier),
         "name_ids": by_count[:MOST_MARKED].tolist(),
-        "by_name": [
-            {
-                "name": index.names[int(one)],
-                "count": int(names.count[one]),
-                "total_ns": int(names.lasting_ns[one]),
-            }
-            for one in by_count[:MOST_NAMES]
-        ],
+        "by_name": [_named(index, names, int(one)) for one in by_count[:MOST_NAMES]],
         "hits": [brief(index, int(event)) for event in rows.event[positions]],
         "density": density.tolist(),
+    }
+
+
+def _named(index: TraceIndex, names: NameIndex, name: int) -> dict[str, Any]:
+    """What the list of names says of one."""
+    position = int(names.example[name])
+    lane = index.lane_of_row(index.row_at(position))
+    return {
+        "name": index.names[name],
+        "count": int(names.count[name]),
+        "total_ns": int(names.lasting_ns[name]),
+        "colour": int(index.events.colour[position]),
+        "is_gpu": lane is not None and lane.kind == "stream",
     }
 
 
@@ -121,6 +133,7 @@ def total_by_loop(
     name: UInt32Array,
     count: Written[np.int64],
     lasting: Written[np.int64],
+    example: Written[np.int64],
 ) -> None:
     """Add up number and duration of the slices of each name, which is less than `len(count)`.
 
@@ -130,9 +143,11 @@ def total_by_loop(
         name: Name of every slice.
         count: Slices of each name; zeros, to be filled in.
         lasting: Sum of their durations; zeros, to be filled in.
+        example: Position of the last of them; zeros, to be filled in.
     """
     for at in range(len(name)):
         count[name[at]] += 1
+        example[name[at]] = at
         lasting[name[at]] += end[at] - start[at]
 
 

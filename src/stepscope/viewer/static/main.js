@@ -9,6 +9,7 @@ import { Selection } from "./selection.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { showHelp } from "./help.js";
 import { loading } from "./loading.js";
+import { count } from "./units.js";
 
 /**
  * @typedef {{id: string, title: string, rank: number, stage: string, error: string, has_extras: boolean,
@@ -25,6 +26,8 @@ const VIEWS = /** @type {[string, string][]} */ ([
 const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, step: null };
 const POLL_MS = 250;
 const FIRST_POLL_MS = 20;
+/** Letters that titles have in common before the picker leaves them out. */
+const LEAST_COMMON = 16;
 
 /** What is missing in the first picture of a large trace. */
 const REST = "The first picture: links between slices, steps on the GPU, idle time, counters and findings are still being worked out.";
@@ -46,6 +49,19 @@ function canShow({ overview }, view) {
   return view !== "memory" || overview.has_memory;
 }
 
+/**
+ * Titles without the long beginning that all have in common, at the end of a word: the picker is narrow,
+ * and what tells files of one job apart comes last in their names.
+ * @param {string[]} titles
+ */
+function withoutCommonStart(titles) {
+  if (titles.length < 2) return titles;
+  let common = titles[0];
+  for (const title of titles) while (!title.startsWith(common)) common = common.slice(0, -1);
+  const length = /^.*[-_./ ]/.exec(common)?.[0].length ?? 0;
+  return length > LEAST_COMMON ? titles.map((title) => `…${title.slice(length)}`) : titles;
+}
+
 class Page {
   constructor() {
     this.selection = new Selection();
@@ -61,6 +77,7 @@ class Page {
     this._tabs = h("nav", { class: "views", "aria-label": "Views" });
     this._picker = h("select", { class: "trace-picker", "aria-label": "Trace" });
     this._search = h("input", { type: "search", class: "search", placeholder: "Search names  /", "aria-label": "Search the trace" });
+    this._hits = h("span", { class: "hits", role: "status" });
     this._banner = h("div", { class: "banner", role: "alert" });
     this._rest = h("div", { class: "rest", role: "status" });
     this._main = h("main", { class: "main" });
@@ -68,7 +85,9 @@ class Page {
     this.selection.onChange((changed) => {
       if (changed.has("trace") || (changed.has("step") && this.selection.get("step"))) this.open();
       else if (changed.has("view")) this.show();
+      if (changed.has("search") && document.activeElement !== this._search) this._search.value = this.selection.get("search");
     });
+    window.addEventListener("hits-changed", (event) => this._sayHit(/** @type {CustomEvent} */ (event).detail));
     window.addEventListener("trace-changed", (event) => this._offerReload(/** @type {CustomEvent} */ (event).detail));
     window.addEventListener("keydown", (event) => {
       if (isTyping(event.target) || event.ctrlKey || event.metaKey) return;
@@ -82,19 +101,27 @@ class Page {
   _build() {
     this._picker.addEventListener("change", () => this.selection.set({ trace: this._picker.value, ...OF_TRACE }));
     let timer = 0;
+    const search = () => {
+      clearTimeout(timer);
+      this.selection.set({ search: this._search.value || null, view: this._search.value ? "timeline" : this.selection.get("view") || null });
+    };
     this._search.addEventListener("input", () => {
       clearTimeout(timer);
-      timer = window.setTimeout(() => this.selection.set({ search: this._search.value || null, view: this._search.value ? "timeline" : this.selection.get("view") || null }), 150);
+      timer = window.setTimeout(search, 150);
     });
     // The keys of the timeline are those of the page, and none of them while one types.
     this._search.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this._search.blur();
+      else if (event.key === "Enter") {
+        search(); // what was typed a moment ago, too
+        this.timeline?.nextHit(event.shiftKey ? -1 : 1);
+      }
     });
     this._search.value = this.selection.get("search");
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, this._search, theme, help), this._banner, this._rest, this._main);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), theme, help), this._banner, this._rest, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -103,9 +130,12 @@ class Page {
     try {
       this.traces = (await getJson("/api/traces")).traces;
       const chosen = this.traces[this.selection.number("trace") ?? 0] ?? this.traces[0];
-      replace(this._picker, ...this.traces.map((one, at) => h("option", { value: at, selected: one.id === chosen.id }, one.title)));
+      const titles = withoutCommonStart(this.traces.map((one) => one.title));
+      replace(this._picker, ...this.traces.map((one, at) => h("option", { value: at, title: one.title, selected: one.id === chosen.id }, titles[at])));
+      this._picker.title = chosen.title;
       document.title = `${chosen.title} · Stepscope`;
       this._search.hidden = chosen.is_memory;
+      this._sayHit({ number: null, total: 0 });
       if (chosen.is_memory) {
         this.context = { selection: this.selection, trace: chosen.id, overview: null, traces: this.traces };
         this.show();
@@ -175,6 +205,11 @@ class Page {
     this.timeline?.timeline.refresh();
     this._goToStep(context.overview);
     replace(this._rest);
+  }
+
+  /** Beside what is searched: which of the hits is selected. @param {{number: number | null, total: number}} found */
+  _sayHit({ number, total }) {
+    replace(this._hits, total && number ? `${count(number)} of ${count(total)}` : null);
   }
 
   _close() {

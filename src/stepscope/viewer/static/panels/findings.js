@@ -6,7 +6,7 @@ import { partitionBar } from "../draw/bar.js";
 import { h, replace } from "../dom.js";
 import { partColour } from "../part-colours.js";
 import { colour } from "../theme.js";
-import { duration } from "../units.js";
+import { count, duration } from "../units.js";
 import { facts } from "./details.js";
 
 /**
@@ -25,7 +25,7 @@ export async function showFindings(element, trace, goTo) {
     replace(
       element,
       h("p", { class: "verdict" }, sentence(found)),
-      found.step_ns ? h("p", { class: "note" }, `${found.ranks > 1 ? `Rank ${found.shown_rank}'s` : "The"} ${found.is_whole_file ? "whole file" : "step"} takes ${duration(found.step_ns)}.`) : null,
+      found.step_ns ? h("p", { class: "note" }, scope(found)) : null,
       found.partition ? partition(found.partition) : null,
       ...found.findings.map((/** @type {any} */ one) => finding(one, goTo)),
       found.findings.length ? null : h("p", { class: "note" }, "No rule found anything worth a change."),
@@ -42,6 +42,13 @@ function sentence({ verdict, findings }) {
   const rule = findings.find((/** @type {any} */ one) => verdict.startsWith(`${one.id}: `));
   const text = rule ? verdict.slice(rule.id.length + 2) : verdict;
   return text[0].toUpperCase() + text.slice(1);
+}
+
+/** What the verdict is of: with several ranks it is of all of them, whichever is open. @param {any} found @returns {string} */
+function scope({ ranks, shown_rank, is_whole_file, step_ns }) {
+  const what = is_whole_file ? "whole file" : "step";
+  if (ranks === 1) return `The ${what} takes ${duration(step_ns)}.`;
+  return `Of all ${count(ranks)} ranks. Rank ${shown_rank}'s ${what} takes ${duration(step_ns)}, as shown below.`;
 }
 
 /** @param {any} found */

@@ -1,38 +1,130 @@
 // @ts-check
-/** Search over the whole trace: how often each name occurs, and the hits in order of time. */
+/** Search over the whole trace: how often each name occurs, the hits in order of time, and the way from one to the next. */
 
 import { getJson } from "../api.js";
 import { h, replace } from "../dom.js";
 import { count, duration, plural } from "../units.js";
-import { list } from "./details.js";
+import { dot, list } from "./details.js";
 
-/**
- * @param {HTMLElement} element
- * @param {string} trace
- * @param {string} text
- * @param {number} after hits are listed from this moment on
- * @param {(event: number) => void} jump
- * @returns {Promise<any>} what was found
- */
-export async function showSearch(element, trace, text, after, jump) {
-  const found = await getJson(`/api/traces/${trace}/search`, { text, after: Math.max(0, Math.floor(after)) });
-  if (!found.total) {
-    replace(element, h("h2", {}, `Nothing is called “${text}”`), h("p", { class: "note" }, "Names of kernels, operators, functions, calls and annotations are searched, whatever their case."));
+const MOST_NAMES = 12;
+
+export class SearchPanel {
+  /**
+   * @param {HTMLElement} element
+   * @param {string} trace
+   * @param {(event: number) => void} jump goes to a hit
+   * @param {(text: string) => void} narrow searches for one of the names
+   */
+  constructor(element, trace, jump, narrow) {
+    this.element = element;
+    this._trace = trace;
+    this._jump = jump;
+    this._narrow = narrow;
+    this._text = "";
+    /** What was found last: the hits that are listed, and how many there are before them. @type {any} */
+    this._found = null;
+    /** From which moments on hits were listed, to the list that is shown. @type {number[]} */
+    this._starts = [];
+    this._clear();
+  }
+
+  /** Forgets what was found. */
+  _clear() {
+    this._text = "";
+    this._found = null;
+    this._starts = [];
+    replace(this.element, h("p", { class: "note" }, "Type in the search box above; / goes there, and Enter from hit to hit."));
+  }
+
+  /**
+   * Looks for a text, and lists the hits from a moment on.
+   * @param {string} text
+   * @param {number} [after]
+   * @returns {Promise<any>} what was found; null where nothing is looked for, or something else meanwhile
+   */
+  async show(text, after = 0) {
+    if (!text) {
+      this._clear();
+      return null;
+    }
+    this._text = text;
+    const found = await getJson(`/api/traces/${this._trace}/search`, { text, after: Math.max(0, Math.floor(after)) });
+    if (this._text !== text) return null;
+    this._found = found;
+    this._starts = [...this._starts.filter((one) => one < after), after];
+    this._draw();
     return found;
   }
-  const again = (/** @type {number} */ moment) => showSearch(element, trace, text, moment, jump);
-  const rest = found.total - found.before - found.hits.length;
-  const last = found.hits.at(-1);
-  replace(
-    element,
-    h("h2", {}, `${plural(found.total, "hit")} for “${text}”`),
-    h("section", {}, h("h3", {}, plural(found.names, "name")), h("ul", { class: "events" }, ...found.by_name.slice(0, 12).map((/** @type {any} */ one) => h(
-      "li", { class: "plain" }, h("span", { class: "name", title: one.name }, one.name), h("span", { class: "number" }, `${count(one.count)}×`), h("span", { class: "number" }, duration(one.total_ns)),
-    )))),
-    h("section", {}, h("h3", {}, "In order of time"),
-      found.before ? h("button", { type: "button", class: "quiet", onclick: () => again(0) }, `${count(found.before)} earlier: from the start`) : null,
-      list(found.hits, jump),
-      rest > 0 && last ? h("button", { type: "button", class: "quiet", onclick: () => again(last.start_ns + 1) }, `${count(rest)} later`) : null),
-  );
-  return found;
+
+  /** Which hit an event is, the first being 1; null: it is none that is listed. @param {string} event */
+  numberOf(event) {
+    const at = this._found ? this._found.hits.findIndex((/** @type {any} */ one) => String(one.event) === event) : -1;
+    return at < 0 ? null : this._found.before + at + 1;
+  }
+
+  /**
+   * Goes to the hit after or before an event, from the last one to the first.
+   * @param {string} event
+   * @param {number} direction 1 or -1
+   */
+  async next(event, direction) {
+    if (!this._found?.total) return;
+    const { hits } = this._found;
+    const at = hits.findIndex((/** @type {any} */ one) => String(one.event) === event);
+    const next = at < 0 ? 0 : at + direction;
+    if (hits[next]) {
+      this._jump(hits[next].event);
+      return;
+    }
+    const found = direction > 0 ? await this._later() : await this._earlier();
+    if (found?.hits.length) this._jump(found.hits.at(direction > 0 ? 0 : -1).event);
+  }
+
+  /** The list after the one that is shown; after the last one the first. */
+  _later() {
+    const { hits, before, total } = this._found;
+    return this.show(this._text, before + hits.length < total && hits.length ? hits.at(-1).start_ns + 1 : 0);
+  }
+
+  /** The list before the one that is shown; before the first one nothing, but itself where it has all hits. */
+  async _earlier() {
+    const { hits, total } = this._found;
+    const before = this._starts.at(-2);
+    if (before !== undefined) return this.show(this._text, before);
+    return hits.length === total ? this._found : null;
+  }
+
+  _draw() {
+    const found = this._found;
+    if (!found.total) {
+      replace(this.element, h("h2", {}, `Nothing is called “${this._text}”`), h("p", { class: "note" }, "Names of kernels, operators, functions, calls and annotations are searched, whatever their case."));
+      return;
+    }
+    const again = (/** @type {number} */ moment) => this.show(this._text, moment);
+    const rest = found.total - found.before - found.hits.length;
+    const last = found.hits.at(-1);
+    const names = found.by_name.slice(0, MOST_NAMES);
+    const unlisted = found.names - names.length;
+    replace(
+      this.element,
+      h("h2", {}, `${plural(found.total, "hit")} for “${this._text}”`),
+      h("section", {}, h("h3", {}, plural(found.names, "name")),
+        h("ul", { class: "events" }, ...names.map((/** @type {any} */ one) => this._name(one))),
+        unlisted > 0 ? h("p", { class: "note" }, `and ${plural(unlisted, "less frequent name")}`) : null),
+      h("section", {}, h("h3", {}, "In order of time"),
+        found.before ? h("button", { type: "button", class: "quiet", onclick: () => again(0) }, `${count(found.before)} earlier: from the start`) : null,
+        list(found.hits, this._jump),
+        rest > 0 && last ? h("button", { type: "button", class: "quiet", onclick: () => again(last.start_ns + 1) }, `${count(rest)} later`) : null),
+    );
+  }
+
+  /** @param {any} one */
+  _name(one) {
+    return h("li", {}, h(
+      "button", { type: "button", title: `Search for ${one.name}`, onclick: () => this._narrow(one.name) },
+      dot(one.colour), h("span", { class: "name" }, one.name),
+      h("span", { class: "side-of" }, one.is_gpu ? "GPU" : "CPU"),
+      h("span", { class: "number" }, `${count(one.count)}×`), h("span", { class: "number" }, duration(one.total_ns)),
+    ));
+  }
 }

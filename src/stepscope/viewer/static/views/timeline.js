@@ -5,7 +5,7 @@ import { h, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
 import { showFindings } from "../panels/findings.js";
 import { showRange } from "../panels/range.js";
-import { showSearch } from "../panels/search.js";
+import { SearchPanel } from "../panels/search.js";
 import { Timeline } from "../timeline/view.js";
 
 const PANELS = /** @type {[string, string][]} */ ([["findings", "Findings"], ["details", "Slice"], ["range", "Range"], ["search", "Search"]]);
@@ -20,18 +20,24 @@ export class TimelineView {
     this._panels = {};
     for (const [key] of PANELS) this._panels[key] = h("div", { class: "panel", "data-panel": key });
     this._chosen = "findings";
+    const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
+    this._searching = new SearchPanel(this._panels.search, trace, jump, (text) => selection.set({ search: text }));
     const side = h("aside", { class: "side" }, this._tabs, ...Object.values(this._panels));
     this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
     this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
     this._started = false;
+    /** How many hits the search has. */
+    this._total = 0;
+    /** @type {Promise<void> | null} the search that runs, or ran */
+    this._searched = null;
     this._end = selection.onChange((changed) => {
       if (changed.has("range")) this._showRange();
       if (changed.has("search")) this._search();
+      else if (changed.has("event")) this._sayHit();
     });
     if (overview.extras) this.addExtras(overview.extras);
     replace(this._panels.details, h("p", { class: "note" }, "Click a slice to see what it is, what launched it and what it launched."));
     replace(this._panels.range, h("p", { class: "note" }, "Shift-drag over the timeline, or click a step, to add up a range of time."));
-    replace(this._panels.search, h("p", { class: "note" }, "Type in the search box above; / goes there."));
     this._show(this._chosen);
   }
 
@@ -99,21 +105,35 @@ export class TimelineView {
     });
   }
 
-  async _search() {
-    const { selection, trace } = this._context;
-    const text = selection.get("search");
+  /** Goes to the next hit of the search, or the one before. @param {number} direction 1 or -1 */
+  async nextHit(direction) {
+    await this._searched;
+    await this._searching.next(this._context.selection.get("event"), direction);
+  }
+
+  _search() {
+    this._searched = this._find(this._context.selection.get("search"));
+  }
+
+  /** @param {string} text */
+  async _find(text) {
     this.timeline.hits = new Set();
     this.timeline.minimap.mark([]);
-    if (!text) {
-      this.timeline.redraw();
-      return;
+    this._total = 0;
+    const found = await this._searching.show(text);
+    if (found) {
+      this._total = found.total;
+      this.timeline.hits = new Set(found.name_ids);
+      this.timeline.minimap.mark(found.density);
+      this._show("search");
     }
-    const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
-    const found = await showSearch(this._panels.search, trace, text, 0, jump);
-    if (selection.get("search") !== text) return;
-    this.timeline.hits = new Set(found.name_ids);
-    this.timeline.minimap.mark(found.density);
-    this._show("search");
+    this._sayHit();
     this.timeline.redraw();
+  }
+
+  /** Tells the search box which of the hits is selected. */
+  _sayHit() {
+    const number = this._searching.numberOf(this._context.selection.get("event"));
+    window.dispatchEvent(new CustomEvent("hits-changed", { detail: { number, total: this._total } }));
   }
 }

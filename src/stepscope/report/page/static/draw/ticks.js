@@ -53,12 +53,9 @@ function inDigits(most, least = 0) {
 /** What a mark says: the moment, in the digits that tell it from its neighbours. @param {number} ns @param {number} span */
 export function momentText(ns, span) {
   if (ns === 0) return "0";
-  const [size, unit] = span >= 5e9 ? [1e9, "s"] : span >= 5e6 ? [1e6, "ms"] : span >= 5e3 ? [1e3, "µs"] : [1, "ns"];
-  if (span < 5e6 && Math.abs(ns) >= 1e9) {
-    // Far from the start the leading digits are the same on every mark.
-    const digits = span >= 5e3 ? 3 : 6;
-    return `${inDigits(digits, digits).format(ns / 1e6)} ms`;
-  }
+  // Far from the start the leading digits are the same on every mark: a larger unit has fewer of them.
+  const isFar = span < 5e5 && Math.abs(ns) >= 1e9;
+  const [size, unit] = span >= 5e9 ? [1e9, "s"] : span >= 5e5 || isFar ? [1e6, "ms"] : span >= 5e3 ? [1e3, "µs"] : [1, "ns"];
   const digits = Math.max(0, Math.ceil(-Math.log10(span / size / 20)));
-  return `${inDigits(digits).format(ns / size)} ${unit}`;
+  return `${inDigits(digits, isFar ? digits : 0).format(ns / size)} ${unit}`;
 }
