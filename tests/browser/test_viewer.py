@@ -361,7 +361,8 @@ def test_marks_of_the_axis_differ_from_their_neighbours(page):
             const span = 10 ** power;
             const marks = roundNumbers(start, start + span, span / 12);
             const words = marks.map((ns) => momentText(ns, span));
-            if (new Set(words).size < words.length || words.length < 4) found.push([span, ...words]);
+            const isBad = new Set(words).size < words.length || words.length < 4;
+            if (isBad) found.push([span, ...words]);
           }
         }
         return found }"""

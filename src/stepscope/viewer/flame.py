@@ -16,6 +16,7 @@ Definitions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -29,6 +30,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+from stepscope.viewer.colours import Colour, colours_of
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -54,6 +56,7 @@ class Flame:
 
     Attributes:
         name: Name of each node.
+        colour: Its colour, as a slice of that name has in the timeline.
         parent: Its parent; -1: a root.
         self_ns: Time of its own.
         total_ns: With everything below it.
@@ -64,6 +67,7 @@ class Flame:
     """
 
     name: list[str]
+    colour: npt.NDArray[np.uint8]
     parent: Int64Array
     self_ns: Int64Array
     total_ns: Int64Array
@@ -75,6 +79,7 @@ class Flame:
         """As plain values."""
         return {
             "name": self.name,
+            "colour": self.colour.tolist(),
             "parent": self.parent.tolist(),
             "self_ns": self.self_ns.tolist(),
             "total_ns": self.total_ns.tolist(),
@@ -195,6 +200,7 @@ def _host(
         np.concatenate((np.maximum(own, 0), np.zeros(extra, np.int64))),
         np.concatenate((np.ones(len(rows), np.int64), np.ones(extra, np.int64))),
         lambda number: threads[number - len(names)] if number >= len(names) else names[number],
+        _colours(trace),
     )
 
 
@@ -243,6 +249,7 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
         np.concatenate((np.zeros(base, np.int64), own)),
         np.concatenate((np.zeros(base, np.int64), np.ones(len(work), np.int64))),
         lambda one: labels[one] if one >= len(names) else names[one],
+        _colours(trace),
     )
 
 
@@ -260,6 +267,11 @@ def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
 
 def _names(trace: Trace) -> pl.Series:
     return trace.name_rows["name"]
+
+
+def _colours(trace: Trace) -> npt.NDArray[np.uint8]:
+    """The colour of each name."""
+    return colours_of(trace.name_rows["category"], trace.name_rows["kind"])
 
 
 def step_names(trace: Trace) -> BoolArray:
@@ -296,9 +308,17 @@ def _compress(rows: Int64Array, above: Int64Array) -> Int64Array:
 
 
 def _merge(
-    parent: Int64Array, name: Int64Array, own: Int64Array, count: Int64Array, label: Any
+    parent: Int64Array,
+    name: Int64Array,
+    own: Int64Array,
+    count: Int64Array,
+    label: Callable[[int], str],
+    colours: npt.NDArray[np.uint8],
 ) -> Flame:
-    """One node per path of names; nodes without time are left away."""
+    """One node per path of names; nodes without time are left away.
+
+    Names from `len(colours)` on are those of roots that no event stands for.
+    """
     depth = depths(parent)
     order = np.argsort(depth, kind="stable")
     ends = np.cumsum(np.bincount(depth)) if len(depth) else np.zeros(0, np.int64)
@@ -333,6 +353,7 @@ def _merge(
     new[kept] = np.arange(len(kept))
     return Flame(
         [str(label(int(one))) for one in node_name[kept]],
+        np.append(colours, np.uint8(Colour.OTHER))[np.minimum(node_name[kept], len(colours))],
         new[node_parent[kept]],
         node_self[kept],
         total[kept],

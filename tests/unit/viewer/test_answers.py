@@ -14,6 +14,7 @@ from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.trace.load import load
+from stepscope.viewer.colours import Colour
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.index import build_index
@@ -86,6 +87,18 @@ def test_gpu_time_stands_under_the_modules_that_launched_it(trace):
     assert path(tree, node)[:-1] == ["nn.Module: Net_0", "nn.Module: Linear_0"]
     assert tree.total_ns[node] == 3 * 200_000
     assert tree.count[node] == 3
+
+
+@pytest.mark.parametrize("by", list(FlameBy))
+def test_nodes_of_a_flame_graph_have_the_colours_of_the_timeline(trace, by):
+    index = build_index(trace)
+    drawn: dict[str, set[int]] = {}
+    for name, colour in zip(index.events.name.tolist(), index.events.colour.tolist(), strict=True):
+        drawn.setdefault(index.names[name], set()).add(colour)
+    tree = flame(trace, Forest.of(trace), 0, 2**62, by)
+    assert len(tree.name) > 2
+    for name, colour in zip(tree.name, tree.colour.tolist(), strict=True):
+        assert colour in drawn.get(name, {int(Colour.OTHER)}), name
 
 
 def test_every_event_is_drawn_once(trace):

@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * A flame graph on a canvas: the root above, each node as wide as its time. A click zooms into a
- * node, and again on the root out of it. Works from plain values: the report uses it too.
+ * node, and again on the root out of it. Each node has the colour of its slices in the timeline.
  *
  * With `delta`, nodes are coloured by how much they grew (warm) or shrank (cool) against another run.
  */
@@ -12,7 +12,7 @@ import { count, duration, fittingName, share, shortName, signed } from "../units
 
 /**
  * @typedef {{name: string[], parent: number[], self_ns: number[], total_ns: number[], count: number[],
- *   whole_ns: number, delta?: number[], before?: number[]}} FlameData
+ *   whole_ns: number, colour?: number[], delta?: number[], before?: number[]}} FlameData
  */
 
 const ROW = 19;
@@ -23,19 +23,6 @@ function hash(text) {
   let value = 0;
   for (let at = 0; at < text.length; at++) value = (Math.imul(value, 31) + text.charCodeAt(at)) | 0;
   return value >>> 0;
-}
-
-/** Which colour a name has: kernels, modules, operators, frames. @param {string} name */
-function colourOf(name) {
-  if (/^nn\.Module: |\.py\(\d+\)|^<built-in/.test(name)) return 7;
-  if (/^(enumerate\(DataLoader\)|ProfilerStep#|Optimizer\.\w+#)/.test(name)) return 6;
-  if (/nccl|rccl|allreduce|all_reduce|allgather|broadcast/i.test(name)) return 2;
-  if (/^(cuda|hip)[A-Z]/.test(name)) return 8;
-  if (/^Mem(cpy|set)/.test(name)) return 3;
-  if (/^(thread |backward$|outside |launch not)/.test(name)) return 0;
-  if (/^(aten::|autograd::|torch::|[A-Z]\w*Backward)|::evaluate_function/.test(name)) return 5;
-  if (/[<(]|_kernel|gemm|conv/.test(name)) return 1;
-  return 6;
 }
 
 export class FlameGraph {
@@ -162,7 +149,7 @@ export class FlameGraph {
       const grown = Math.max(-1, Math.min(1, this._data.delta[node] / size));
       return mix(token("colour-step"), grown > 0 ? token("colour-idle-input") : token("colour-compute"), Math.min(1, Math.abs(grown) * 1.4));
     }
-    const base = colour(colourOf(name));
+    const base = colour(this._data.colour?.[node] ?? 0);
     const shade = shadeOf(hash(name));
     return shade > 0 ? mix(base, "#ffffff", shade * 0.16) : mix(base, "#000000", -shade * 0.1);
   }
