@@ -66,6 +66,7 @@ def _of_records(records: Sequence[StepRecord]) -> list[Scalars]:
         add("step/duration_ms", record, record.dur_ns * _MS)
         add("step/input_wait_ms", record, input_wait(record) * _MS)
         add("step/garbage_collector_ms", record, record.gc_ns * _MS)
+        add("step/compilation_ms", record, record.compile_ns * _MS)
         for name, duration_ns in record.phases.items():
             add(f"phase/{name}_ms", record, duration_ns * _MS)
         if record.dur_ns:

@@ -62,6 +62,7 @@ class StepRecord:
         data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU, or
             waited for one, because it made the batch itself.
         gc_ns: Time in pauses of Python's garbage collector.
+        compile_ns: Time in which torch.compile compiled.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         device_ns: Time between the device events recorded at the step's two boundaries on the
@@ -85,6 +86,7 @@ class StepRecord:
     queued_ns: int | None = None
     data_wait_cpu_ns: int = 0
     gc_ns: int = 0
+    compile_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
@@ -133,6 +135,8 @@ def encode_step(record: StepRecord) -> bytes:
         line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
     if record.gc_ns:
         line["gc_ns"] = record.gc_ns
+    if record.compile_ns:
+        line["compile_ns"] = record.compile_ns
     if record.tokens is not None:
         line["tokens"] = record.tokens
     if record.samples is not None:
@@ -170,6 +174,7 @@ def decode_step(line: bytes) -> StepRecord:
             queued_ns=_optional(data.get("queued_ns")),
             data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
             gc_ns=_whole(data.get("gc_ns", 0)),
+            compile_ns=_whole(data.get("compile_ns", 0)),
             tokens=_optional(data.get("tokens")),
             samples=_optional(data.get("samples")),
             device_ns=_optional(data.get("device_ns")),

@@ -16,6 +16,7 @@ from stepscope.advice.rules import (
     garbage_collector,
     input_bound,
     many_small_collectives,
+    recompilation,
     slow_first_steps,
     slow_phase,
     uneven_steps,
@@ -176,6 +177,80 @@ def test_pauses_of_the_collector_are_found_in_the_record():
     assert finding.saving_ns == 10 * MS
     assert finding.predicted_step_ns == 40 * MS
     assert garbage_collector.find(subject([50] * 20, gc_ms=0.5)) == []
+
+
+def compiled(usual_ms, compiling, **columns):
+    """Steps of which some compile; by number, how long."""
+    count = columns.pop("count", 20)
+    extra = [compiling.get(step, 0) for step in range(count)]
+    return subject([usual_ms + one for one in extra], compile_ms=extra, **columns)
+
+
+def test_steps_that_go_on_compiling_save_what_they_compile():
+    again = compiled(10, {4: 900, 8: 1100, 16: 1000})
+    (finding,) = recompilation.find(again)
+    assert finding.title == "3 of 20 steps compile code again"
+    assert finding.steps == (4, 8, 16)
+    assert finding.saving_ns == 150 * MS
+    assert finding.predicted_step_ns == 10 * MS
+    assert finding.severity is Severity.HIGH
+    assert uneven_steps.find(again) == []
+
+
+def test_what_is_compiled_beside_other_work_is_not_promised():
+    """Of 50 ms spent compiling in each of five steps of 40 ms, only 30 lengthened the step."""
+    extra = [50 if step % 4 == 3 else 0 for step in range(20)]
+    lengths = [40 if one else 10 for one in extra]
+    beside = subject(lengths, compile_ms=[min(one, 40) for one in extra])
+    (finding,) = recompilation.find(beside)
+    assert finding.saving_ns == 5 * 30 * MS // 20
+
+
+@pytest.mark.parametrize("compiling", [{14: 900}, {9: 700, 14: 900}, {2: 700, 3: 800, 5: 900}])
+def test_code_that_is_compiled_for_something_new_is_no_part_of_the_step(compiling):
+    once = compiled(10, compiling)
+    assert once.steps.mean_ns == 10 * MS
+    assert once.steps.excluded.compiled == len(compiling)
+    assert once.steps.stalled_step is None
+    (finding,) = recompilation.find(once)
+    assert finding.saving_ns is None
+    assert finding.steps == tuple(compiling)
+    words = "step 14 compiled code again, for 900 ms"
+    if len(compiling) > 1:
+        words = f"{len(compiling)} steps compiled code again, each for up to 900 ms"
+    assert finding.title == words
+    assert {one.label: one.value for one in finding.evidence}[
+        "compiling in the middle of the run"
+    ] == sum(compiling.values()) * MS
+
+
+def test_a_slow_step_that_hardly_compiles_is_a_stall_like_any_other():
+    extra = [0.0] * 20
+    extra[14] = 900
+    stall = subject([10 + one for one in extra], compile_ms=[one / 3 for one in extra])
+    assert stall.steps.stalled_step == 14
+    assert stall.steps.excluded.compiled == 0
+    assert recompilation.find(stall) == []
+
+
+def test_phases_that_are_slow_because_their_steps_compile_are_not_blamed():
+    extra = [900 if step in {4, 8, 16} else 0 for step in range(20)]
+    lengths = [10 + one for one in extra]
+    forward = {"forward": [4 + one for one in extra]}
+    blamed = subject(lengths, phases_ms=forward)
+    assert [one.steps for one in slow_phase.find(blamed)] == [(4, 8, 16)]
+    known = subject(lengths, phases_ms=forward, compile_ms=extra)
+    assert slow_phase.find(known) == []
+
+
+def test_short_compilations_are_not_worth_a_finding():
+    assert recompilation.find(compiled(100, {4: 20, 8: 20, 16: 20})) == []
+    assert recompilation.find(compiled(100, {14: 150})) == []
+
+
+def test_slow_first_steps_say_how_long_they_compiled():
+    (finding,) = slow_first_steps.find(compiled(100, {0: 900, 1: 400}))
+    assert {one.label: one.value for one in finding.evidence}["compiling in them"] == 1300 * MS
 
 
 def python_window(stretch, work, steps=6):

@@ -52,7 +52,14 @@ def _from_record(summary: StepSummary) -> _Start | None:
         summary.first_worst_ns,
         summary.median_ns,
         summary.observed_ns,
+        _compiled(summary),
     )
+
+
+def _compiled(summary: StepSummary) -> tuple[Evidence, ...]:
+    if not summary.first_compile_ns:
+        return ()
+    return (Evidence("compiling in them", summary.first_compile_ns, "ns"),)
 
 
 def _from_trace(subject: Subject) -> _Start | None:

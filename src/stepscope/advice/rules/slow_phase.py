@@ -4,12 +4,14 @@ There are two cases, both measured from the phases of the step record over the s
 *dominates* if it is not the training's own work (forward, backward, optimizer, communication) but
 takes a large share of the step; the fix removes its time. A phase *spikes* if it takes more than
 three times its median in some steps and is the reason why they are slow; the fix removes what they
-took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`.
+took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
+steps compile code, it is `recompilation`.
 """
 
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
@@ -104,6 +106,9 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
     share = phase.excess_ns / summary.partition.total_ns
     # A single slow step may be chance; `uneven-steps` and `stalled-step` report those.
     if len(phase.slow_steps) < 2 or share < subject.thresholds.slow_phase_excess:
+        return None
+    compiling = compiling_steps(subject).intersection(phase.slow_steps)
+    if 2 * len(compiling) >= len(phase.slow_steps):
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))
     return Finding(

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import slow_phase
+from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.analysis.record.summary import StepSummary
@@ -36,6 +37,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     limits = subject.thresholds
     explained = {step for finding in slow_phase.find(subject) for step in finding.steps}
+    explained |= compiling_steps(subject)
     slow = {
         step: excess_ns
         for step, excess_ns in zip(summary.slow_steps, summary.slow_excess_ns, strict=True)

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepscope.analysis.record.compile_times import (
+    CompileTimes,
+    compile_times,
+    compiled_once,
+    recurs,
+)
 from stepscope.analysis.record.host_time import HostTimes, host_times
 from stepscope.analysis.selection.odd_steps import START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
@@ -34,6 +40,7 @@ class ExcludedSteps:
         other_kind: Evaluations, checkpoints and similar work.
         first: Slow steps at the start.
         recorded: Recorded in detail, which slows them down.
+        compiled: Slow because they compiled something new (`compile_times.compiled_once`).
         stalled: The single step that took more than three times the median.
     """
 
@@ -41,6 +48,7 @@ class ExcludedSteps:
     other_kind: int = 0
     first: int = 0
     recorded: int = 0
+    compiled: int = 0
     stalled: int = 0
 
 
@@ -100,6 +108,7 @@ class StepSummary:
         first_steps: Numbers of the slow steps at the start.
         first_excess_ns: What they took beyond the steady median, in total.
         first_worst_ns: The longest of them.
+        first_compile_ns: Time spent compiling in them.
         observed_ns: Duration of all steps of the record, including excluded ones.
         tokens_per_second: Tokens per second of steady steps, if the loop counted them.
         samples_per_second: The same for samples.
@@ -112,6 +121,9 @@ class StepSummary:
             left out; None if there is none.
         stalled_ns: Its duration.
         stalled_gc_ns: Time in pauses of Python's garbage collector in it.
+        compiling: Compiling in the steady steps.
+        compiled_once: Compiling in the steps that are left out because of it.
+        goes_on_compiling: Whether steady steps compile again and again.
         host: CPU time, waits for a CPU and garbage collection of the training thread.
         recorded_host: The same for the steps recorded in detail.
     """
@@ -137,6 +149,10 @@ class StepSummary:
     stalled_step: int | None = None
     stalled_ns: int = 0
     stalled_gc_ns: int = 0
+    compiling: CompileTimes = field(default_factory=CompileTimes)
+    compiled_once: CompileTimes = field(default_factory=CompileTimes)
+    goes_on_compiling: bool = False
+    first_compile_ns: int = 0
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
 
@@ -158,7 +174,8 @@ class StepSummary:
     def holds_few_steps(self) -> bool:
         """Whether there are fewer than `FEW_STEPS` complete steps: nothing tells which is usual."""
         excluded = self.excluded
-        complete = len(self.steps) + excluded.first + excluded.recorded + excluded.stalled
+        complete = len(self.steps) + excluded.first + excluded.recorded
+        complete += excluded.compiled + excluded.stalled
         return complete < FEW_STEPS
 
 
@@ -170,9 +187,9 @@ def is_uneven(mean_ns: int, median_ns: int) -> bool:
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     """Summarise a step record; None if it has no complete training step.
 
-    Steady steps are complete training steps except the slow first ones and a single stall
-    (`selection.odd_steps`). Steps recorded in detail are slower, so they count only if fewer than
-    five others remain.
+    Steady steps are complete training steps except the slow first ones, a single stall
+    (`selection.odd_steps`), and those that compiled something new. Steps recorded in detail are
+    slower, so they count only if fewer than five others remain.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -184,8 +201,11 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     plain = [record for record in later if record.window is None]
     recorded = [record for record in later if record.window is not None]
     usual = plain if len(plain) >= _LEAST_UNRECORDED else later
-    stall = _stall(usual)
-    steady = [record for record in usual if record is not stall]
+    compiled = compiled_once(usual)
+    left_out = set(map(id, compiled))
+    others = [record for record in usual if id(record) not in left_out]
+    stall = _stall(others)
+    steady = [record for record in others if record is not stall]
     median_ns = _median(record.dur_ns for record in steady)
     factor = None
     if plain and recorded:
@@ -199,7 +219,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
             other_kind=len(other),
             first=len(first),
             recorded=len(later) - len(usual),
-            stalled=len(usual) - len(steady),
+            compiled=len(compiled),
+            stalled=len(others) - len(steady),
         ),
         median_ns=median_ns,
         mean_ns=round(total_ns / len(steady)),
@@ -220,6 +241,10 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
+        compiling=compile_times(steady, median_ns),
+        compiled_once=compile_times(compiled, median_ns),
+        goes_on_compiling=recurs(usual),
+        first_compile_ns=sum(record.compile_ns for record in first),
         host=host_times(steady),
         recorded_host=host_times(recorded),
     )

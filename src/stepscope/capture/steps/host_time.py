@@ -1,4 +1,4 @@
-"""What the training thread had of the machine in each step: CPU time, queueing, collector pauses.
+"""What the training thread had of the machine in each step: CPU time, queueing, pauses, compiling.
 
 A reading takes about a microsecond, and never fails: what the system does not say is None.
 """
@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from stepscope.capture.steps.compile_time import CompileClock
+
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -24,11 +26,13 @@ class HostTime(NamedTuple):
         queued_ns: Time that it was ready to run while others had its CPUs; None if the system does
             not say.
         gc_ns: Time in pauses of Python's garbage collector, of any thread: all of them wait.
+        compile_ns: Time in which torch.compile compiled, in any thread.
     """
 
     cpu_ns: int | None = None
     queued_ns: int | None = None
     gc_ns: int = 0
+    compile_ns: int = 0
 
 
 class HostClock:
@@ -36,15 +40,18 @@ class HostClock:
 
     def __init__(self) -> None:
         self._pauses = _Pauses()
+        self._compiling = CompileClock()
         self._thread = -1
         self._file = -1
         self._cpu_ns = 0
         self._queued_ns: int | None = None
         self._gc_ns = 0
+        self._compile_ns = 0
 
     def start(self) -> None:
-        """Listen to the garbage collector."""
+        """Listen to the garbage collector, and to the compiler once it is loaded."""
         gc.callbacks.append(self._pauses)
+        self._compiling.attach()
 
     def read(self) -> HostTime:
         """What passed since the last call; the first call only begins."""
@@ -57,8 +64,16 @@ class HostClock:
         queued = None
         if is_same and queued_ns is not None and self._queued_ns is not None:
             queued = queued_ns - self._queued_ns
-        found = HostTime(cpu_ns - self._cpu_ns if is_same else None, queued, gc_ns - self._gc_ns)
-        self._cpu_ns, self._queued_ns, self._gc_ns = cpu_ns, queued_ns, gc_ns
+        compile_ns = self._compiling.total_ns()
+        found = HostTime(
+            cpu_ns - self._cpu_ns if is_same else None,
+            queued,
+            gc_ns - self._gc_ns,
+            compile_ns - self._compile_ns,
+        )
+        self._cpu_ns, self._queued_ns = cpu_ns, queued_ns
+        self._gc_ns, self._compile_ns = gc_ns, compile_ns
+        self._compiling.attach()
         return found
 
     def needed_ns(self) -> int:
@@ -76,6 +91,7 @@ class HostClock:
         """Stop listening, and close the file."""
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._pauses)
+        self._compiling.close()
         self._close_file()
         self._thread = -1
 

@@ -232,6 +232,7 @@ class StepRecorder:
             queued_ns=queued_ns,
             data_wait_cpu_ns=min(self._data_wait_cpu_ns, self._data_wait_ns),
             gc_ns=host.gc_ns,
+            compile_ns=min(host.compile_ns, dur_ns),
             tokens=self._tokens,
             samples=self._samples,
             peak_allocated_bytes=peaks[0],

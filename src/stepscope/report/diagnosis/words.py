@@ -137,6 +137,7 @@ def _left_out(summary: StepSummary) -> str:
     excluded = summary.excluded
     words = [
         (excluded.first, "slow at the start"),
+        (excluded.compiled, "compiling"),
         (excluded.stalled, "stalled"),
         (excluded.recorded, "recorded in detail"),
         (excluded.partial, "partial"),

@@ -117,6 +117,7 @@ durations = st.integers(0, 10**12)
             kind=st.sampled_from(["train", "evaluation"]),
             is_partial=st.booleans(),
             window=st.sampled_from([None, 0]),
+            compile_ns=st.just(0) | durations,
         ),
         max_size=40,
     )
@@ -131,6 +132,6 @@ def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(reco
     assert all(part.total_ns >= 0 for part in partition.parts)
     excluded = summary.excluded
     left_out = excluded.partial + excluded.other_kind + excluded.first + excluded.recorded
-    left_out += excluded.stalled
+    left_out += excluded.stalled + excluded.compiled
     assert len(summary.steps) + left_out == len(records)
     assert sum(other.times for other in summary.other_kinds) == excluded.other_kind

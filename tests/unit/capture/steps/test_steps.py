@@ -147,6 +147,15 @@ class Host:
         return self._readings.pop(0)
 
 
+def test_a_step_compiles_no_longer_than_it_takes(recorder, time, written):
+    recorder.attach_host(Host(HostTime(compile_ns=8), HostTime(compile_ns=30)))
+    recorder.begin()
+    for step in range(2):
+        time.pass_by(20)
+        recorder.end(step)
+    assert [record.compile_ns for record in written] == [8, 20]
+
+
 def test_a_wait_that_begins_as_a_step_ends_is_the_next_ones(recorder, time, written):
     """Steps of 10, 60 and 10: the CPU is lost between the end of the first and its reading."""
     recorder.attach_host(Host(HostTime(10, 50), HostTime(10, 0), HostTime(8, 2)))
