@@ -30,7 +30,7 @@ _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
     "more, and idle time is not where it seems"
 )
-_OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
+_OF_ODD_STEPS = ("slow-first-steps", "recompilation", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 
 
@@ -126,6 +126,12 @@ def _limit_of(
         words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
     elif (bubble := _of_pipeline(findings, slowest)) is not None:
         words = f"{bubble.id}: {bubble.title}"
+    elif (uneven := _uneven(findings, slowest)) is not None:
+        beyond = next(item.value for item in uneven.evidence if item.unit == "share")
+        words = (
+            f"{uneven.id}: {uneven.title}; what they take beyond it is {percent(float(beyond))} "
+            "of the time"
+        )
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
@@ -171,6 +177,12 @@ def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | N
     mine = (one for one in findings if one.id == "pipeline-bubble" and one.rank == shown.rank)
     bubble = next(mine, None)
     return next((o for o in (uneven, bubble) if o is not None and o.severity.is_weighty), None)
+
+
+def _uneven(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank loses much time in some of its steps, for a reason nobody knows."""
+    mine = (one for one in findings if one.id == "uneven-steps" and one.rank == shown.rank)
+    return next((one for one in mine if one.saving_ns is None and one.severity.is_weighty), None)
 
 
 def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

@@ -47,6 +47,28 @@ def test_a_healthy_step_does_not_hide_what_happened_outside_it(tmp_path, name, w
     assert words in verdict
 
 
+def test_slow_steps_without_a_reason_are_the_verdict_where_they_cost_most(tmp_path):
+    lengths = [300 if step in {5, 6, 13} else 10 for step in range(20)]
+    run = write_run(tmp_path, {0: step_records(lengths, phases_ms={"forward": 6, "backward": 3})})
+    assert diagnose(open_run(run)).verdict == (
+        "uneven-steps: 3 of 20 steps take more than twice the median; what they take beyond it is "
+        "81% of the time"
+    )
+
+
+def test_code_compiled_in_the_middle_of_the_run_is_told_beside_a_healthy_step(tmp_path):
+    compiling = [900 if step == 14 else 0 for step in range(20)]
+    records = step_records(
+        [10 + one for one in compiling],
+        phases_ms={"forward": 6, "backward": 3},
+        compile_ms=compiling,
+    )
+    assert diagnose(open_run(write_run(tmp_path, {0: records}))).verdict == (
+        "nothing stands out: 60% of the step is forward. Outside the steady steps: step 14 "
+        "compiled code again, for 900 ms (recompilation)"
+    )
+
+
 def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
     verdict = labelled(tmp_path, "GPU side missing").verdict
     assert verdict == (
