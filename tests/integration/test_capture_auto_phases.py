@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import time
 
 import pytest
@@ -166,6 +167,8 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
     before = [
         dataloader._BaseDataLoaderIter.__next__,
         torch.autograd.backward,
+        torch.save,
+        torch.serialization.save,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -176,6 +179,8 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
     after = [
         dataloader._BaseDataLoaderIter.__next__,
         torch.autograd.backward,
+        torch.save,
+        torch.serialization.save,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -203,12 +208,37 @@ def test_another_wrapper_is_not_taken_away(tmp_path):
         torch.autograd.backward = original
 
 
+def test_saving_is_a_phase_of_its_own_wherever_it_is_called(tmp_path):
+    state = {"weights": torch.zeros(2_000_000)}
+    saved = []
+
+    def save():
+        began = time.perf_counter_ns()
+        torch.save(state, tmp_path / "checkpoint.pt")
+        saved.append(time.perf_counter_ns() - began)
+
+    with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
+        training(4, step_ends=profiler.step, inside=save)  # while forward is open
+        with profiler.phase("mine"):
+            save()
+        profiler.step()
+    *records, last = steps_of(tmp_path / "out")
+    for record, saving in zip(records, saved, strict=False):
+        assert top(record) == {"forward", "saving", "backward", "optimizer"}
+        assert 0.5 * saving <= record.phases["saving"] <= saving
+        assert sum(record.phases.values()) <= record.dur_ns
+    assert "mine" in last.phases
+    assert not [name for name in last.phases if "saving" in name]
+    assert torch.equal(torch.load(tmp_path / "checkpoint.pt")["weights"], state["weights"])
+
+
 def test_models_can_still_be_copied_and_saved(tmp_path):
     model = torch.nn.Linear(8, 1)
     with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
         training(2, step_ends=profiler.step)
         copied = copy.deepcopy(model)
         torch.save(model, tmp_path / "model.pt")
+        assert pickle.loads(pickle.dumps(torch.save)) is torch.save
     loaded = torch.load(tmp_path / "model.pt", weights_only=False)
     batch = torch.ones(2, 8)
     assert torch.equal(copied(batch), model(batch))

@@ -18,6 +18,7 @@ FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
 COMMUNICATION = "communication"
+SAVING = "saving"
 """Names of phases that are detected from torch, or from a framework."""
 
 TRAIN = "train"

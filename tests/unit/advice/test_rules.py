@@ -243,6 +243,38 @@ def test_phases_that_are_slow_because_their_steps_compile_are_not_blamed():
     assert slow_phase.find(known) == []
 
 
+def saves(at, saved_ms, more_ms=0, usual_ms=10, count=20):
+    """Steps of which some save a checkpoint, with something else beside it."""
+    records = step_records(
+        [usual_ms + (saved_ms + more_ms if step in at else 0) for step in range(count)],
+        phases_ms={"forward": 4},
+    )
+    own = [
+        replace(one, phases={**one.phases, "saving": round(saved_ms * MS)})
+        if one.step in at
+        else one
+        for one in records
+    ]
+    return Subject(0, summarise_steps(own), thresholds=Thresholds())
+
+
+def test_saving_in_a_few_steps_is_what_makes_them_slow():
+    found = saves({5, 10, 15}, 200, more_ms=100)
+    (finding,) = slow_phase.find(found)
+    assert finding.title == "saving (torch.save) takes 55% of the time, in 3 of 20 steps"
+    assert finding.saving_ns == 30 * MS
+    assert finding.predicted_step_ns == 25 * MS
+    assert finding.steps == (5, 10, 15)
+    assert "async_save" in finding.advice
+    assert uneven_steps.find(found) == []
+
+
+def test_saving_that_is_not_why_steps_are_slow_is_not_blamed():
+    assert [one.id for one in slow_phase.find(saves({5, 10, 15}, 2, more_ms=300))] == []
+    assert [one.id for one in uneven_steps.find(saves({5, 10, 15}, 2, more_ms=300))]
+    assert slow_phase.find(saves({5, 10, 15}, 1)) == []
+
+
 def test_short_compilations_are_not_worth_a_finding():
     assert recompilation.find(compiled(100, {4: 20, 8: 20, 16: 20})) == []
     assert recompilation.find(compiled(100, {14: 150})) == []

@@ -1,8 +1,10 @@
 """Slow phase: a named part of the step costs more than it should.
 
-There are two cases, both measured from the phases of the step record over the steady steps. A phase
-*dominates* if it is not the training's own work (forward, backward, optimizer, communication) but
-takes a large share of the step; the fix removes its time. A phase *spikes* if it takes more than
+There are three cases, all measured from the phases of the step record over the steady steps. A
+phase *dominates* if it is not the training's own work (forward, backward, optimizer,
+communication) but takes a large share of the step; the fix removes its time. A phase is *rare* if
+fewer than half of the steps have it, such as the saving of a checkpoint: what it takes in the steps
+that it makes slow is removed, or done beside the training. A phase *spikes* if it takes more than
 three times its median in some steps and is the reason why they are slow; the fix removes what they
 took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
 steps compile code, it is `recompilation`.
@@ -16,7 +18,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.figures import percent
-from stepscope.run.step_record import is_input_phase
+from stepscope.run.step_record import SAVING, is_input_phase
 
 ID = "slow-phase"
 
@@ -37,6 +39,11 @@ _OWN_WORK = frozenset(
         "compute",
         "communication",
     }
+)
+_OF_SAVING = (
+    "Save less often, or beside the training: copy the state to the CPU and write it in another "
+    "thread (torch.distributed.checkpoint.async_save does that), to a local disk first. Let one "
+    "rank save what all ranks hold, or each rank its own part."
 )
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 
@@ -111,6 +118,8 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
     if 2 * len(compiling) >= len(phase.slow_steps):
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))
+    if phase.is_rare:
+        return _is_rare(subject, summary, phase, share, saving_ns)
     return Finding(
         id=ID,
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
@@ -132,6 +141,38 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
             f"Compare what '{phase.name}' does in steps {_some(phase.slow_steps)} with the others: "
             "periodic work (saving, logging, evaluation), changing shapes, or something else on "
             "the machine. Record a window over one of them."
+        ),
+    )
+
+
+def _is_rare(
+    subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
+) -> Finding:
+    """A phase that makes the few steps slow that have it."""
+    is_saving = phase.name == SAVING
+    what = "saving (torch.save)" if is_saving else f"the phase '{phase.name}'"
+    return Finding(
+        id=ID,
+        title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
+        f"{len(summary.steps)} steps",
+        severity=_severity(share, subject.thresholds),
+        rank=subject.rank,
+        saving_ns=saving_ns,
+        saving_reason="",
+        assumption="it is left out, or done beside the training thread",
+        predicted_step_ns=summary.mean_ns - saving_ns,
+        evidence=(
+            Evidence("median, where it comes", phase.median_ns, "ns"),
+            Evidence("longest", phase.worst_ns, "ns"),
+            Evidence("per step, over all steps", saving_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+        ),
+        steps=phase.slow_steps,
+        advice=_OF_SAVING
+        if is_saving
+        else (
+            f"Do '{phase.name}' less often, make it cheaper, or hand it to a thread or process "
+            "beside the training."
         ),
     )
 

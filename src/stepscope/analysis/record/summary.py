@@ -25,6 +25,7 @@ UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
+_RARE_BLAME = 0.5
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
 FEW_STEPS = 3
@@ -61,10 +62,12 @@ class PhaseTimes:
         total_ns: Sum.
         median_ns: Median over the steps that have it.
         steps: How many steps have it.
-        slow_steps: Steps in which it took more than three times its median and caused at least
+        slow_steps: Steps in which it took more than three times what is usual and caused at least
             70% of what the step took beyond the median step. A busy machine slows all phases, so
-            no single one is the cause.
-        excess_ns: What it took in those steps beyond its median, in total.
+            no single one is the cause. Usual is its median. If fewer than half of the steps have
+            it, it is unusual in all of them, and half of what the step took beyond is enough:
+            what goes with it, such as making what is saved, has no phase.
+        excess_ns: What it took in those steps beyond what is usual, in total.
         worst_ns: Its longest time.
     """
 
@@ -75,6 +78,8 @@ class PhaseTimes:
     slow_steps: tuple[int, ...]
     excess_ns: int
     worst_ns: int
+    is_rare: bool = False
+    """Whether fewer than half of the steps have it."""
 
 
 @dataclass(frozen=True)
@@ -308,11 +313,13 @@ def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, 
     phases = []
     for name, times in by_name.items():
         median_ns = _median(ns for _, ns in times)
+        is_rare = 2 * len(times) < len(steady)
+        usual_ns, blame = (0, _RARE_BLAME) if is_rare else (median_ns, _PHASE_BLAME)
         slow = [
             (record.step, ns)
             for record, ns in times
-            if ns > _PHASE_FACTOR * median_ns
-            and ns - median_ns >= _PHASE_BLAME * (record.dur_ns - median_step_ns)
+            if ns > _PHASE_FACTOR * usual_ns
+            and ns - usual_ns >= blame * (record.dur_ns - median_step_ns)
         ]
         phases.append(
             PhaseTimes(
@@ -321,8 +328,9 @@ def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, 
                 median_ns=median_ns,
                 steps=len(times),
                 slow_steps=tuple(step for step, _ in slow),
-                excess_ns=sum(ns - median_ns for _, ns in slow),
+                excess_ns=sum(ns - usual_ns for _, ns in slow),
                 worst_ns=max(ns for _, ns in times),
+                is_rare=is_rare,
             )
         )
     return tuple(sorted(phases, key=lambda phase: -phase.total_ns))

@@ -143,8 +143,8 @@ class CaptureConfig:
     auto_phases: bool = option(
         False,
         "Time the phases of each step automatically.",
-        "Forward, backward, optimizer, communication and waits for a DataLoader are detected "
-        "from calls into torch, without `phase` in the loop.",
+        "Forward, backward, optimizer, communication, saving and waits for a DataLoader are "
+        "detected from calls into torch, without `phase` in the loop.",
     )
     step_record: bool = option(True, "Write one line per step to steps.jsonl.")
     window_recorder: str = option(

@@ -2,12 +2,13 @@
 
 *input* is the wait for a DataLoader's batch. *forward* lasts from the arrival of the batch to the
 start of backward. *backward* and *optimizer* last as long as torch works on them. *communication*
-lasts as long as a collective holds the training thread, wherever it is called. Time in between
-belongs to no phase. If nothing reveals when a batch arrives, forward is left out.
+lasts as long as a collective holds the training thread, wherever it is called, and *saving* as long
+as `torch.save` does. Time in between belongs to no phase. If nothing reveals when a batch arrives,
+forward is left out.
 
-DataLoaders, `torch.autograd.backward`, optimizers and the collectives of torch.distributed are
-wrapped while a `PhaseWatch` is installed. Each wrapper calls the original with the same arguments
-and passes on what it returns or raises.
+DataLoaders, `torch.autograd.backward`, optimizers, the collectives of torch.distributed and
+`torch.save` are wrapped while a `PhaseWatch` is installed. Each wrapper calls the original with the
+same arguments and passes on what it returns or raises.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
-from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
 
 _COLLECTIVES = (
     "all_gather",
@@ -104,8 +105,8 @@ class PhaseWatch:
 
     Args:
         listener: Is told about the calls, and decides.
-        running: Returns what times collectives, or None while nothing does. None to ignore
-            collectives.
+        running: Returns what times collectives and saving, or None while nothing does. None to
+            ignore both.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class PhaseWatch:
         self._undo += [before.remove, after.remove]
         if self._running is not None:
             self._wrap_collectives(self._running)
+            self._wrap_saving(self._running)
 
     def _wrap_collectives(self, running: Callable[[], PhaseTimer | None]) -> None:
         from torch import distributed
@@ -164,6 +166,16 @@ class PhaseWatch:
             for owner in (distributed, distributed_c10d):
                 if getattr(owner, name, None) is original:
                     self._put(owner, name, original, wrapped)
+
+    def _wrap_saving(self, running: Callable[[], PhaseTimer | None]) -> None:
+        import torch
+        from torch import serialization
+
+        original = serialization.save
+        wrapped = self._around_saving(original, running)
+        for owner in (torch, serialization):
+            if owner.save is original:
+                self._put(owner, "save", original, wrapped)
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
@@ -313,6 +325,27 @@ class PhaseWatch:
                     return collective(*arguments, **keywords)
             finally:
                 self._communication_depth -= 1
+
+        return timed
+
+    def _around_saving(
+        self, save: Callable[..., Any], running: Callable[[], PhaseTimer | None]
+    ) -> Callable[..., Any]:
+        """Wrap `torch.save` to time it: it is no part of the phase in which it is called."""
+
+        @functools.wraps(save)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            if self._own_depth or self._backward_depth or not _attempt(self._listener.listens):
+                return save(*arguments, **keywords)
+            timer = _attempt(running)
+            if timer is None:
+                return save(*arguments, **keywords)
+            _attempt(self.stand_back)
+            try:
+                with timer.phase(SAVING):
+                    return save(*arguments, **keywords)
+            finally:
+                _attempt(self.come_back)
 
         return timed
 
