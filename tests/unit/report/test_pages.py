@@ -280,7 +280,9 @@ def test_a_page_of_long_tables_stays_below_its_limit():
 
 
 def test_the_strip_comes_from_the_step_record_and_marks_what_is_special(tmp_path):
-    path = write_run(tmp_path, {0: step_records([500, 480] + [100] * 20)})
+    compiling = [0] * 10 + [300] + [0] * 11
+    records = step_records([500, 480] + [100] * 8 + [400] + [100] * 11, compile_ms=compiling)
+    path = write_run(tmp_path, {0: records})
     file = tmp_path / "report.html"
     run("report", path, "--output", file)
     data = data_of(file.read_text("utf-8"))
@@ -288,6 +290,7 @@ def test_the_strip_comes_from_the_step_record_and_marks_what_is_special(tmp_path
     assert strip["first"] == list(range(22))
     assert strip["longest_ns"][:3] == [500_000_000, 480_000_000, 100_000_000]
     assert strip["kinds"][:3] == ["slow at the start", "slow at the start", ""]
+    assert strip["kinds"][9:12] == ["", "compiling", ""]
     assert strip["overall_ns"] == 100_000_000
 
 

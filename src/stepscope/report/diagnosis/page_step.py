@@ -128,12 +128,15 @@ def _record_groups(rank: RankSummary) -> StepGroups | None:
     if summary is None:
         return None
     first = set(summary.first_steps)
+    compiles = {*summary.compiling.steps, *summary.compiled_once.steps}
     kept = [one for one in rank.meeting.steps.records() if one.is_whole_step]
     kinds = [
         "slow at the start"
         if one.step in first
         else "recorded in detail"
         if one.window is not None
+        else "compiling"
+        if one.step in compiles
         else ""
         for one in kept
     ]

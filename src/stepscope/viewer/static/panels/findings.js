@@ -48,7 +48,7 @@ function sentence({ verdict, findings }) {
 function scope({ ranks, shown_rank, is_whole_file, step_ns }) {
   const what = is_whole_file ? "whole file" : "step";
   if (ranks === 1) return `The ${what} takes ${duration(step_ns)}.`;
-  return `Of all ${count(ranks)} ranks. Rank ${shown_rank}'s ${what} takes ${duration(step_ns)}, as shown below.`;
+  return `The verdict is for the ${count(ranks)} ranks together. Rank ${shown_rank}'s ${what} takes ${duration(step_ns)}, as shown below.`;
 }
 
 /** @param {any} found */
