@@ -27,7 +27,7 @@ def main(workers, accumulate, code):
     other = DataLoader(TensorDataset(torch.randn(8, 16)), batch_size=2)
     steps = 0
     middles = []
-    for epoch in range(2):
+    for epoch in range(4):
         begun = time.time_ns()
         with torch.no_grad():
             for (x,) in other:
@@ -86,17 +86,22 @@ def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, acc
     assert ours.stdout == bare.stdout
     run = open_run(tmp_path / "profiles")
     (rank,) = run.ranks
-    steps = 32 // accumulate
-    assert rank.manifest.steps == len(rank.steps) == steps
+    steps = 64 // accumulate
+    training = [step for step in rank.steps if step.is_whole_step]
+    assert rank.manifest.steps == len(training) == steps
     assert rank.manifest.step_unit == "optimizer step"
     assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]
-    for step in rank.steps:
+    for step in training:
         assert set(step.phases) == {"forward", "backward", "optimizer"}
         assert step.data_wait_ns > 0
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
-    # The evaluations are no part of any step.
+    # The evaluations are no part of any step, and have lines of their own.
+    evaluations = [step for step in rank.steps if not step.is_whole_step]
+    assert [one.kind for one in evaluations] == ["evaluation"] * 4
     for moment in map(int, (tmp_path / "evaluations").read_text().split()):
-        assert not any(step.start_ns <= moment < step.start_ns + step.dur_ns for step in rank.steps)
+        at = [step for step in rank.steps if 0 <= moment - step.start_ns < step.dur_ns]
+        assert [step.kind for step in at] == ["evaluation"]
+        assert at[0].dur_ns >= 4 * 50_000_000
     assert len(list((tmp_path / "profiles").iterdir())) == 1
     assert ("Verdict" in ours.stderr) == (not options)
     assert ("gradients are accumulated: 2 batches" in ours.stderr) == (accumulate == 2)
@@ -107,7 +112,7 @@ def test_iterations_are_counted_if_asked_for(tmp_path):
     ours = recorded(tmp_path, PLAIN, [0, 2, 0], options=["--no-report", "--step-on", "iteration"])
     assert ours.returncode == 0, ours.stderr
     (rank,) = open_run(tmp_path / "profiles").ranks
-    assert rank.manifest.steps == 32
+    assert rank.manifest.steps == 64
     assert rank.manifest.step_unit == "iteration"
 
 
@@ -171,7 +176,7 @@ ENDS = {
     "caught": (
         "try: sys.exit(3)\n    except SystemExit: pass",
         7,
-        "SystemExit (exit code 7) in step 32",
+        "SystemExit (exit code 7) in step 64",
     ),
     "killed": (
         "os.kill(os.getpid(), signal.SIGKILL)",
@@ -304,7 +309,7 @@ def test_a_script_without_a_python_before_it(tmp_path):
     )
     assert ended.returncode == 3, ended.stderr
     (rank,) = open_run(tmp_path / "profiles").ranks
-    assert rank.manifest.steps == 32
+    assert rank.manifest.steps == 64
     assert ended.stderr.count("next: stepscope report") == 1
 
 

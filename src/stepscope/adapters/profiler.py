@@ -241,9 +241,9 @@ class Profiler(capture.Profiler):
         self._offered = None
         self._counted.clear()
 
-    def restart_step(self) -> None:
-        """Restart the current step: what came before belongs to no step."""
-        super().restart_step()
+    def restart_step(self, kind: str = "") -> None:
+        """Restart the current step: what came before belongs to no step; see the base class."""
+        super().restart_step(kind)
         self._forget_work()
 
     @contextlib.contextmanager

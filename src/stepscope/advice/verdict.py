@@ -8,10 +8,14 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import Lateness, is_cause, is_slow_link
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent, plural, ranks_in_words
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
+_MUCH = 0.25
+"""Of the recorded time: what work outside the steps must take to be named."""
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
 _CUT_OFF = (
@@ -54,6 +58,8 @@ def verdict_of(
         count = len(steps.steps)
         were = "was" if count == 1 else "were"
         words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
+    if steps is not None and (beside := _beside(steps)):
+        words += f". {beside}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
         words += f". {_LAGGING.format(duration(whose.clock_lag_ns))}"
     return words, whose
@@ -145,6 +151,19 @@ def _limit_of(
             "tenth of it"
         )
     return words, slowest
+
+
+def _beside(steps: StepSummary) -> str:
+    """What takes a large part of the run outside the steps, which no finding is about."""
+    parts = [
+        (other.kind, other.total_ns / max(1, steps.observed_ns))
+        for other in steps.other_kinds
+        if other.kind in (EVALUATION, CHECKPOINT)
+    ]
+    kind, share = max(parts, key=lambda part: part[1], default=("", 0.0))
+    if share < _MUCH:
+        return ""
+    return f"Outside the steps, {kind} takes {percent(share)} of the recorded time"
 
 
 def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:

@@ -282,11 +282,16 @@ class Profiler:
         with self._session.steps.outside_steps(kind), self._session.steps.range(kind):
             yield
 
-    def restart_step(self) -> None:
-        """Restart the current step: what came before belongs to no step."""
+    def restart_step(self, kind: str = "") -> None:
+        """Restart the current step: what came before belongs to no step.
+
+        Args:
+            kind: What that was, such as "evaluation": the step record gets a separate line of this
+                kind, with its duration and the number of the step. By default it gets none.
+        """
         if self._session.is_on:
             with self._session.contain("restarting a step"):
-                self._session.steps.begin_afresh()
+                self._session.steps.begin_afresh(kind)
 
     def trigger(
         self,

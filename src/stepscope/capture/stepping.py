@@ -123,14 +123,21 @@ class Stepping:
         if self.census is not None:
             self._attempt("the memory census", self.census.step_begins, self.number)
 
-    def begin_afresh(self) -> None:
-        """Restart the current step at the start of a loop."""
+    def begin_afresh(self, kind: str = "") -> None:
+        """Restart the current step, as at the start of a loop.
+
+        Args:
+            kind: What came before in it, for a line of its own in the step record; empty for none.
+        """
         if self._is_outside or self.is_closing:
             return
         self._leave_phase()
         if self.windows is not None:
             self.windows.restart_step(self.number)
         if self.recorder is not None:
+            if kind and self.recorder.is_open:
+                self.recorder.mark(kind)
+                self.recorder.end(self.number)
             self.recorder.begin()
 
     def leave_loop(self) -> None:

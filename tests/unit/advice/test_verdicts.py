@@ -16,6 +16,7 @@ from stepscope.advice.finding import Severity
 from stepscope.analysis.critical_path import critical_path
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run
+from stepscope.run.step_record import StepRecord
 
 
 def judge(tmp_path: Path, t: GpuTrace) -> Diagnosis:
@@ -54,6 +55,15 @@ def test_slow_steps_without_a_reason_are_the_verdict_where_they_cost_most(tmp_pa
         "uneven-steps: 3 of 20 steps take more than twice the median; what they take beyond it is "
         "81% of the time"
     )
+
+
+def test_evaluations_that_take_much_of_the_run_are_told(tmp_path):
+    training = step_records([10] * 20, phases_ms={"forward": 6, "backward": 3})
+    for spent_ms, is_told in ((25, False), (60, True)):
+        evaluation = StepRecord(20, 0, spent_ms * 2_000_000, kind="evaluation")
+        run = write_run(tmp_path / str(spent_ms), {0: [*training, evaluation]})
+        words = "Outside the steps, evaluation takes 38% of the recorded time"
+        assert (words in diagnose(open_run(run)).verdict) is is_told
 
 
 def test_code_compiled_in_the_middle_of_the_run_is_told_beside_a_healthy_step(tmp_path):

@@ -34,7 +34,7 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
-from stepscope.run.step_record import FORWARD
+from stepscope.run.step_record import EVALUATION, FORWARD
 
 log = logging.getLogger("stepscope")
 
@@ -121,9 +121,9 @@ class ScriptRecorder:
         self._batches = 0
         self._most_batches = 0
         self._main = MainOptimizer()
-        self._fetched: set[int] = set()
-        self._training_data: set[int] = set()
-        self._suspects: set[int] = set()
+        self._fetched: set[tuple[int, bool]] = set()
+        self._training_data: set[tuple[int, bool]] = set()
+        self._excluded: dict[tuple[int, bool], int] = {}
         self._problem = ""
         self._theirs: Profiler | None = None
         self._parent_id = os.getppid()
@@ -142,7 +142,7 @@ class ScriptRecorder:
         profiler = self._running(is_from_start=True)
         if profiler is None:
             return None
-        data = id(getattr(iterator, "_dataset", iterator))
+        data = _key_of(iterator)
         self.watch.leave()
         if self._is_batch:
             if self._has_batch:
@@ -156,12 +156,15 @@ class ScriptRecorder:
             foreign = self._fetched - self._training_data - {data}
             if foreign and (data in self._training_data or not self._training_data):
                 # No backward pass followed these batches, and now the training continues.
-                profiler.restart_step()
+                profiler.restart_step(EVALUATION)
                 self._fetched.clear()
                 self._batches = 0
                 # What recurs in every step is not an evaluation but part of the step.
-                self._training_data |= foreign & self._suspects
-                self._suspects |= foreign
+                now = profiler.step_number
+                for one in foreign:
+                    if self._excluded.get(one) == now - 1:
+                        self._training_data.add(one)
+                    self._excluded[one] = now
         self._fetched.add(data)
         return profiler
 
@@ -338,6 +341,17 @@ class ScriptRecorder:
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _key_of(iterator: Any) -> tuple[int, bool]:
+    """What tells the batches of a training from those of an evaluation.
+
+    That is their data, and whether gradients are recorded while they are fetched: an evaluation may
+    use the training's data.
+    """
+    import torch
+
+    return id(getattr(iterator, "_dataset", iterator)), torch.is_grad_enabled()
 
 
 def _remove_run(profiler: Profiler) -> None:

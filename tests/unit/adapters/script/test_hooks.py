@@ -8,6 +8,7 @@ import threading
 import types
 
 import pytest
+import torch
 
 from stepscope.adapters.script import hooks
 from stepscope.adapters.script.hooks import ScriptRecorder
@@ -25,7 +26,8 @@ class Listener:
         self.step_number += 1
         self.told.append("step")
 
-    def restart_step(self):
+    def restart_step(self, kind=""):
+        assert kind == "evaluation"
         self.told.append("restart")
 
     def mark(self, kind):
@@ -175,6 +177,27 @@ def test_an_evaluation_between_steps_is_no_part_of_the_next(script):
     script.step()
     assert script.listener.told[told] == "-forward"
     assert script.listener.told[told + 1] == "restart"
+
+
+@pytest.mark.parametrize("every", [2, 3, 20])
+def test_an_evaluation_is_one_however_often_it_comes(script, every):
+    for epoch in range(6):
+        for _ in range(every):
+            script.step()
+        for _ in range(3):
+            script.batch(script.other)
+        assert script.count("restart") == epoch
+    assert script.count("step") == 6 * every
+
+
+def test_an_evaluation_may_use_the_data_of_the_training(script):
+    for epoch in range(4):
+        for _ in range(3):
+            script.step()
+        with torch.no_grad():
+            script.batch()
+            script.batch()
+        assert script.count("restart") == epoch
 
 
 def test_two_loaders_in_every_step_are_parts_of_it(script):
