@@ -208,6 +208,41 @@ def test_another_wrapper_is_not_taken_away(tmp_path):
         torch.autograd.backward = original
 
 
+def test_an_evaluation_within_a_step_is_a_phase_and_no_wait_for_input(tmp_path):
+    model = torch.nn.Linear(8, 1)
+
+    def evaluate():
+        with torch.no_grad():
+            for (batch,) in DataLoader(Slow(4), batch_size=1):
+                model(batch)
+
+    class Slow(torch.utils.data.Dataset):
+        def __init__(self, length):
+            self.length = length
+
+        def __len__(self):
+            return self.length
+
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return (torch.ones(8),)
+
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for number, (batch,) in enumerate(profiler.watch(list(data(6)))):
+            if number == 3:
+                evaluate()
+            model(batch).sum().backward()
+            if number == 4:
+                evaluate()
+    for number, record in enumerate(steps_of(tmp_path)):
+        assert record.data_wait_ns < 40_000_000
+        assert ("evaluation" in record.phases) is (number in {3, 4})
+        assert sum(record.phases.values()) <= record.dur_ns
+        if number in {3, 4}:
+            assert record.phases["evaluation"] >= 80_000_000
+            assert "backward" in record.phases
+
+
 def test_saving_is_a_phase_of_its_own_wherever_it_is_called(tmp_path):
     state = {"weights": torch.zeros(2_000_000)}
     saved = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.steps.phases import PhaseTimer, PhaseWatch
-from stepscope.run.step_record import FORWARD
+from stepscope.run.step_record import EVALUATION, FORWARD
 
 
 class AutoPhases:
@@ -58,8 +58,17 @@ class AutoPhases:
     # -- what the watch asks and tells ----------------------------------------------------------
 
     def before_fetch(self, iterator: Any) -> PhaseTimer | None:  # noqa: ARG002 - any counts
-        """Decide whether to time a wait for a DataLoader's batch."""
-        return None if self._fetches else self._running()
+        """Decide whether to time a wait for a DataLoader's batch.
+
+        Without gradients, the batch is for an evaluation, which is a phase as a whole: the training
+        waits for none of its batches.
+        """
+        timer = None if self._fetches else self._running()
+        if timer is None or _records_gradients():
+            return timer
+        if not self.watch.is_in(EVALUATION):
+            self.watch.enter(timer, EVALUATION)
+        return None
 
     def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
         """Begin the forward phase."""
@@ -75,3 +84,9 @@ class AutoPhases:
 
     def after_optimizer(self, optimizer: Any) -> None:
         """Do nothing: steps end where the loop says so."""
+
+
+def _records_gradients() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()

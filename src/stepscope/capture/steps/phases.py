@@ -210,6 +210,10 @@ class PhaseWatch:
         self._wanted = None
         self._close()
 
+    def is_in(self, name: str) -> bool:
+        """Whether this phase was entered last, and has not ended."""
+        return self._wanted is not None and self._wanted[1] == name
+
     @property
     def is_open(self) -> bool:
         """Whether one of these phases is open, or a backward pass is."""
