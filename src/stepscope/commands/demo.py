@@ -15,6 +15,7 @@ from stepscope.report.outputs import Output
 @click.command("demo")
 @click.option(
     "--output-dir",
+    metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-demo"),
     show_default=True,

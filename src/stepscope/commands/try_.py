@@ -45,6 +45,7 @@ from stepscope.report.outputs import output as output_of
 )
 @click.option(
     "--scratch",
+    metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-try"),
     show_default=True,
