@@ -1,21 +1,21 @@
 """The GPU timeline: what each device did with its time, for the whole file and step by step.
 
 Definitions, for one device and one window of time; ‖X‖ is the length of the union of X
-    compute          ‖COMP‖: kernels that are not communication, and fills (memset)
-    exposed comm     ‖COMM ∖ COMP‖: communication that nothing is computed beside
-    exposed memcpy   ‖MEMCPY ∖ (COMP ∪ COMM)‖: copies that nothing runs beside
-    busy             compute + exposed comm + exposed memcpy: the union of all GPU work
-    idle             total − busy
-    total            the window
-    total comm       ‖COMM‖, and total memcpy ‖MEMCPY‖, exposed or not
-    overlap          ‖COMP ∩ COMM‖, also as a share of ‖COMM‖
-    work             the sum of the durations of the work that begins in the window; exceeds busy
-                     where streams run at the same time
+    compute                ‖COMP‖: kernels that are not communication, and fills (memset)
+    exposed communication  ‖COMM ∖ COMP‖: communication that nothing is computed beside
+    exposed copies         ‖MEMCPY ∖ (COMP ∪ COMM)‖: copies that nothing runs beside
+    busy                   compute + exposed communication + exposed copies: the union of all work
+    idle                   total − busy
+    total                  the window
+    total communication    ‖COMM‖, and total copies ‖MEMCPY‖, exposed or not
+    overlap                ‖COMP ∩ COMM‖, also as a share of ‖COMM‖
+    work                   the sum of the durations of the work that begins in the window; exceeds
+                           busy where streams run at the same time
 
-compute + exposed comm + exposed memcpy + idle = total, to the nanosecond. The whole file of a
-device lasts from the start of its first GPU work to the end of its last; steps are device steps,
-each of which begins where the one before it has ended. What is asked of several devices is added
-up over them.
+compute + exposed communication + exposed copies + idle = total, to the nanosecond. The whole file
+of a device lasts from the start of its first GPU work to the end of its last; steps are device
+steps, each of which begins where the one before it has ended. What is asked of several devices is
+added up over them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stepscope.commands.interrupted import telling_what_stays
 from stepscope.commands.options import format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
@@ -14,10 +15,11 @@ from stepscope.report.outputs import Output
 @click.command("demo")
 @click.option(
     "--output-dir",
+    metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-demo"),
     show_default=True,
-    help="Directory for the two runs.",
+    help="Folder for the two runs; it stays.",
 )
 @click.option(
     "--steps",
@@ -31,7 +33,8 @@ from stepscope.report.outputs import Output
 def command(output_dir: Path, steps: int, output: Output) -> None:
     """Train a small transformer with a slow input pipeline, diagnose it, fix it, measure again.
 
-    Takes less than two minutes on two CPU cores. Uses a GPU if torch finds one.
+    Takes less than two minutes on two CPU cores. Uses a GPU if torch finds one. The two runs stay
+    in the output folder.
     """
     from stepscope.demo.runner import run_demo
     from stepscope.report.demo.narration import Narration
@@ -42,4 +45,6 @@ def command(output_dir: Path, steps: int, output: Output) -> None:
     is_told = output.format.is_for_people
     screen = sink.console(keeps_padding=True) if is_told else messages
     narration = Narration(screen, messages, shows_report=is_told)
-    output.write(run_demo(output_dir, steps, narration), sink)
+    with telling_what_stays(output_dir):
+        outcome = run_demo(output_dir, steps, narration)
+    output.write(outcome, sink)

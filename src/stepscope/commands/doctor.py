@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
+    metavar="DIR",
     default=Path("profiles"),
     show_default=True,
-    help="Directory for recordings; its free space and permissions are checked.",
+    help="Folder for recordings; its free space and permissions are checked.",
 )
 @click.option(
     "--timeout",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--dialect",
+    metavar="NAME",
     default="native",
     show_default=True,
     help="With --config: the dialect whose defaults apply; `stepscope dialects` lists them.",

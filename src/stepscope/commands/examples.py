@@ -17,6 +17,7 @@ from stepscope.errors import UsageError
 @click.option(
     "--to",
     "folder",
+    metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Copy it into this folder, with the files that it needs; without NAME, all of them.",
 )

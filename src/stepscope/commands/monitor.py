@@ -84,8 +84,9 @@ if TYPE_CHECKING:
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
+    metavar="DIR",
     default=None,
-    help="Directory of runs: --live looks there, a command writes there.  [default: profiles]",
+    help="Folder of runs: --live looks there, a command writes there.  [default: profiles]",
 )
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(

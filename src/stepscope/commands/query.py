@@ -41,7 +41,7 @@ DEFAULT_ROWS = 100
     "time_limit_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Stop the query after this many seconds.",
+    help="Stop the query after this many seconds.  [default: no limit]",
 )
 @output_option
 def command(

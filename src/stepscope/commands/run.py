@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.adapters.external.options import external_options, take_tool
-from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.catalogue import OPTIONS, Option
 from stepscope.adapters.options.values import as_text, size_as_text
 from stepscope.capture.options.words import of_run
 from stepscope.commands.options import grouped
@@ -38,6 +38,24 @@ LEFT_OUT = {
 """Options that this verb sets itself, or that only code inside the script can give."""
 
 
+_METAVARS = {
+    "output_dir": "DIR",
+    "run_name": "NAME",
+    "tensorboard_dir": "DIR",
+    "tensorboard_worker": "NAME",
+    "upload_to": "URL",
+}
+"""What the help calls values of whose kind it would say less."""
+_MOST_CHOICES = 5
+
+
+def _metavar(option: Option) -> str:
+    """The words that an option takes, and "…" where there are more; otherwise its kind."""
+    more = () if len(option.choices) <= _MOST_CHOICES else ("…",)
+    words = option.choices[:3] if more else option.choices
+    return "|".join((*words, *more)) or option.kind.upper()
+
+
 def _options(function: Any) -> Any:
     """Add a command-line option for each recording option."""
     for option in reversed(OPTIONS.values()):
@@ -54,7 +72,7 @@ def _options(function: Any) -> Any:
             names = f"--{name}/--no-{name}"
         else:
             names = f"--{name}"
-            shape["metavar"] = "|".join(option.choices[:3]) or option.kind.upper()
+            shape["metavar"] = _METAVARS.get(option.name) or _metavar(option)
         function = click.option(names, option.name, **shape)(function)
     return function
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import click
 
 from stepscope.errors import UsageError
+from stepscope.run.plain_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +90,11 @@ class FileSink:
         self._file: BinaryIO | None = None
         self._text: io.TextIOWrapper | None = None
         self._replacing: tuple[Path, Path] | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was written."""
+        return self._file is not None
 
     def close(self, *, is_complete: bool = True) -> None:
         """Close the file, if anything was written.
@@ -176,7 +182,10 @@ class FileSink:
 
 @contextmanager
 def sink_for(output: str | None) -> Iterator[StandardSink | FileSink]:
-    """The sink for a value of `--output`; None and `-` mean standard output."""
+    """The sink for a value of `--output`; None and `-` mean standard output.
+
+    When a file is complete, its name and size are printed, as `stepscope export` does.
+    """
     if output is None or output == "-":
         yield StandardSink()
         return
@@ -187,3 +196,7 @@ def sink_for(output: str | None) -> Iterator[StandardSink | FileSink]:
         sink.close(is_complete=False)
         raise
     sink.close()
+    if sink.is_begun and Path(output).is_file():  # not a pipe, whose reader gets the content alone
+        from stepscope.report.units import decimal_size
+
+        click.echo(f"{escaped(output)}: {decimal_size(Path(output).stat().st_size)}")

@@ -18,6 +18,7 @@ import click
 )
 @click.option(
     "--ranks",
+    metavar="RANKS",
     default="",
     help="Ranks that record: all, node-first, every:8, or a list such as 0,3.  "
     "[default: those that record scheduled windows]",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stepscope.commands.interrupted import telling_what_stays
 from stepscope.commands.options import INTEGERS, format_option, output_option
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
@@ -44,10 +45,11 @@ from stepscope.report.outputs import output as output_of
 )
 @click.option(
     "--scratch",
+    metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-try"),
     show_default=True,
-    help="Folder for the runs, logs and files of the trials.",
+    help="Folder for the runs, logs and files of the trials; it stays.",
 )
 @click.option(
     "--snapshot",
@@ -104,7 +106,8 @@ def command(
         raise click.UsageError(f"--budget {budget}: not {error}") from None
     checks = [GainCheck.parse(condition) for condition in conditions]
     request = Request(command_line, scratch, steps, budget_s, only, without, tries_all, snapshot)
-    record = try_fixes(request, Narration(_say))
+    with telling_what_stays(scratch):
+        record = try_fixes(request, Narration(_say))
     with sink_for(file) as sink:
         output.write(record, sink)
     failed = [reason for check in checks if (reason := check.reason(record)) is not None]

@@ -55,7 +55,8 @@ SCALING = Question(
     over_ranks=True,
 )
 _WARM = 3
-_STEP, _WAITING, _COMMUNICATION = "step", "waiting for other ranks", "exposed comm"
+_STEP, _WAITING, _COMMUNICATION = "step", "waiting for other ranks", "exposed communication"
+_WORDS = {"wall_ns": _STEP, "wait_ns": _WAITING, "exposed_comm_ns": _COMMUNICATION}
 _MOSTLY = 0.5
 _NOTABLE = 0.05  # of the first side's step
 _MOST_NAMED = 4
@@ -139,8 +140,7 @@ def _growth(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for name in (*PARTS, "wall_ns", "wait_ns"):
         before, after = _mean(first, name), _mean(second, name)
-        plain = name.removesuffix("_ns").replace("_", " ")
-        word = {"wall_ns": _STEP, "wait_ns": _WAITING}.get(name, plain)
+        word = _WORDS.get(name) or name.removesuffix("_ns").replace("_", " ")
         share = (after - before) / step if step else None
         rows.append((word, before, after, after - before, share))
     return pl.DataFrame(rows, schema=GROWTH, orient="row")

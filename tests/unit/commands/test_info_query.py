@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from tests.support.step_records import step_records, write_run
 
 from stepscope.commands.info import command as info
 from stepscope.commands.main import main
@@ -255,3 +256,9 @@ def test_info_counts_one_thing_as_one_and_shows_no_empty_tables(tmp_path):
     assert re.search(r"Rows: +none\n\nEvents\nnone\n\nProblems\n", text)
     text = run(info, str(tmp_path / "one.json")).stdout
     assert re.search(r"Rows: +1 event, 1 name, 1 lane\n", text)
+
+
+def test_info_of_a_run_without_windows_has_no_empty_table(tmp_path):
+    text = run(info, str(write_run(tmp_path, {0: step_records([5, 5])}))).stdout
+    assert re.search(r"Ranks: +1\nWindows: +none\n", text)
+    assert "trace" not in text

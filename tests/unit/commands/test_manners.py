@@ -136,6 +136,22 @@ def test_the_help_of_run_is_grouped(capsys, monkeypatch):
     assert {name for name in listed if name not in text} == {"--debug"}
 
 
+def test_the_help_of_run_names_all_words_or_says_that_there_are_more():
+    named = {option.name: option.metavar for option in command_of("run").params}
+    assert named["window_recorder"] == "torch|cuda-range|tracemalloc|none"
+    assert named["key_averages_by"] == "name|shape|source|both|recorded"
+    assert named["key_averages_sort"].endswith("|…")
+    assert named["upload_to"] == "URL"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_folder_has_one_name_in_the_help(verb):
+    folders = {"--output-dir", "--scratch", "--to", "--allow", "--tensorboard-dir"}
+    for option in command_of(verb).params:
+        if folders & set(option.opts) and not isinstance(option.type, click.Choice):
+            assert option.metavar == "DIR", option.opts
+
+
 def completions(words: str) -> list[str]:
     ended = subprocess.run(
         [sys.executable, "-c", "from stepscope.commands.main import main; main([])"],

@@ -24,6 +24,7 @@ from stepscope.commands.main import main
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.answer.cells import shown
+from stepscope.report.answer.columns import asked_columns, fit
 from stepscope.report.answer.markdown import result_to_markdown
 from stepscope.report.answer.terminal import print_result
 from stepscope.report.console import UNLIMITED
@@ -290,8 +291,23 @@ def test_every_column_shown_first_exists(path: Path) -> None:
 
 def test_the_answer_goes_to_a_file(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "kernels.csv"
-    assert _show("kernels", path, "-o", file) == ""
+    assert _show("kernels", path, "-o", file) == f"{file}: {file.stat().st_size} B\n"
     assert file.read_text().splitlines()[0].startswith("kind,group,count")
+
+
+@pytest.mark.parametrize(
+    ("width", "heading"),
+    [(60, "exposed comm"), (80, "exposed communication"), (200, "exposed communication")],
+)
+def test_headings_are_shortened_only_where_they_do_not_fit(width: int, heading: str) -> None:
+    names = ("device", "compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "total_ns")
+    frame = pl.DataFrame({name: [1] for name in names})
+    fitted = fit(frame, {name: ["1"] for name in names}, width, may_drop=True)
+    assert fitted.left_out == 0
+    assert fitted.labels["exposed_comm_ns"] == heading
+    assert fitted.labels["exposed_memcpy_ns"] == "exposed copies"
+    for asked in ("exposed comm", "exposed communication", "exposed_comm_ns"):
+        assert asked_columns(frame, (asked,)) == ("exposed_comm_ns",)
 
 
 def test_cells_are_written_in_the_unit_of_their_column() -> None:

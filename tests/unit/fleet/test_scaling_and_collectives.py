@@ -55,8 +55,8 @@ def test_efficiency_and_what_grew():
     assert found.weak_efficiency == pytest.approx(found.a_step_ns / found.b_step_ns)
     assert found.strong_efficiency == pytest.approx(found.weak_efficiency / 4)
     growth = {row["part"]: row for row in found.growth.iter_rows(named=True)}
-    assert growth["exposed comm"]["growth_ns"] == pytest.approx(ms(10), rel=0.02)
-    assert "what grew most is exposed comm: +10.0 ms" in found.verdict
+    assert growth["exposed communication"]["growth_ns"] == pytest.approx(ms(10), rel=0.02)
+    assert "what grew most is exposed communication: +10.0 ms" in found.verdict
     assert "in the transfers themselves. No rank takes notably longer by itself" in found.verdict
     whole = {"step", "waiting for other ranks"}
     parts = [row["growth_ns"] for part, row in growth.items() if part not in whole]

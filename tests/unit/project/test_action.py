@@ -146,7 +146,8 @@ def test_a_regression_is_commented_on_and_then_fails_the_job(job):
         assert "::warning::" in job.said
 
     assert job.run("Judge", inputs) == 1
-    assert "::error::the comparison fails" in job.said
+    words = "::error::the comparison fails on one of: idle: input>2%, regression>5%\n"
+    assert words in job.said
 
 
 @needs_bash

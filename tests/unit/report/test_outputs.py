@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from stepscope.commands.main import cli
 from stepscope.commands.sinks import FileSink, StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import OUTPUTS, Layout, output
+from stepscope.report.units import decimal_size
 
 EVERY = [(kind, one) for kind, outputs in OUTPUTS.items() for one in outputs]
 VERBS = {
@@ -114,12 +116,19 @@ def test_a_file_gets_what_standard_output_gets(name, tmp_path, capfdbinary):
     with sink_for(str(path)) as sink:
         assert not path.exists()  # nothing was written yet
         chosen.write(FRAME, sink)
+    assert capfdbinary.readouterr().out.decode() == f"{path}: {decimal_size(path.stat().st_size)}\n"
     chosen.write(FRAME, StandardSink())
     assert path.read_bytes() == capfdbinary.readouterr().out
     if name == "json":
         assert json.loads(path.read_bytes()) == FRAME.to_dicts()
     if name == "parquet":
         assert pl.read_parquet(io.BytesIO(path.read_bytes())).equals(FRAME)
+
+
+def test_what_is_no_file_gets_the_content_alone(capfd):
+    with sink_for(os.devnull) as sink:
+        output("rows", "csv").write(FRAME, sink)
+    assert capfd.readouterr().out == ""
 
 
 def test_a_file_takes_text_and_tables_in_order(tmp_path):

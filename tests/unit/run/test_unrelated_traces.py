@@ -67,6 +67,8 @@ def test_show_and_compare_take_the_newest_and_info_lists_all(unrelated):
     listed = run("info", unrelated).stdout
     assert "Traces:      4, not known to be ranks of one run" in listed
     assert all(f"{name}.json" in listed for name in "abc")
+    words = "4 traces that are not known to be ranks of one run; this is the newest,"
+    assert f"Note: {unrelated}: {words}" in run("compare", unrelated, unrelated).stdout
     compared = json.loads(run("compare", unrelated, unrelated, "--format", "json").stdout)
     assert compared["a"]["path"] == compared["b"]["path"]
     # A pattern asks for each of them.

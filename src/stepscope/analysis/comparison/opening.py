@@ -9,7 +9,7 @@ from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
-from stepscope.trace.paths import PathTarget
+from stepscope.trace.paths import PathTarget, remark_on
 
 
 def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
@@ -31,6 +31,9 @@ def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
     side = make_side(as_shown(target.path), trace, records, summarise_steps(records), scope)
+    if rank is None and (said := remark_on(target)):
+        # A note begins with the side it is about.
+        return replace(side, notes=(said.removeprefix(f"{target.path}: "), *side.notes))
     ranks = len(target.chosen)
     if rank is not None or ranks < 2:
         return side

@@ -23,6 +23,8 @@ _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_bytes", units.size),
     ("_share", units.percent),
 )
+_WORDS = {"comm": "communication", "memcpy": "copies"}
+"""Words for people instead of those in names of columns."""
 IDENTITIES = frozenset(
     {
         "event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap",
@@ -35,7 +37,7 @@ _HOST = -1
 
 
 def label(name: str) -> str:
-    """A column's name without its unit: "exposed_comm_ns" reads "exposed comm"."""
+    """A column's name without its unit, in words: "exposed_comm_ns" is "exposed communication"."""
     if _FLOPS.search(name):
         name = name.removesuffix("_per_s")
     for ending, unit in _UNITS.items():
@@ -45,17 +47,25 @@ def label(name: str) -> str:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
             break
-    return name.replace("_", " ").strip()
+    return " ".join(_WORDS.get(word, word) for word in name.split("_") if word)
 
 
-def headings(columns: Sequence[str]) -> dict[str, str]:
-    """The label of each column; a time whose label would equal another one gets "time" added."""
+def headings(columns: Sequence[str], *, is_short: bool = False) -> dict[str, str]:
+    """The label of each column; a time whose label would equal another one gets "time" added.
+
+    Args:
+        columns: Names of the columns.
+        is_short: Whether to shorten what is common, for a narrow terminal.
+    """
     labels = {name: label(name) for name in columns}
     taken = list(labels.values())
-    return {
+    labels = {
         name: f"{text} time" if name.endswith("_ns") and taken.count(text) > 1 else text
         for name, text in labels.items()
     }
+    if is_short:
+        return {name: text.replace("communication", "comm") for name, text in labels.items()}
+    return labels
 
 
 def shown(name: str, value: Any, origin_ns: int = 0) -> str:

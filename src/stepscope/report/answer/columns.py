@@ -111,11 +111,13 @@ class Fitted:
     Attributes:
         blocks: Columns of the blocks below each other; one, unless more columns were asked for
             than fit.
+        labels: Column to its heading.
         widths: Column to its longest cell.
         left_out: How many columns are not shown.
     """
 
     blocks: tuple[tuple[str, ...], ...]
+    labels: Mapping[str, str]
     widths: Mapping[str, int]
     left_out: int
 
@@ -133,7 +135,11 @@ def asked_columns(frame: pl.DataFrame, asked: Sequence[str]) -> tuple[str, ...]:
     """
     if tuple(asked) == ALL:
         return tuple(frame.columns)
-    by_heading = {text: name for name, text in headings(frame.columns).items()}
+    by_heading = {
+        text: name
+        for is_short in (True, False)
+        for name, text in headings(frame.columns, is_short=is_short).items()
+    }
     by_name = by_heading | {name: name for name in frame.columns}
     return tuple(dict.fromkeys(by_name[word] for word in asked if word in by_name))
 
@@ -160,7 +166,10 @@ def selected(frame: pl.DataFrame, asked: Sequence[str] | None) -> pl.DataFrame:
 def fit(
     frame: pl.DataFrame, cells: Mapping[str, Sequence[str]], width: int, *, may_drop: bool
 ) -> Fitted:
-    """Fit the columns into a width: shorten text, then drop the last columns or break the table.
+    """Fit the columns into a width.
+
+    What is too wide gets shorter headings, then shorter text; then the last columns are dropped,
+    or the table is broken.
 
     Args:
         frame: The table.
@@ -168,11 +177,9 @@ def fit(
         width: The width in columns of the terminal.
         may_drop: Drop columns that do not fit. Otherwise they follow below, in further blocks.
     """
-    labels = headings(frame.columns)
-    natural = {
-        name: max(len(labels[name]), *(len(text) for text in column), 0)
-        for name, column in cells.items()
-    }
+    labels, natural = _natural(frame, cells, is_short=False)
+    if _total(natural, list(cells)) > width:
+        labels, natural = _natural(frame, cells, is_short=True)
     keys = [name for name in cells if name in IDENTITIES][:2] or list(cells)[:1]
     keys = keys if list(cells)[: len(keys)] == keys else list(cells)[:1]
     shortest = {
@@ -194,7 +201,18 @@ def fit(
     widths = dict(natural)
     for block in blocks:
         _shrink(widths, shortest, block, width)
-    return Fitted(tuple(map(tuple, blocks)), widths, len(cells) - len(shown))
+    return Fitted(tuple(map(tuple, blocks)), labels, widths, len(cells) - len(shown))
+
+
+def _natural(
+    frame: pl.DataFrame, cells: Mapping[str, Sequence[str]], *, is_short: bool
+) -> tuple[dict[str, str], dict[str, int]]:
+    """The headings, and how wide each column is with nothing shortened but them."""
+    labels = headings(frame.columns, is_short=is_short)
+    return labels, {
+        name: max(len(labels[name]), *(len(text) for text in column), 0)
+        for name, column in cells.items()
+    }
 
 
 def to_trail(names: Sequence[str], widths: Mapping[str, int]) -> str | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.questions import Answers
-from stepscope.report.answer.cells import headings, shown
+from stepscope.report.answer.cells import shown
 from stepscope.report.answer.columns import (
     asked_columns,
     check_columns,
@@ -152,7 +152,7 @@ def _print_table(
         # The prefix that nearly all of torch's kernels share says nothing.
         cells = {name: [_without_noise(text) for text in column] for name, column in cells.items()}
     fitted = fit(frame, cells, console.width, may_drop=not asked)
-    labels = headings(frame.columns)
+    labels = fitted.labels
     for columns_of_block in fitted.blocks:
         trailing = None
         if not is_limited and not asked:

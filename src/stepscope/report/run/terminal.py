@@ -43,7 +43,10 @@ def print_run(listing: RunListing, console: Console) -> None:
     # Unrelated traces have numbers, so that they can be named, but no rank.
     first = "number" if listing.unrelated else "rank"
     schema = {first: pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
-    print_frame(pl.DataFrame(rows, schema=schema, orient="row"), console)
+    if rows:
+        print_frame(pl.DataFrame(rows, schema=schema, orient="row"), console)
+    else:
+        print_line(console, f"{'Windows:':<13}none")
     sampled = [(f"rank {r.rank}", r.metrics) for r in listing.ranks if r.metrics is not None]
     if sampled:
         print_heading(console, "Metrics")

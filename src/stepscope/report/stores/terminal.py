@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import decimal_size
+from stepscope.report.units import decimal_size, plural
 from stepscope.run.plain_text import escaped
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def write(stores: Sequence[StoreInfo], sink: Sink, _layout: Layout) -> None:
         sink.remark("no stores")
         return
     total = sum(store.size_bytes for store in stores)
-    plural = "" if len(stores) == 1 else "s"
-    sink.remark(f"{decimal_size(total):>10}  in {len(stores)} store{plural}")
+    sink.remark(f"{decimal_size(total):>10}  in {plural(len(stores), 'store')}")
 
 
 def _note(store: StoreInfo) -> str:

@@ -286,8 +286,8 @@ def _problems(
     note(
         "events_cross",
         calls,
-        "events on one thread overlap without nesting; each got the innermost event that contains"
-        " it as its parent",
+        "calls of one thread overlap without one lying inside the other; self times of these calls"
+        " and their places in the call tree may be wrong, times of steps are not affected",
     )
     note(
         "ambiguous_correlation",

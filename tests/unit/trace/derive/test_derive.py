@@ -254,6 +254,7 @@ def test_marks_may_cross_and_calls_that_cross_are_told():
     crossing = build.host("aten::add", 120, 20)
     problems = {row["problem"]: row for row in derive(build.build()).problems.to_dicts()}
     assert problems["events_cross"]["count"] == 1
+    assert "times of steps are not affected" in problems["events_cross"]["message"]
     assert problems["events_cross"]["place"] == f"event {crossing}"
 
 

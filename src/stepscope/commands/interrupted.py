@@ -1,0 +1,29 @@
+"""What a verb that trains says when it is interrupted: what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from stepscope.run.plain_text import escaped
+
+
+@contextmanager
+def telling_what_stays(folder: Path) -> Iterator[None]:
+    """Name the folder with what was recorded so far, if the block is interrupted.
+
+    Nothing is removed: the folder may hold earlier runs, and a half-finished one can be read.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder.is_dir():
+            click.echo(
+                f"stepscope: interrupted: {escaped(str(folder))} keeps what was written until"
+                " then; remove it if you do not need it",
+                err=True,
+            )
+        raise
