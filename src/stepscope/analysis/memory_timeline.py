@@ -83,7 +83,7 @@ def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
     keys = ["kind", "device"]
     rows = mine.group_by(keys, maintain_order=True)
     devices = _devices(trace, mine)
-    places = [_at_peak(trace, part) for _, part in rows]
+    places = [_at_peak(trace, part, every) for _, part in rows]
     curves = [_curve(part) for _, part in rows]
     shown = devices.filter(pl.col("kind") == "gpu") if "gpu" in devices["kind"] else devices
     notes += notes_on_steps(trace)
@@ -156,7 +156,8 @@ def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     return (
         rows.with_columns(step=pl.select(pl.when(pl.Series(index >= 0)).then(step)).to_series())
         .with_columns(reserve_change=grew.fill_null(0))
-        .with_columns(before_bytes=pl.col("allocated_bytes") - pl.col("change_bytes")),
+        .with_columns(before_bytes=pl.col("allocated_bytes") - pl.col("change_bytes"))
+        .with_columns(row=pl.int_range(pl.len())),
         notes,
     )
 
@@ -254,15 +255,22 @@ def _curve(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Which operators hold the memory of one device at its peak."""
+def _at_peak(trace: Trace, rows: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
+    """Which operators hold the memory of one device at its peak.
+
+    Args:
+        trace: The trace.
+        rows: Events in the scope.
+        every: All events: what was freed in a step between those asked for is no longer held.
+    """
     place = rows["allocated_bytes"].arg_max() or 0
     peak = int(rows["allocated_bytes"][place])
     at_start = int(rows["before_bytes"][0])
     if at_start > peak:  # the window only frees: its peak is what it began with
         place, peak = -1, at_start
     # Up to the peak, an address is live if the last event on it allocated.
-    until = rows.head(place + 1)
+    first = int(rows["row"][0])
+    until = every.slice(first, int(rows["row"][place]) + 1 - first if place >= 0 else 0)
     address = filled(until["address"], -1)
     order = np.argsort(address, kind="stable")
     by_address = address[order]

@@ -19,6 +19,7 @@ from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
 from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.schema import Action
+from stepscope.run.figures import plural
 
 START = -1
 """Stands for the moment before the first event."""
@@ -213,7 +214,7 @@ class MemoryView:
     def notes(self, device: int) -> tuple[str, ...]:
         """What a reader of any answer about a device must know."""
         found = [
-            f"{row['count']} contradictions: {row['message']}"
+            f"{plural(row['count'], 'contradiction')}: {row['message']}"
             for row in self.replay.contradictions.iter_rows(named=True)
             if row["device"] == device
         ]
@@ -246,8 +247,9 @@ def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:
         event: `START` for the moment before the first.
     """
     has_begun = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
-    is_kept = (pl.col("free_event") > event).fill_null(pl.col("end_event").is_null())
-    return allocations.filter((pl.col("device") == device) & has_begun & is_kept)
+    is_kept = (pl.col("free_event") > event).fill_null(value=True)
+    is_programs = ~pl.col("is_given_back_before")
+    return allocations.filter((pl.col("device") == device) & has_begun & is_kept & is_programs)
 
 
 def _active_at_start(allocations: pl.DataFrame, device: int) -> pl.DataFrame:

@@ -152,6 +152,15 @@ def test_scope_and_absence() -> None:
     assert any("profile_memory=True" in note for note in answer.notes)
 
 
+def test_what_was_freed_between_the_steps_asked_for_is_not_held() -> None:
+    t = GpuTrace()
+    for change, address in ((MIB, 1), (-MIB, 1), (2 * MIB, 2)):
+        with t.step(), t.op(f"aten::{address}"):
+            t.memory(change, address=address)
+    found = memory_timeline(t.load(), Scope(steps=(0, 2))).at_peak
+    assert found.select("operator", "live_bytes").rows() == [("aten::2", 2 * MIB)]
+
+
 def test_a_device_without_memory_records_has_nothing_to_tell() -> None:
     t = GpuTrace()
     with t.step():

@@ -126,12 +126,15 @@ def by_category(held: pl.DataFrame) -> pl.DataFrame:
 
 def by_line(held: pl.DataFrame) -> pl.DataFrame:
     """What is held by the line that asked for it; the columns of `Composition`."""
-    sums = held.group_by("line").agg(
-        pl.col("allocated_bytes").sum(),
-        pl.len().cast(pl.Int64).alias("allocations"),
-        pl.col("allocated_bytes").max().alias("largest_bytes"),
-        _most("category"),
-        pl.col("is_own").any().alias("your_code"),
+    sums = (
+        held.group_by("line")
+        .agg(
+            pl.col("allocated_bytes").sum(),
+            pl.len().cast(pl.Int64).alias("allocations"),
+            pl.col("allocated_bytes").max().alias("largest_bytes"),
+            pl.col("is_own").any().alias("your_code"),
+        )
+        .join(main_category(held, "line"), on="line")
     )
     return _shared(sums, "line", ["category", "largest_bytes", "your_code"])
 
@@ -147,10 +150,10 @@ def _by_module(held: pl.DataFrame) -> pl.DataFrame:
         .then(of_tensor)
         .otherwise("name")
     )
-    sums = named.group_by("module").agg(
-        pl.col("allocated_bytes").sum(),
-        pl.len().cast(pl.Int64).alias("allocations"),
-        _most("category"),
+    sums = (
+        named.group_by("module")
+        .agg(pl.col("allocated_bytes").sum(), pl.len().cast(pl.Int64).alias("allocations"))
+        .join(main_category(named, "module"), on="module")
     )
     return _shared(sums, "module", ["category"])
 
@@ -170,9 +173,15 @@ def _by_size(held: pl.DataFrame) -> pl.DataFrame:
     return _shared(sums, "size_class", []).sort(rank)
 
 
-def _most(column: str) -> pl.Expr:
-    """The value with the most bytes, within a group."""
-    return pl.col(column).sort_by("allocated_bytes", descending=True).first()
+def main_category(held: pl.DataFrame, key: str, size: str = "allocated_bytes") -> pl.DataFrame:
+    """Of each value of a column, the category of most of its bytes."""
+    return (
+        held.group_by(key, "category")
+        .agg(pl.col(size).sum())
+        .sort(size, "category", descending=[True, False])
+        .group_by(key)
+        .agg(pl.col("category").first())
+    )
 
 
 def _shared(sums: pl.DataFrame, key: str, more: list[str]) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.memory.questions.composition import main_category
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
 
@@ -108,16 +109,21 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
 
 
 def _ends_of_steps(view: MemoryView, device: int) -> pl.DataFrame:
-    """Of each step that ended: step, the last event in it, and what was held then."""
+    """Of each step that ended: step, the last event in it, and what was held then.
+
+    Not of steps that ended before the first event: the recorder's ring keeps annotations for
+    longer than events, and what was held then is not known.
+    """
     curve = view.curve(device)
     timed = curve.filter(pl.col("time_ns").is_not_null())
     steps = view.categories.ranges.steps.filter(
         (pl.col("device") == device) & pl.col("end_ns").is_not_null()
     )
     times = np.maximum.accumulate(timed["time_ns"].to_numpy()) if len(timed) else np.empty(0)
-    rows = np.searchsorted(times, steps["end_ns"].to_numpy(), side="right")  # 0: before all
-    place = pl.Series(np.where(rows > 0, rows + (len(curve) - len(timed)) - 1, 0))
-    return steps.select(
+    rows = np.searchsorted(times, steps["end_ns"].to_numpy(), side="right")
+    is_known = rows > 0
+    place = pl.Series(rows[is_known] + (len(curve) - len(timed)) - 1)
+    return steps.filter(pl.Series(is_known)).select(
         "step",
         event=curve["event"].gather(place),
         end_requested_bytes=curve["requested_bytes"].gather(place),
@@ -130,9 +136,9 @@ def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
     between = steps[1:-1]
     is_between = pl.col("step").is_in(between)
     enough = max(1, len(between) // 2)
+    earlier = survived.filter(pl.col("step") != steps[-1])
     found = (
-        survived.filter(pl.col("step") != steps[-1])
-        .group_by("line")
+        earlier.group_by("line")
         .agg(
             (pl.col("requested_bytes").filter(is_between).sum() // len(between)).alias(
                 "per_step_bytes"
@@ -141,8 +147,8 @@ def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
             pl.len().cast(pl.Int64).alias("allocations"),
             pl.col("step").n_unique().cast(pl.Int64).alias("steps"),
             pl.col("step").filter(is_between).n_unique().alias("between"),
-            pl.col("category").sort_by("requested_bytes", descending=True).first(),
         )
+        .join(main_category(earlier, "line", "requested_bytes"), on="line")
         .with_columns(is_leak=(pl.col("steps") > 1) & (pl.col("between") >= enough))
         .sort("is_leak", "survived_bytes", "line", descending=[True, True, False])
     )

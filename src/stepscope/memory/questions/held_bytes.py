@@ -56,7 +56,7 @@ class HeldBytes:
 
 def programs_own(allocations: pl.DataFrame) -> pl.DataFrame:
     """Those that the program held in the recording, not those that only waited for a stream."""
-    return allocations.filter(pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
+    return allocations.filter(~pl.col("is_given_back_before"))
 
 
 def _sums(sizes: pl.Series) -> Int64Array:

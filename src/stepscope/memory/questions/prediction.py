@@ -94,10 +94,7 @@ def fits_into(
 
 def peak_requested(replay: Replay, device: int) -> int:
     """The most that is asked for and held at any time."""
-    held = replay.allocations.filter(
-        (pl.col("device") == device)
-        & (pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
-    )
+    held = replay.allocations.filter((pl.col("device") == device) & ~pl.col("is_given_back_before"))
     size = pl.col("requested_bytes")
     changes = pl.concat(
         [

@@ -243,6 +243,7 @@ class _Model:
             held = {
                 "allocation": len(allocations), "device": self.device, "address": 0,
                 "requested_bytes": buffers, "size_bytes": buffers, "stream": 0, "pool": 0,
+                "is_given_back_before": False,
             }  # fmt: skip
             row = pl.DataFrame([held]).select(
                 (pl.col(name) if name in held else pl.lit(None)).cast(kind).alias(name)

@@ -136,8 +136,9 @@ def _by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str,
 
 def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
-    timed = curve.filter(pl.col("time_ns").is_not_null())
-    times = np.maximum.accumulate(timed["time_ns"].to_numpy())
+    is_timed = curve["time_ns"].fill_null(strategy="backward").is_not_null()
+    timed = curve.filter(is_timed)  # with the moment before the first event
+    times = _times(timed)
     of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
     made = dict(of_steps.group_by("step").len().iter_rows())
     rows = []

@@ -50,6 +50,8 @@ def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
         snapshot.segments.select("segment", "device", "stream", "pool"), on="segment", how="left"
     )
     has_completions = records_completions(snapshot, history)
+    # Without events of one kind, the other is all there is of a free.
+    tells_both = has_completions and history.has(Action.FREE_REQUESTED)
     meanings[CODES[Action.FREE_REQUESTED]] = ASKED_TO_GO if has_completions else END
     final = np.full(len(active), AT_SNAPSHOT, np.uint8)
     asked = whole(active["requested_bytes"].fill_null(active["size_bytes"]))
@@ -68,9 +70,12 @@ def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
     is_final = what == AT_SNAPSHOT
     at = np.where(is_final[paired.rows], NONE, number[paired.rows])
     return Blocks(
-        _table(snapshot, history, active, paired, is_final, number, size, device, address),
+        _table(
+            snapshot, history, active, paired, is_final, is_going, number, size, device, address,
+            tells_both=tells_both,
+        ),
         (paired.kinds, at, device[paired.rows].astype(np.int64), address[paired.rows]),
-    )
+    )  # fmt: skip
 
 
 def records_completions(snapshot: Snapshot, history: History) -> bool:
@@ -92,10 +97,13 @@ def _table(
     active: pl.DataFrame,
     paired: Paired,
     is_final: npt.NDArray[np.bool_],
+    is_going: npt.NDArray[np.bool_],
     number: Int64Array,
     size: Int64Array,
     device: npt.NDArray[np.int32],
     address: Int64Array,
+    *,
+    tells_both: bool,
 ) -> pl.DataFrame:
     from_block = is_final[paired.key]
     event = np.where(from_block, NONE, number[paired.key])  # where it first appears
@@ -106,11 +114,13 @@ def _table(
     in_block = gathered(active["size_bytes"], final)
     is_exact = snapshot.settings.get(EXACT_SIZES) is True
     rounded = pl.Series(requested if is_exact else rounded_sizes(requested, divisions))
-    # A free that completes was requested: where no event says when, that was before the recording.
-    has_requests = history.has(Action.FREE_REQUESTED)
-    given_back = (
-        paired.asked if has_requests else np.where(paired.asked == NONE, paired.end, paired.asked)
-    )
+    # A free that completes was requested. Where no event says when, that was before the recording;
+    # but within it if the block was requested in it, or where no event ever says: at the latest
+    # when the block was free.
+    is_untold = (paired.asked == NONE) & (paired.end != NONE)
+    is_before = is_untold & (paired.begin == NONE) & tells_both
+    given_back = np.where(is_untold & ~is_before, paired.end, paired.asked)
+    is_before |= from_block & is_going[paired.key]
     begins = np.where(from_block | ~paired.is_begin_known, False, paired.begin == event)
     is_known = pl.Series(begins)
     block_stack = gathered(active["stack"], final)
@@ -134,6 +144,7 @@ def _table(
             "start_event": nullable(paired.begin, NONE),
             "free_event": nullable(given_back, NONE),
             "end_event": nullable(paired.end, NONE),
+            "is_given_back_before": is_before,
             "start_ns": _times(history, paired.begin),
             "free_ns": _times(history, given_back),
             "end_ns": _times(history, paired.end),

@@ -89,24 +89,23 @@ Found = tuple[
 
 
 def table_of(found: Sequence[Found], sources: Sources) -> pl.DataFrame:
-    """Contradictions by kind, with the columns of `tables.CONTRADICTIONS`."""
+    """Contradictions by kind and device, with the columns of `tables.CONTRADICTIONS`."""
     rows = []
     for thing, kinds, events, devices, addresses in found:
         for kind, (word, meaning) in _WORDS[thing].items():
-            mine = np.flatnonzero(kinds == kind)
-            if not len(mine):
-                continue
-            timed = mine[events[mine] != NONE]
-            first = timed[np.argmin(events[timed])] if len(timed) else mine[0]
-            event = int(events[first])
-            rows.append(
-                (
-                    word,
-                    len(mine),
-                    int(devices[first]),
-                    None if event == NONE else event,
-                    int(addresses[first]),
-                    f"{meaning}; {sources.reason()}",
+            for device in np.unique(devices[kinds == kind]).tolist():
+                mine = np.flatnonzero((kinds == kind) & (devices == device))
+                timed = mine[events[mine] != NONE]
+                first = timed[np.argmin(events[timed])] if len(timed) else mine[0]
+                event = int(events[first])
+                rows.append(
+                    (
+                        word,
+                        len(mine),
+                        int(device),
+                        None if event == NONE else event,
+                        int(addresses[first]),
+                        f"{meaning}; {sources.reason()}",
+                    )
                 )
-            )
     return pl.DataFrame(rows, schema=CONTRADICTIONS, orient="row")

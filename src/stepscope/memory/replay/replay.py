@@ -89,7 +89,7 @@ def _is_overflowed(snapshot: Snapshot) -> bool | None:
 
 def _curve(history: History, allocations: pl.DataFrame, reserved: pl.DataFrame) -> pl.DataFrame:
     count = len(history.device)
-    held = allocations.filter(pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
+    held = allocations.filter(~pl.col("is_given_back_before"))
     sums = {
         "requested_bytes": _sum(held, "requested_bytes", "free_event", history),
         "allocated_bytes": _sum(held, "size_bytes", "free_event", history),

@@ -150,10 +150,7 @@ def _divided(
         "address",
         "size_bytes",
         "requested_bytes",
-        pl.when(
-            (pl.col("free_event") <= event)
-            | (pl.col("free_event").is_null() & pl.col("end_event").is_not_null())
-        )
+        pl.when((pl.col("free_event") <= event) | pl.col("is_given_back_before"))
         .then(pl.lit(BlockState.PENDING_FREE.value))
         .otherwise(pl.lit(BlockState.ALLOCATED.value))
         .alias("state"),

@@ -17,8 +17,9 @@ ALLOCATIONS: Types = {
     "stack": pl.UInt32,  # -> stacks: who asked for it
     "is_stack_of_free": pl.Boolean,  # the stack is that of the free: the request was not recorded
     "start_event": pl.Int64,  # null: it was there before the recording
-    "free_event": pl.Int64,  # the program gave it back; null: not in the recording, see below
+    "free_event": pl.Int64,  # the program gave it back; null: not in the recording
     "end_event": pl.Int64,  # it could be used again; null: it was active at the snapshot
+    "is_given_back_before": pl.Boolean,  # see below
     "start_ns": pl.Int64,
     "free_ns": pl.Int64,
     "end_ns": pl.Int64,
@@ -28,8 +29,8 @@ ALLOCATIONS: Types = {
 }
 """One row per block that was active for a time.
 
-A block without a `free_event` but with an `end_event` was given back before the recording, and only
-waited for another stream in it: the program did not hold it any more.
+A block that was given back before the recording only waited for another stream in it: the program
+did not hold it any more.
 """
 
 RESERVED: Types = {
@@ -62,12 +63,12 @@ CURVE: Types = {
 CONTRADICTIONS: Types = {
     "contradiction": pl.String,  # a short stable word
     "count": pl.Int64,
-    "device": pl.Int32,  # of the first
+    "device": pl.Int32,
     "event": pl.Int64,  # the first; null: it shows at the snapshot only
     "address": pl.Int64,  # of the first
     "message": pl.String,
 }
-"""What in the history cannot be, by kind."""
+"""What in the history cannot be, by kind and device."""
 
 NOTES: Types = {"annotation": pl.UInt32, "allocation": pl.Int64, "event": pl.Int64}
 """Texts that were attached to blocks while they lived: -> texts, -> allocations, -> events."""

@@ -237,7 +237,7 @@ def requests_before(replay: Replay, device: int, places: dict[tuple[int, int], i
     ).sort("address")
     before = pl.zeros(len(mine), dtype=pl.Int64, eager=True) - 1
     place = place_numbers(mine, places)
-    waits = mine.filter(pl.col("free_event").is_null() & pl.col("end_event").is_not_null())
+    waits = mine.filter("is_given_back_before")
     table = pl.concat(
         [
             _part(REQUEST, before, mine["requested_bytes"], place, mine["allocation"]),

@@ -127,6 +127,16 @@ def test_modules_come_from_names():
     }  # fmt: skip
 
 
+def test_a_line_and_a_module_have_the_category_of_most_of_their_bytes():
+    allocator, line = Allocator(), Frames()("model.py:3:forward")
+    for kind, size in (("temporary", 5), ("activation", 3), ("activation", 4)):
+        block = allocator.malloc(size * MIB, frames=line)
+        allocator.annotate(block, f"stepscope:{kind}:layers.0")
+    found = peak(viewed(allocator.snapshot()))
+    assert found.lines["category"].to_list() == ["activation"]
+    assert found.modules["category"].to_list() == ["activation"]
+
+
 def test_sizes_are_in_order():
     allocator = Allocator()
     for size in (500, MIB, MIB + 1, 10 * MIB, 30 * MIB, 2048 * MIB):
@@ -170,6 +180,16 @@ def test_steps_have_their_own_peaks():
     assert steps["peak_allocated_bytes"].max() == found.peak_allocated_bytes
     assert set(found.timeline["step"].drop_nulls()) == {0, 1, 2}
     assert steps["allocations"].sum() == 43
+
+
+def test_a_step_has_what_was_held_before_the_first_event():
+    allocator = Allocator(max_entries=2)
+    held = allocator.malloc(100 * MIB)
+    allocator.range("ProfilerStep#0", True)
+    allocator.free(held)
+    allocator.range("ProfilerStep#0", False)
+    found = timeline(viewed(allocator.snapshot()))
+    assert found.peak_allocated_bytes == found.steps["peak_allocated_bytes"].item() == 100 * MIB
 
 
 def test_a_difference_adds_up():

@@ -18,8 +18,8 @@ def viewed(snapshot):
     return MemoryView(loaded(pickle.dumps(snapshot)))
 
 
-def leaking(steps=6, leak=300 * KIB, per_step=1, every=1, mark=True):
-    allocator, stack = Allocator(), Frames()
+def leaking(steps=6, leak=300 * KIB, per_step=1, every=1, mark=True, most=None):
+    allocator, stack = Allocator(max_entries=most), Frames()
     main = "train.py:10:main"
     allocator.malloc(8 * MIB, frames=stack("model.py:1:__init__", main))
     moments = gradient = None
@@ -59,6 +59,14 @@ def test_a_leak_is_named_with_its_line_and_its_bytes(mark):
     assert found.leaked_bytes == steps * 300 * KIB
     assert found.steps["growth_bytes"].to_list() == [None] + [300 * KIB] * 5
     assert found.notes == ()
+
+
+def test_steps_from_before_the_ring_dilute_no_leak():
+    found = growth(viewed(leaking(steps=60, most=70)))
+    assert found.steps["step"].to_list() == list(range(60, 70))
+    assert found.lines.filter("is_leak")["line"].to_list() == ["train.py:22 log_loss"]
+    assert found.lines["per_step_bytes"][0] == 300 * KIB
+    assert found.growth_per_step_bytes == 300 * KIB
 
 
 def test_a_leak_in_every_second_step_is_one():

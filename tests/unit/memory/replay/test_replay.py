@@ -17,6 +17,7 @@ from tests.support.snapshots import PROGRAMS, SCHEMAS, plain_training, train
 from stepscope.memory.replay.replay import replay
 from stepscope.memory.replay.state import event_at, state_at
 from stepscope.memory.replay.tables import ALLOCATIONS, CURVE, RESERVED
+from stepscope.memory.view import MemoryView, held_at
 
 
 def replayed(snapshot):
@@ -198,6 +199,21 @@ def test_a_free_that_is_missing_shows():
     assert "skip_actions" in message
 
 
+def test_contradictions_are_told_of_the_device_that_has_them():
+    snapshot = PROGRAMS["two devices"]()
+    for trace, most in zip(snapshot["device_traces"], (3, 1), strict=True):
+        for event in [e for e in trace if e["action"] == "free_requested"][:most]:
+            event["size"] += 1
+    view = MemoryView(loaded(pickle.dumps(snapshot)))
+    found = view.replay.contradictions
+    assert found.select("contradiction", "device", "count").rows() == [
+        ("other_size", 0, 3), ("other_size", 1, 1),
+    ]  # fmt: skip
+    assert [view.notes(device)[0].split(":")[0] for device in (0, 1)] == [
+        "3 contradictions", "1 contradiction",
+    ]  # fmt: skip
+
+
 def test_an_allocation_that_is_missing_shows_unless_it_is_the_first_of_its_address():
     snapshot = plain_training()
     trace = snapshot["device_traces"][0]
@@ -230,7 +246,36 @@ def test_skipped_completions_are_no_contradiction():
     snapshot = train(allocator).snapshot()
     found = replayed(snapshot)
     assert found.mismatches == 0
-    assert curve(found)[-1][0] == allocator.curve[-1][0]
+    assert [row[0] for row in curve(found)] == [row[0] for row in allocator.curve]
+
+
+@pytest.mark.parametrize("skipped", [set(), {"free_requested"}, {"free_completed"}])
+def test_a_block_whose_free_is_missing_is_held_until_its_address_is_requested_again(skipped):
+    allocator = Allocator()
+    allocator.skip = skipped
+    allocator.free(allocator.malloc(MIB))
+    first = allocator.malloc(5000)
+    allocator.skip = {"free_requested", "free_completed"}
+    allocator.free(first)
+    allocator.skip = skipped
+    assert allocator.malloc(7000) == first
+    found = replayed(allocator.snapshot())
+    assert words(found) == {"alloc_without_free": 1}
+    assert [row[0] for row in curve(found)][-2:] == [5000, 7000]
+
+
+@pytest.mark.parametrize("most", [1, 0])
+def test_what_only_waits_for_a_stream_is_not_held(most):
+    allocator = Allocator(max_entries=most)
+    waiting = allocator.malloc(3000)
+    allocator.free(waiting, pending=True)
+    allocator.malloc(7000)
+    view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
+    assert view.curve(0).select("requested_bytes", "active_bytes").row(-1) == (7000, 7168 + 3072)
+    assert view.curve(0).select("requested_bytes", "active_bytes").row(0)[0] == 7000 * (not most)
+    assert held_at(view.allocations, 0, 0)["requested_bytes"].to_list() == [7000]
+    states = dict(state_at(view.replay, 0).blocks.select("requested_bytes", "state").iter_rows())
+    assert (states[3000], states[7000]) == ("active_pending_free", "active_allocated")
 
 
 def test_a_size_and_a_state_that_do_not_fit_show():
