@@ -23,7 +23,7 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
 
 const COLOUR_OF = /** @type {Record<string, number>} */ ({
   compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8,
-  communication: 2, saving: 21, input: 17, other: 0, "op dispatch": 22, python: 23,
+  communication: 2, saving: 21, evaluation: 3, input: 17, other: 0, "op dispatch": 22, python: 23,
   ...Object.fromEntries(Object.values(CAUSES)),
 });
 
