@@ -55,7 +55,7 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
-    recorder.watch.install()
+    recorder.watch.install(modes=recorder.mode_changed)
     recorder.engines.install()
     if launch["step_on"] == "forward":
         recorder.calls.install()
@@ -124,6 +124,7 @@ class ScriptRecorder:
         self._fetched: set[tuple[int, bool]] = set()
         self._training_data: set[tuple[int, bool]] = set()
         self._excluded: dict[tuple[int, bool], int] = {}
+        self._evaluated: tuple[int, bool] | None = None
         self._problem = ""
         self._theirs: Profiler | None = None
         self._parent_id = os.getppid()
@@ -156,15 +157,7 @@ class ScriptRecorder:
             foreign = self._fetched - self._training_data - {data}
             if foreign and (data in self._training_data or not self._training_data):
                 # No backward pass followed these batches, and now the training continues.
-                profiler.restart_step(EVALUATION)
-                self._fetched.clear()
-                self._batches = 0
-                # What recurs in every step is not an evaluation but part of the step.
-                now = profiler.step_number
-                for one in foreign:
-                    if self._excluded.get(one) == now - 1:
-                        self._training_data.add(one)
-                    self._excluded[one] = now
+                self._leave_out(profiler, foreign)
         self._fetched.add(data)
         return profiler
 
@@ -180,7 +173,25 @@ class ScriptRecorder:
         if profiler is not None:
             self._training_data |= self._fetched
             self._backwards += 1
+            self._evaluated = None
         return profiler
+
+    def mode_changed(self, module: Any, is_training: bool) -> None:
+        """Exclude an evaluation from the step: a model was set to evaluation, and is set back.
+
+        That counts if no backward pass came between, and none before in the step.
+        """
+        profiler = self._profiler
+        if profiler is None or self._backwards or self._is_batch or self._is_forward:
+            return
+        what = (id(module), False)
+        if not is_training:
+            self._evaluated = what
+        elif self._evaluated == what:
+            self._evaluated = None
+            if what not in self._training_data:
+                self.watch.leave()
+                self._leave_out(profiler, {what})
 
     def before_optimizer(self) -> Profiler | None:
         """Decide whether to time an optimizer step."""
@@ -261,8 +272,26 @@ class ScriptRecorder:
         self.note()
         return profiler
 
+    def _leave_out(self, profiler: Profiler, what: set[tuple[int, bool]]) -> None:
+        """Exclude what came before in the step: it was an evaluation.
+
+        Args:
+            profiler: Records the steps.
+            what: The data that was fetched for it, or the model. What recurs in every step is no
+                evaluation but part of the step, and counts as that of the training from then on.
+        """
+        profiler.restart_step(EVALUATION)
+        self._fetched.clear()
+        self._batches = 0
+        now = profiler.step_number
+        for one in what:
+            if self._excluded.get(one) == now - 1:
+                self._training_data.add(one)
+            self._excluded[one] = now
+
     def _end_step(self, profiler: Profiler) -> None:
         self.watch.leave()
+        self._evaluated = None
         # Several losses of one batch are no accumulation; nor is a batch without a loss.
         self._most_batches = max(self._most_batches, min(self._batches, self._backwards))
         self._backwards = self._batches = 0

@@ -200,6 +200,78 @@ def test_an_evaluation_may_use_the_data_of_the_training(script):
         assert script.count("restart") == epoch
 
 
+@pytest.fixture
+def model(script):
+    """A model whose modes are told, and its normalisation."""
+    script.recorder.watch.install(modes=script.recorder.mode_changed)
+    yield torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    script.recorder.watch.remove()
+
+
+def test_a_model_that_is_set_to_evaluation_and_back_is_evaluated(script, model):
+    for epoch in range(6):
+        for _ in range(3):
+            script.step()
+        assert script.count("restart") == epoch
+        assert model.eval() is model
+        assert not any(module.training for module in model.modules())
+        assert model.train() is model
+        assert all(module.training for module in model.modules())
+    assert script.listener.told[-1] == "restart"
+
+
+def test_a_compiled_function_may_set_the_mode(script, model):
+    @torch.compile(backend="eager", fullgraph=True)
+    def call(batch):
+        model.eval()
+        return model(batch)
+
+    try:
+        assert call(torch.ones(3, 2)).shape == (3, 2)
+    finally:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()  # others ask whether this process has compiled
+    assert not model.training
+    assert script.count("restart") == 0
+
+
+def test_modes_that_are_part_of_every_step_are_no_evaluation(script, model):
+    for _ in range(6):
+        model.train()
+        model[1].eval()  # frozen statistics
+        script.step()
+    assert script.count("restart") == 0
+    for _ in range(6):
+        model.eval()
+        model.train()
+        script.step()
+    assert script.count("restart") <= 2
+    assert script.count("step") == 12
+
+
+def test_a_model_that_learns_while_set_to_evaluation_is_not_evaluated(script, model):
+    for _ in range(3):
+        model.eval()
+        script.step()
+        model.train()
+        script.batch()
+        script.backward()
+        model.eval()
+        model.train()
+        script.learn()
+    assert script.count("restart") == 0
+
+
+def test_the_modes_of_modules_are_torchs_own_afterwards(script):
+    before = torch.nn.Module.train
+    script.recorder.watch.install(modes=script.recorder.mode_changed)
+    assert torch.nn.Module.train is not before
+    with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+        torch.nn.Linear(1, 1).train("yes")
+    script.recorder.watch.remove()
+    assert torch.nn.Module.train is before
+
+
 def test_two_loaders_in_every_step_are_parts_of_it(script):
     for _ in range(6):
         script.batch(script.other)
