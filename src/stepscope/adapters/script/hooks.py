@@ -30,6 +30,7 @@ from stepscope.capture.options.option import options_of
 from stepscope.capture.options.words import of_run
 from stepscope.capture.profiler import Profiler
 from stepscope.capture.steps.main_optimizer import MainOptimizer
+from stepscope.capture.steps.modes import ModeWatch
 from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
@@ -55,7 +56,8 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
-    recorder.watch.install(modes=recorder.mode_changed)
+    recorder.watch.install()
+    recorder.modes.install()
     recorder.engines.install()
     if launch["step_on"] == "forward":
         recorder.calls.install()
@@ -94,6 +96,7 @@ class ScriptRecorder:
 
     Attributes:
         watch: Reports waits, phases and optimizers.
+        modes: Reports models that are set to evaluation and back.
         engines: Reports engines that have their own optimizers.
         calls: Reports the outermost calls of modules.
         error: The error that ended the script, if any.
@@ -112,6 +115,7 @@ class ScriptRecorder:
         self._is_off = False
         self._process_id = os.getpid()
         self.watch = PhaseWatch(self, lambda: self._profiler)
+        self.modes = ModeWatch(self.listens, self.mode_changed)
         self.engines = EngineSteps(self)
         self.calls = ModuleCalls(self)
         self.error: BaseException | None = None

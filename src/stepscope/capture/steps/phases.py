@@ -121,7 +121,6 @@ class PhaseWatch:
         self._backward_depth = 0
         self._optimizer_depth = 0
         self._communication_depth = 0
-        self._mode_depth = 0
         self._is_in_closure = False
         self._has_gone_on = False
         self._stepped_in_backward: Any = None
@@ -130,15 +129,11 @@ class PhaseWatch:
 
     # -- into torch and out of it ---------------------------------------------------------------
 
-    def install(
-        self, *, fetches: bool = True, modes: Callable[[Any, bool], None] | None = None
-    ) -> None:
+    def install(self, *, fetches: bool = True) -> None:
         """Wrap the functions that the training will use.
 
         Args:
             fetches: Whether to time waits for DataLoaders; False if the owner does that itself.
-            modes: Called with a module that is set to training or evaluation, and with whether it
-                is training; None if nobody wants to know.
         """
         import torch.utils.data.dataloader as loaders
         from torch import autograd
@@ -147,8 +142,6 @@ class PhaseWatch:
         if fetches:
             self._replace(loaders._BaseDataLoaderIter, "__next__", self.around_fetch)
         self._replace(autograd, "backward", self.around_backward)
-        if modes is not None:
-            self._wrap_modes(modes)
         before = optimizers.register_optimizer_step_pre_hook(_uncompiled(self.before_optimizer))
         after = optimizers.register_optimizer_step_post_hook(_uncompiled(self.after_optimizer))
         self._undo += [before.remove, after.remove]
@@ -173,29 +166,6 @@ class PhaseWatch:
             for owner in (distributed, distributed_c10d):
                 if getattr(owner, name, None) is original:
                     self._put(owner, name, original, wrapped)
-
-    def _wrap_modes(self, changed: Callable[[Any, bool], None]) -> None:
-        """Wrap `Module.train`, which `Module.eval` calls, and which calls that of the children."""
-        from torch.compiler import is_compiling
-        from torch.nn import Module
-
-        def around(train: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(train)
-            def switched(module: Any, mode: bool = True) -> Any:
-                # When torch compiles the caller, it must find its own function.
-                if is_compiling() or self._mode_depth or not _attempt(self._listener.listens):
-                    return train(module, mode)
-                self._mode_depth += 1
-                try:
-                    result = train(module, mode)
-                finally:
-                    self._mode_depth -= 1
-                _attempt(changed, module, bool(mode))
-                return result
-
-            return switched
-
-        self._replace(Module, "train", around)
 
     def _wrap_saving(self, running: Callable[[], PhaseTimer | None]) -> None:
         import torch

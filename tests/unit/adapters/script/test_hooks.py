@@ -203,9 +203,9 @@ def test_an_evaluation_may_use_the_data_of_the_training(script):
 @pytest.fixture
 def model(script):
     """A model whose modes are told, and its normalisation."""
-    script.recorder.watch.install(modes=script.recorder.mode_changed)
+    script.recorder.modes.install()
     yield torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    script.recorder.watch.remove()
+    script.recorder.modes.remove()
 
 
 def test_a_model_that_is_set_to_evaluation_and_back_is_evaluated(script, model):
@@ -263,13 +263,20 @@ def test_a_model_that_learns_while_set_to_evaluation_is_not_evaluated(script, mo
 
 
 def test_the_modes_of_modules_are_torchs_own_afterwards(script):
-    before = torch.nn.Module.train
-    script.recorder.watch.install(modes=script.recorder.mode_changed)
-    assert torch.nn.Module.train is not before
+    train, evaluate = torch.nn.Module.train, torch.nn.Module.eval
+    script.recorder.modes.install()
+    assert torch.nn.Module.eval is not evaluate
+    assert torch.nn.Module.train is train, "it costs something in every step"
+    layer = torch.nn.Linear(1, 1)
+    layer.eval()
     with pytest.raises(ValueError, match="training mode is expected to be boolean"):
-        torch.nn.Linear(1, 1).train("yes")
-    script.recorder.watch.remove()
-    assert torch.nn.Module.train is before
+        layer.train("yes")
+    layer.eval()
+    layer.train()
+    assert torch.nn.Module.train is train
+    layer.eval()
+    script.recorder.modes.remove()
+    assert (torch.nn.Module.train, torch.nn.Module.eval) == (train, evaluate)
 
 
 def test_two_loaders_in_every_step_are_parts_of_it(script):
