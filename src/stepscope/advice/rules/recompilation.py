@@ -99,7 +99,8 @@ def _from_record(subject: Subject) -> list[Finding]:
 def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
     """Code that was compiled in the middle of the run, and used from then on."""
     found, limits = summary.compiled_once, subject.thresholds
-    if found.lost_ns < limits.slow_first_steps_steps * max(1, summary.median_ns):
+    usual_ns = max(1, summary.median_ns)
+    if found.lost_ns < limits.slow_first_steps_steps * usual_ns:
         return []
     share = found.lost_ns / max(1, summary.observed_ns)
     is_one = len(found.steps) == 1
@@ -113,7 +114,7 @@ def _once(subject: Subject, summary: StepSummary) -> list[Finding]:
         reason="code is compiled when it or its shapes are new, not in every step",
         evidence=(
             Evidence("compiling in the middle of the run", found.total_ns, "ns"),
-            Evidence("the same in steady steps", found.lost_ns / summary.median_ns, "factor"),
+            Evidence("the same in steady steps", found.lost_ns / usual_ns, "factor"),
             Evidence("share of the observed time", share, "share"),
             Evidence("median step", summary.median_ns, "ns"),
             Evidence("measured by", "step record", "text"),
