@@ -29,7 +29,8 @@ class Compared:
         report: Arrivals, waits, and whether they fit each other.
         matched: The collectives that can be replayed.
         clocks: The ranks' clocks.
-        offset_ns: Of each row of `matched`, what its clock reads too much at its start.
+        offset_ns: Of each row of `matched`, what its clock reads too much at its start; parts that
+            no collective connects are taken to begin together.
     """
 
     report: StragglerReport
@@ -63,11 +64,26 @@ def compare_ranks(
     report = compare_arrivals(ranks, steps, clock, comparison.align)
     matched, clocks = comparison.matched, comparison.clocks
     offsets = np.zeros(len(matched.rank), np.int64)
-    if report.clock is Clock.ALIGNED and clocks.problem is None:
-        for place, rank in enumerate(matched.ranks.tolist()):
-            own = matched.rank == place
-            offsets[own] = matched.start_ns[own] - clocks.common(rank, matched.start_ns[own])
+    if report.clock is Clock.ALIGNED:
+        offsets = _offsets(matched, clocks)
     return Compared(report, matched, clocks, offsets)
+
+
+def _offsets(matched: Matched, clocks: RankClocks) -> Numbers:
+    """What the clock of each row reads too much at its start.
+
+    Nothing compares the clocks of parts that no collective connects: they are taken to begin
+    together, as the ranks of one job do.
+    """
+    common = matched.start_ns.copy()
+    for place, rank in enumerate(matched.ranks.tolist()):
+        own = matched.rank == place
+        common[own] = clocks.within_part(rank, matched.start_ns[own])
+    begins = int(common.min()) if len(common) else 0
+    for part in clocks.parts if len(clocks.parts) > 1 else ():
+        inside = np.isin(matched.ranks[matched.rank], part)
+        common[inside] -= common[inside].min() - begins
+    return matched.start_ns - common
 
 
 def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:

@@ -211,6 +211,27 @@ def test_clocks_that_differ_are_brought_together():
     assert rows[2]["last_arrivals"] == 4
 
 
+@pytest.mark.parametrize("off", [[0, 0, 0, 0], [0, ms(40), 0, 0], [0, 0, -ms(300), ms(7)]])
+def test_groups_that_nothing_connects_are_taken_to_begin_together(off):
+    made = []
+    for rank in range(4):
+        t = GpuTrace(rank=rank, world_size=4, device=rank, start_ns=1_000_000_000 + off[rank])
+        for _ in range(4):
+            with t.step(dur_ns=ms(30)):
+                t.op("aten::mm").launch("gemm", ms(5) + (EXTRA if rank == 3 else 0))
+                t.sync()
+                pair = [0, 1] if rank < 2 else [2, 3]
+                waits = ms(1) + (EXTRA if rank == 2 else 0)
+                t.collective("all_reduce", 1 << 20, waits, group_ranks=pair)
+                t.sync()
+        made.append((rank, t.load()))
+    report = find_stragglers(made)
+    assert report.straggler == 3
+    assert report.causes["rank"][0] == 3
+    # From the first arrival to the last end: four steps less what comes before and after.
+    assert ms(22) < report.step_ns < ms(30)
+
+
 def inherited():
     """Rank 0 is slow. Rank 1 waits for it in a group of two, and is then late for rank 2 and 3.
 

@@ -95,6 +95,14 @@ class RankClocks:
         """
         if self.problem is not None:
             raise UsageError(self.problem)
+        return self.within_part(rank, times_ns)
+
+    def within_part(self, rank: int, times_ns: Numbers) -> Numbers:
+        """Times of a rank on the clock that the ranks of its part have in common.
+
+        Raises:
+            UsageError: The rank has no collectives.
+        """
         found = self.ranks.filter(pl.col("rank") == rank)
         if found.is_empty():
             raise UsageError(f"the clock of rank {rank} is not known")
