@@ -312,6 +312,7 @@ def test_headings_are_shortened_only_where_they_do_not_fit(width: int, heading: 
 
 def test_cells_are_written_in_the_unit_of_their_column() -> None:
     assert shown("dur_ns", 1_500_000) == "1.50 ms"
+    assert [shown(name, "python") for name in ("cause", "without")] == ["Python", "Python"]
     assert shown("bytes", 2048) == "2.00 KiB"
     assert shown("size_bytes", 2048) == "2.00 KiB"
     assert shown("idle_share", 0.25) == "25%"
