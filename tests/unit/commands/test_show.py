@@ -134,6 +134,16 @@ def test_a_step_that_is_not_there_and_a_question_that_is_none(path: Path) -> Non
     assert "it has devices, steps" in str(result.exception)
 
 
+@pytest.mark.parametrize("words", [("--columns", "no"), ("--table", "no")])
+def test_what_is_misspelt_is_refused_before_anything_is_printed(
+    words: tuple[str, str], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "timeline", str(path), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "'no'" in said.err
+
+
 def test_the_list_needs_no_heavy_library() -> None:
     code = (
         "import sys; from stepscope.commands.show import command;"
