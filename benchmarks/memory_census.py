@@ -1,6 +1,6 @@
 """What a memory census costs: training steps with it against steps without, in one process.
 
-    python benchmarks/memory_census.py [STEPS]
+    python benchmarks/memory_census.py [--steps 60]
 
 Every second step has the census, so that a busy machine slows both alike. Two models: one with many
 small operators, which is the unfavourable case, and one with larger ones. The figures are ratios of
@@ -9,8 +9,8 @@ medians, of wall time and of the training thread's processor time.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -43,7 +43,9 @@ SHAPES = (
 
 def main() -> None:
     """Print a line for each model."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    steps = parser.parse_args().steps
     torch.set_num_threads(1)
     print(f"{'':18}{'step':>10}{'wall':>9}{'processor':>11}{'per step':>12}")
     for shape in SHAPES:

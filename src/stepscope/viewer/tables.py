@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import all_cause_words
-from stepscope.report.answer.cells import headings
+from stepscope.report.answer.cells import CAUSES, headings
 
 MOST_ROWS = 5000
 """Rows of a table that go to the page."""
@@ -26,8 +26,8 @@ def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[st
     head = head.with_columns(
         pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
     )
-    if "cause" in head.columns:
-        head = head.with_columns(pl.Series("cause", all_cause_words(head["cause"]), pl.String))
+    for name in (name for name in CAUSES if name in head.columns):
+        head = head.with_columns(pl.Series(name, all_cause_words(head[name]), pl.String))
     return {
         "columns": [
             {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}

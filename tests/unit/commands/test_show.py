@@ -134,6 +134,16 @@ def test_a_step_that_is_not_there_and_a_question_that_is_none(path: Path) -> Non
     assert "it has devices, steps" in str(result.exception)
 
 
+@pytest.mark.parametrize("words", [("--columns", "no"), ("--table", "no")])
+def test_what_is_misspelt_is_refused_before_anything_is_printed(
+    words: tuple[str, str], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "timeline", str(path), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "'no'" in said.err
+
+
 def test_the_list_needs_no_heavy_library() -> None:
     code = (
         "import sys; from stepscope.commands.show import command;"
@@ -312,6 +322,7 @@ def test_headings_are_shortened_only_where_they_do_not_fit(width: int, heading: 
 
 def test_cells_are_written_in_the_unit_of_their_column() -> None:
     assert shown("dur_ns", 1_500_000) == "1.50 ms"
+    assert [shown(name, "python") for name in ("cause", "without")] == ["Python", "Python"]
     assert shown("bytes", 2048) == "2.00 KiB"
     assert shown("size_bytes", 2048) == "2.00 KiB"
     assert shown("idle_share", 0.25) == "25%"

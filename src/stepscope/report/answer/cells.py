@@ -32,6 +32,8 @@ IDENTITIES = frozenset(
     }
 )  # fmt: skip
 """Numbers that identify things: written without separators."""
+CAUSES = ("cause", "without")
+"""Columns of causes, which are written in words."""
 _HOST = -1
 """The device whose memory is the host's."""
 
@@ -83,7 +85,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
             f"{printable(str(key))} {shown(str(key), item)}" for key, item in value.items()
         )
     if not isinstance(value, (int, float)):
-        return printable(cause_words(str(value)) if name == "cause" else str(value))
+        return printable(cause_words(str(value)) if name in CAUSES else str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
     if _is_moment(name):

@@ -45,6 +45,8 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
     """Print the answers one after the other, each as soon as it is ready."""
     for number, answer in enumerate(answers.answers):
         console = sink.console(width=width_for(sink))
+        # What was misspelt is refused before anything is printed.
+        check_columns(chosen_tables(answer.result, answers.question, layout.table), layout.columns)
         if number:
             console.print()
         console.print(Text(answer.path, "dim"))
