@@ -11,7 +11,7 @@ import { count, duration, plural } from "../units.js";
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the ranks"], ["comparing", "Comparing the ranks"]]);
 const COLUMNS = /** @type {[string, string][]} */ ([
   ["rank", "rank"], ["mean_step_ns", "step"], ["own_ns", "without waiting"], ["wait_ns", "waits"], ["caused_wait_ns", "caused wait (total)"],
-  ["cause", "cause"], ["input_ns", "input"], ["compute_ns", "compute"], ["exposed_comm_ns", "exposed comm"], ["host", "host"],
+  ["cause", "cause"], ["input_ns", "input"], ["compute_ns", "compute"], ["exposed_comm_ns", "exposed communication"], ["host", "host"],
 ]);
 
 /** @param {import("../main.js").Context} context */
