@@ -24,6 +24,13 @@ SCRIPTS = {
     "pytorch_lightning": (LIGHTNING_SCRIPT.replace("PACKAGE", "pytorch_lightning"), 24),
 }
 
+EVALUATIONS = {
+    "transformers": [5, 10],
+    "lightning": [0, 5, 10, 17, 22],  # the first is the check before the training
+    "pytorch_lightning": [0, 5, 10, 17, 22],
+}
+"""The steps that evaluations come before."""
+
 
 def both(folder, package, before=(), distributed="{}"):
     """The script without us and with us, both to their good end, with the same results."""
@@ -47,13 +54,16 @@ def test_an_unmodified_script_is_counted_right_and_gives_the_same(tmp_path, pack
     steps = SCRIPTS[package][1]
     assert int(result.split()[1]) == steps
     (rank,) = open_run(tmp_path / "profiles").ranks
-    assert rank.manifest.steps == len(rank.steps) == steps
+    training = [step for step in rank.steps if step.is_whole_step]
+    assert rank.manifest.steps == len(training) == steps
     assert rank.manifest.state == "finished"
     assert rank.manifest.step_unit == "optimizer step"
     assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]
-    for step in rank.steps:
-        assert set(step.phases) == {"forward", "backward", "optimizer"}
+    for step in training:
+        assert set(step.phases) - {"saving"} == {"forward", "backward", "optimizer"}
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
+    others = [(step.kind, step.step) for step in rank.steps if not step.is_whole_step]
+    assert others == [("evaluation", before) for before in EVALUATIONS[package]]
     assert "gradients are accumulated: 2 batches" in ours.stderr
 
 
