@@ -68,7 +68,7 @@ SPARED = {
         )
     ),
     "stepping.TimedPhase.__init__",
-    "steps.phases._attempt",
+    "steps.attempt.attempt",
     "steps.phases.PhaseWatch.before_optimizer",
     "steps.phases.PhaseWatch.after_optimizer",
 }

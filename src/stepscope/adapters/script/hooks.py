@@ -177,7 +177,6 @@ class ScriptRecorder:
         if profiler is not None:
             self._training_data |= self._fetched
             self._backwards += 1
-            self._evaluated = None
         return profiler
 
     def mode_changed(self, module: Any, is_training: bool) -> None:

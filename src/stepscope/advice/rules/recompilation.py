@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.recorded import recorded_finding
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
@@ -73,15 +74,14 @@ def _from_record(subject: Subject) -> list[Finding]:
         return []
     saving_ns = round(found.lost_ns / len(summary.steps))
     return [
-        Finding(
-            id=ID,
+        recorded_finding(
+            subject,
+            summary,
+            rule=ID,
             title=f"{len(found.steps)} of {len(summary.steps)} steps compile code again",
             severity=severity_of(share, subject.thresholds),
-            rank=subject.rank,
             saving_ns=saving_ns,
-            saving_reason="",
             assumption=_ASSUMPTION,
-            predicted_step_ns=summary.mean_ns - saving_ns,
             evidence=(
                 Evidence("compiling, per step", round(found.total_ns / len(summary.steps)), "ns"),
                 Evidence("steps that compile", len(found.steps), "count"),

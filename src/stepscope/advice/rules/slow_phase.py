@@ -13,6 +13,7 @@ steps compile code, it is `recompilation`.
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.recorded import recorded_finding
 from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -86,22 +87,20 @@ def _share(phase: PhaseTimes, summary: StepSummary) -> float:
 def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding:
     share = _share(phase, summary)
     saving_ns = round(phase.total_ns / len(summary.steps))
-    return Finding(
-        id=ID,
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
         title=f"the phase '{phase.name}' takes {percent(share)} of the step",
         severity=_severity(share, subject.thresholds),
-        rank=subject.rank,
         saving_ns=saving_ns,
-        saving_reason="",
         assumption="the phase is removed, or moved off the training thread",
-        predicted_step_ns=summary.mean_ns - saving_ns,
         evidence=(
             Evidence("mean per step", saving_ns, "ns"),
             Evidence("share of the step", share, "share"),
             Evidence("steps that have it", phase.steps, "count"),
             Evidence("longest", phase.worst_ns, "ns"),
         ),
-        steps=(),
         advice=(
             f"Look at what '{phase.name}' does in every step: do it less often, make it cheaper, "
             "or hand it to a thread or process beside the training."
@@ -119,17 +118,16 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:
-        return _is_rare(subject, summary, phase, share, saving_ns)
-    return Finding(
-        id=ID,
+        return _rare(subject, summary, phase, share, saving_ns)
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
         title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
         f"of {phase.steps} steps",
         severity=_severity(share, subject.thresholds),
-        rank=subject.rank,
         saving_ns=saving_ns,
-        saving_reason="",
         assumption="in the slow steps the phase takes its median time",
-        predicted_step_ns=summary.mean_ns - saving_ns,
         evidence=(
             Evidence("median", phase.median_ns, "ns"),
             Evidence("longest", phase.worst_ns, "ns"),
@@ -145,22 +143,21 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
     )
 
 
-def _is_rare(
+def _rare(
     subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
 ) -> Finding:
     """A phase that makes the few steps slow that have it."""
     is_saving = phase.name == SAVING
     what = "saving (torch.save)" if is_saving else f"the phase '{phase.name}'"
-    return Finding(
-        id=ID,
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
         title=f"{what} takes {percent(share)} of the time, in {phase.steps} of "
         f"{len(summary.steps)} steps",
         severity=_severity(share, subject.thresholds),
-        rank=subject.rank,
         saving_ns=saving_ns,
-        saving_reason="",
         assumption="it is left out, or done beside the training thread",
-        predicted_step_ns=summary.mean_ns - saving_ns,
         evidence=(
             Evidence("median, where it comes", phase.median_ns, "ns"),
             Evidence("longest", phase.worst_ns, "ns"),

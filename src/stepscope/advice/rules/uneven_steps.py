@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.recorded import recorded_finding
 from stepscope.advice.rules import slow_phase
 from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.severities import severity_of
@@ -111,15 +112,14 @@ def _regular(
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
-    return Finding(
-        id=ID,
+    return recorded_finding(
+        subject,
+        summary,
+        rule=ID,
         title=f"1 step in {distance} takes {significant(times)} times as long as the others",
         severity=severity_of(share, subject.thresholds),
-        rank=subject.rank,
         saving_ns=saving_ns,
-        saving_reason="",
         assumption="these steps take as long as the others",
-        predicted_step_ns=summary.mean_ns - saving_ns,
         evidence=(
             Evidence("a slow step every", f"{distance} steps", "text"),
             Evidence("beyond the median, per step", saving_ns, "ns"),

@@ -53,15 +53,11 @@ def compile_times(records: Sequence[StepRecord], usual_ns: int) -> CompileTimes:
 def compiled_once(records: Sequence[StepRecord]) -> list[StepRecord]:
     """The steps that are slow because they compile something new, which later steps use.
 
-    Compiling recurs if at least `LEAST_RECURRING` steps do it, and one of them in the second half
-    of the steps: then it is a habit of the training, and there are none. Else they are the steps
-    that take more than twice the median, at least half of that beyond it for compiling.
+    They take more than twice the median, at least half of that beyond it for compiling.
 
     Args:
-        records: Steps in order, without slow ones at the beginning.
+        records: Steps that do not go on compiling (`recurs`), without slow ones at the beginning.
     """
-    if not records or recurs(records):
-        return []
     median_ns = statistics.median(one.dur_ns for one in records)
     return [
         one
@@ -73,7 +69,13 @@ def compiled_once(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def recurs(records: Sequence[StepRecord]) -> bool:
-    """Whether steps go on compiling."""
+    """Whether steps go on compiling: it is a habit of the training.
+
+    At least `LEAST_RECURRING` of them do it, and one of them in their second half.
+
+    Args:
+        records: Steps in order, without slow ones at the beginning.
+    """
     compiles = [_compiles(one) for one in records]
     return sum(compiles) >= LEAST_RECURRING and any(compiles[len(compiles) // 2 :])
 

@@ -206,7 +206,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     plain = [record for record in later if record.window is None]
     recorded = [record for record in later if record.window is not None]
     usual = plain if len(plain) >= _LEAST_UNRECORDED else later
-    compiled = compiled_once(usual)
+    goes_on_compiling = recurs(usual)
+    compiled = [] if goes_on_compiling else compiled_once(usual)
     left_out = set(map(id, compiled))
     others = [record for record in usual if id(record) not in left_out]
     stall = _stall(others)
@@ -248,7 +249,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         stalled_gc_ns=0 if stall is None else stall.gc_ns,
         compiling=compile_times(steady, median_ns),
         compiled_once=compile_times(compiled, median_ns),
-        goes_on_compiling=recurs(usual),
+        goes_on_compiling=goes_on_compiling,
         first_compile_ns=sum(record.compile_ns for record in first),
         host=host_times(steady),
         recorded_host=host_times(recorded),

@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 _CALLBACKS = "torch._dynamo.callback"
@@ -56,13 +55,11 @@ class CompileClock:
         handler, self._handler = self._handler, None
         if handler is None:
             return
-        removals: list[tuple[Callable[[Any], None], Callable[..., None]]] = [
-            (handler.remove_start_callback, self._on_start),
-            (handler.remove_end_callback, self._on_end),
-        ]
-        for remove, listener in removals:
-            with contextlib.suppress(Exception):  # the compiler was reset, and forgot it
-                remove(listener)
+        # The compiler may have been reset, and have forgotten one.
+        with contextlib.suppress(Exception):
+            handler.remove_start_callback(self._on_start)
+        with contextlib.suppress(Exception):
+            handler.remove_end_callback(self._on_end)
 
     def _on_start(self, *_: object) -> None:
         if os.getpid() != self._process:

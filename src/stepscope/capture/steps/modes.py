@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any
 
-log = logging.getLogger("stepscope")
+from stepscope.capture.steps.attempt import attempt
 
 
 class ModeWatch:
@@ -71,7 +70,7 @@ class ModeWatch:
         from torch.compiler import is_compiling
 
         # When torch compiles the caller, it must find its own function.
-        return not self._is_switching and not is_compiling() and self._listens()
+        return not self._is_switching and not is_compiling() and bool(attempt(self._listens))
 
     def _switch(self, module: Any, switch: Callable[..., Any], *mode: Any) -> Any:
         self._is_switching = True
@@ -79,8 +78,5 @@ class ModeWatch:
             result = switch(module, *mode)
         finally:
             self._is_switching = False
-        try:
-            self._changed(module, bool(module.training))
-        except Exception as error:
-            log.debug("stepscope: listening to torch failed: %s", error, exc_info=True)
+        attempt(self._changed, module, bool(module.training))
         return result

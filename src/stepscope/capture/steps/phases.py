@@ -14,12 +14,12 @@ same arguments and passes on what it returns or raises.
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
+from stepscope.capture.steps.attempt import attempt
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
 
 _COLLECTIVES = (
@@ -45,18 +45,7 @@ _COLLECTIVES = (
     "send",
 )
 
-
-log = logging.getLogger("stepscope")
 _Result = TypeVar("_Result")
-
-
-def _attempt(call: Callable[..., _Result], *given: Any) -> _Result | None:
-    """Call a listener. It runs inside the training's own calls, so it must not raise."""
-    try:
-        return call(*given)
-    except Exception as error:
-        log.debug("stepscope: listening to torch failed: %s", error, exc_info=True)
-        return None
 
 
 class PhaseTimer(Protocol):
@@ -253,7 +242,7 @@ class PhaseWatch:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if self._fetch_depth or not (profiler := _attempt(self._begin_fetch, iterator)):
+            if self._fetch_depth or not (profiler := attempt(self._begin_fetch, iterator)):
                 return fetch(iterator)
             self._fetch_depth += 1
             try:
@@ -261,8 +250,8 @@ class PhaseWatch:
                     batch = fetch(iterator)
             finally:
                 self._fetch_depth -= 1
-            _attempt(self._listener.after_fetch, profiler, batch)
-            _attempt(profiler.see_loader, iterator)
+            attempt(self._listener.after_fetch, profiler, batch)
+            attempt(profiler.see_loader, iterator)
             return batch
 
         return next_batch
@@ -281,7 +270,7 @@ class PhaseWatch:
 
         @functools.wraps(backward)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._backward_depth or not (profiler := _attempt(self._begin_backward)):
+            if self._backward_depth or not (profiler := attempt(self._begin_backward)):
                 return backward(*arguments, **keywords)
             self._backward_depth += 1
             self._stepped_in_backward = None
@@ -291,7 +280,7 @@ class PhaseWatch:
             finally:
                 self._backward_depth -= 1
             if self._stepped_in_backward is not None:
-                _attempt(self._name_stepped)
+                attempt(self._name_stepped)
             return result
 
         return timed
@@ -318,9 +307,9 @@ class PhaseWatch:
             if is_compiling():
                 return collective(*arguments, **keywords)
             is_inside = self._communication_depth or self._own_depth
-            if is_inside or keywords.get("async_op") or not _attempt(self._listener.listens):
+            if is_inside or keywords.get("async_op") or not attempt(self._listener.listens):
                 return collective(*arguments, **keywords)
-            timer = _attempt(running)
+            timer = attempt(running)
             if timer is None:
                 return collective(*arguments, **keywords)
             self._communication_depth += 1
@@ -339,17 +328,17 @@ class PhaseWatch:
 
         @functools.wraps(save)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._own_depth or self._backward_depth or not _attempt(self._listener.listens):
+            if self._own_depth or self._backward_depth or not attempt(self._listener.listens):
                 return save(*arguments, **keywords)
-            timer = _attempt(running)
+            timer = attempt(running)
             if timer is None:
                 return save(*arguments, **keywords)
-            _attempt(self.stand_back)
+            attempt(self.stand_back)
             try:
                 with timer.phase(SAVING):
                     return save(*arguments, **keywords)
             finally:
-                _attempt(self.come_back)
+                attempt(self.come_back)
 
         return timed
 
@@ -357,7 +346,7 @@ class PhaseWatch:
         self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Hook that torch calls before any optimizer step; a closure is timed by its content."""
-        return _attempt(self._begin_optimizer, arguments, keywords)
+        return attempt(self._begin_optimizer, arguments, keywords)
 
     def _begin_optimizer(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -389,19 +378,19 @@ class PhaseWatch:
 
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            _attempt(self.enter, profiler, FORWARD)
+            attempt(self.enter, profiler, FORWARD)
             self._is_in_closure = True
             try:
                 return closure(*arguments, **keywords)
             finally:
                 self._is_in_closure = False
-                _attempt(self.enter, profiler, OPTIMIZER)
+                attempt(self.enter, profiler, OPTIMIZER)
 
         return timed
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         """Hook that torch calls after any optimizer step."""
-        _attempt(self._end_optimizer, optimizer)
+        attempt(self._end_optimizer, optimizer)
 
     def _end_optimizer(self, optimizer: Any) -> None:
         if not self._listener.listens():

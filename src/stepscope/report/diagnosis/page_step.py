@@ -127,19 +127,11 @@ def _record_groups(rank: RankSummary) -> StepGroups | None:
     summary = rank.steps
     if summary is None:
         return None
-    first = set(summary.first_steps)
-    compiles = {*summary.compiling.steps, *summary.compiled_once.steps}
     kept = [one for one in rank.meeting.steps.records() if one.is_whole_step]
-    kinds = [
-        "slow at the start"
-        if one.step in first
-        else "recorded in detail"
-        if one.window is not None
-        else "compiling"
-        if one.step in compiles
-        else ""
-        for one in kept
-    ]
+    special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
+    special |= {one.step: "recorded in detail" for one in kept if one.window is not None}
+    special |= dict.fromkeys(summary.first_steps, "slow at the start")
+    kinds = [special.get(one.step, "") for one in kept]
     title = f"step record of rank {rank.rank}"
     return StepGroups.of(title, [one.step for one in kept], [one.dur_ns for one in kept], kinds)
 
