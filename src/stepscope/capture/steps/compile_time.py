@@ -42,6 +42,8 @@ class CompileClock:
                 return
             handler.register_start_callback(self._on_start)
             handler.register_end_callback(self._on_end)
+            # Of a compilation that ran when the compiler was reset, nobody tells the end.
+            self._total_ns, self._started_ns = self.total_ns(), 0
             self._handler, self._open = handler, 0
 
     def total_ns(self) -> int:

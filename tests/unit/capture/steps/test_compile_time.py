@@ -96,6 +96,18 @@ def test_a_compiler_that_was_reset_is_listened_to_again(handler):
     assert handler.start_callbacks == handler.end_callbacks == []
 
 
+def test_a_compilation_that_ran_at_the_reset_does_not_go_on_for_ever(handler):
+    clock = CompileClock()
+    clock.attach()
+    handler.start()
+    handler.start_callbacks.clear()
+    handler.end_callbacks.clear()
+    clock.attach()
+    before = clock.total_ns()
+    time.sleep(0.02)
+    assert clock.total_ns() == before
+
+
 def test_an_end_without_a_start_is_nothing(handler):
     clock = CompileClock()
     clock.attach()
