@@ -32,16 +32,21 @@ def sweep(
     delay: Int64Array,
     is_kept: BoolArray,
     dur: Int64Array,
+    is_gpu: BoolArray,
     origin: int,
+    devices_from: int,
     start: Written[np.int64],
     end: Written[np.int64],
 ) -> None:
     """Fill in start and end of each node: it starts at the latest of what it depends on.
 
-    `source` is the number of a node, or negative.
+    `source` is the number of a node, or negative. GPU work starts at `devices_from` at the
+    earliest, which is not before `origin`.
     """
     for node in range(len(dur)):
         latest = origin
+        if is_gpu[node]:
+            latest = devices_from
         for edge in range(first_edge[node], first_edge[node + 1]):
             if is_kept[edge]:
                 before = origin

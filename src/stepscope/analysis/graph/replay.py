@@ -3,26 +3,23 @@
 A change shrinks durations (of GPU work, or of moments of a thread), or takes away dependencies
 (a blocking call no longer waits). Nothing is moved to another stream or thread. Durations and
 delays only ever shrink here, so no replay is slower than the measured steps, and the replay
-without a change gives the measured times to the nanosecond.
+without a change gives the measured times to the nanosecond. What a change saves is told of the long
+run (`long_run`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
+from stepscope.analysis.graph.long_run import long_run_ns
 from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.graph.sweeps import run_nodes
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
-
-_SWEPT = WorkSoFar()
-"""Nodes that this process has swept."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,12 @@ class Replay:
         step_ends_ns: End of each step, as `StepGraph.step_ends_ns`.
         total_ns: From the measured start of the first step to the end of the last.
         mean_step_ns: Mean duration of the steps: the measured mean less the saving.
-        saving_ns: What a mean step is shorter by than the measured mean; never negative, and never
-            more than the step. With GPU work a step takes at least as long as the host alone needs
-            for it: at the start of a window the host may be ahead by work that it did before, and
-            the device would soon catch up.
+        saving_ns: What a mean step is shorter by in the long run than the measured steps are;
+            never negative, and never more than the mean step. Of both what the steps take in the
+            long run is compared (`long_run`): at the start of the window the host may be less ahead
+            of the devices than later. With GPU work a step takes at least as long as the host alone
+            needs for it: the host may also be ahead by work that it did before the window, and the
+            device would soon catch up.
         is_host_bound: Whether the saving ends where the host's own time begins to count.
     """
 
@@ -56,14 +55,16 @@ def replay(changes: Changes) -> Replay:
     """Let the steps run again."""
     graph = changes.graph
     delay = _delays(changes)
+    times = _times(changes, delay)
     # Of millions of nodes, each array counts: none is kept for longer than it is needed.
-    ends = graph.step_rows.ends(_times(changes, delay)[1], len(graph.steps), graph.begin_ns)
-    total = int(ends[-1]) - graph.begin_ns
+    ends = graph.step_rows.ends(times[1], len(graph.steps), graph.begin_ns)
+    total = long_run_ns(graph, changes.dur_ns, delay, changes.is_kept, times)
+    del times
     least = _least_total(changes, delay, total)
-    saving = round((graph.total_ns - least) / max(1, len(graph.steps)))
+    saving = round((graph.long_run_ns - least) / max(1, len(graph.steps)))
     saving = min(max(0, saving), graph.mean_step_ns)
     mean = graph.mean_step_ns - saving
-    return Replay(ends, total, mean, saving, least > total)
+    return Replay(ends, int(ends[-1]) - graph.begin_ns, mean, saving, least > total)
 
 
 def replayed_times(changes: Changes) -> tuple[Int64Array, Int64Array]:
@@ -96,10 +97,11 @@ def _least_total(changes: Changes, delay: Int64Array, total_ns: int) -> int:
     stays as it is.
     """
     graph = changes.graph
-    if not graph.steps or total_ns >= min(graph.total_ns, graph.host_time_ns):
+    measured_ns = graph.long_run_ns
+    if not graph.steps or total_ns >= min(measured_ns, graph.host_time_ns):
         return total_ns
     alone_ns = host_alone_ns(changes, delay)
-    return max(total_ns, min(alone_ns, graph.total_ns))
+    return max(total_ns, min(alone_ns, measured_ns))
 
 
 def host_alone_ns(changes: Changes, delay: Int64Array | None = None) -> int:
@@ -133,15 +135,4 @@ def _take_waits_for_backlog(changes: Changes, dur_ns: Int64Array) -> None:
 
 def _times(changes: Changes, delay: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Start and end of each node, with these delays."""
-    graph = changes.graph
-    start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
-    if _SWEPT.pays_with(len(graph), SWEEPS_PAY_FROM):
-        in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
-        return start, end
-    # Lists of Python integers are several times faster to walk than arrays, without a compiler.
-    first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
-    starts: Any = start.tolist()
-    ends: Any = end.tolist()
-    sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
-    return np.array(starts, np.int64), np.array(ends, np.int64)
+    return run_nodes(changes.graph, changes.dur_ns, delay, changes.is_kept)

@@ -47,6 +47,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.long_run import long_run_ns
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -160,6 +161,23 @@ class StepGraph:
         mine = (~self.is_gpu) & (self.lane == self.main_lane)
         rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
         return rows
+
+    @locked_cached_property
+    def first_host_rows(self) -> Int64Array:
+        """The first piece of the main thread in each step on the host; -1 where it has none."""
+        rows = self.host_rows
+        first = np.full(len(self.steps), -1, np.int64)
+        if len(self.steps):
+            by_step, place = np.unique(self.step[rows], return_index=True)
+            first[by_step] = rows[place]
+        return first
+
+    @locked_cached_property
+    def long_run_ns(self) -> int:
+        """What the measured steps take together in the long run: see `long_run`."""
+        is_kept = np.ones(len(self.source), np.bool_)
+        measured = self.start_ns, self.end_ns
+        return long_run_ns(self, self.dur_ns, self.delay_ns, is_kept, measured)
 
     @locked_cached_property
     def host_time_ns(self) -> int:
