@@ -176,8 +176,9 @@ def test_a_question_about_several_ranks_gets_all_their_traces(tmp_path: Path) ->
         (tmp_path / f"trace{1 - rank}.json").write_bytes(t.json())
     document = json.loads(_show("stragglers", tmp_path, "--format", "json"))
     # The files' own rank counts, not their order.
-    assert document["straggler"] == 1
     assert [row["rank"] for row in document["ranks"]] == [1, 0]
+    # Two steps do not tell what is usual, so the rank that comes last is not accused.
+    assert document["straggler"] is None
     assert document["scope"]["steps"] is None
     assert "Ranks" in _show("stragglers", tmp_path)
     one = next(tmp_path.glob("*.json"))
