@@ -11,7 +11,7 @@ from stepscope.analysis.contents import Contents
 from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import count, duration, plural, size
+from stepscope.report.units import count, decimal_size, duration, plural, size
 from stepscope.run.plain_text import printable
 
 _SHOWN_LANES = 20
@@ -81,7 +81,7 @@ def _print_events(contents: Contents, console: Console) -> None:
 def _print_facts(contents: Contents, console: Console) -> None:
     facts = [("File", printable(contents.path))]
     if contents.size_bytes is not None:
-        facts.append(("Size", size(contents.size_bytes)))
+        facts.append(("Size", decimal_size(contents.size_bytes)))
     facts.append(("Written by", contents.producer))
     if contents.accelerator:
         facts.append(("Accelerator", contents.accelerator))

@@ -25,7 +25,7 @@ from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-LEAST_MEMORY_BYTES = 1_000_000_000
+LEAST_MEMORY_BYTES = 1 << 30
 """Memory that a query gets by default, however little is free."""
 
 
