@@ -261,7 +261,7 @@ def saves(at, saved_ms, more_ms=0, usual_ms=10, count=20):
 def test_saving_in_a_few_steps_is_what_makes_them_slow():
     found = saves({5, 10, 15}, 200, more_ms=100)
     (finding,) = slow_phase.find(found)
-    assert finding.title == "saving (torch.save) takes 55% of the time, in 3 of 20 steps"
+    assert finding.title == "saving takes 55% of the time, in 3 of 20 steps"
     assert finding.saving_ns == 30 * MS
     assert finding.predicted_step_ns == 25 * MS
     assert finding.steps == (5, 10, 15)

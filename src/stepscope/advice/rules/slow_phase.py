@@ -153,7 +153,7 @@ def _rare(
 ) -> Finding:
     """A phase that few steps have, and that takes much of the time."""
     is_saving = phase.name == SAVING
-    what = "saving (torch.save)" if is_saving else f"the phase '{phase.name}'"
+    what = "saving" if is_saving else f"the phase '{phase.name}'"
     return recorded_finding(
         subject,
         summary,

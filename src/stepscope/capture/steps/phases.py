@@ -3,23 +3,27 @@
 *input* is the wait for a DataLoader's batch. *forward* lasts from the arrival of the batch to the
 start of backward. *backward* and *optimizer* last as long as torch works on them. *communication*
 lasts as long as a collective holds the training thread, wherever it is called, and *saving* as long
-as `torch.save` does. Time in between belongs to no phase. If nothing reveals when a batch arrives,
-forward is left out.
+as a function does that saves a checkpoint. Time in between belongs to no phase. If nothing reveals
+when a batch arrives, forward is left out.
 
-DataLoaders, `torch.autograd.backward`, optimizers, the collectives of torch.distributed and
-`torch.save` are wrapped while a `PhaseWatch` is installed. Each wrapper calls the original with the
+DataLoaders, `torch.autograd.backward`, optimizers, the collectives of torch.distributed and the
+functions that save are wrapped while a `PhaseWatch` is installed: `torch.save`, and those of
+`_SAVERS` if their module is imported, or once it is. Each wrapper calls the original with the
 same arguments and passes on what it returns or raises.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.imports import when_imported
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
 
 _COLLECTIVES = (
@@ -44,6 +48,15 @@ _COLLECTIVES = (
     "scatter_object_list",
     "send",
 )
+
+_SAVERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "torch.distributed.checkpoint": (
+        ("save", "async_save"),  # of the second, what it does before it returns
+        ("torch.distributed.checkpoint.state_dict_saver",),
+    ),
+    "safetensors.torch": (("save_file",), ()),
+}
+"""Module to its functions that save, and to the other modules that have them under these names."""
 
 _Result = TypeVar("_Result")
 
@@ -160,11 +173,32 @@ class PhaseWatch:
         import torch
         from torch import serialization
 
-        original = serialization.save
+        self._wrap_saver("save", (serialization, torch), running)
+        for module, (names, others) in _SAVERS.items():
+            wrap = functools.partial(self._wrap_savers, names, others, running)
+            self._undo.append(when_imported(module, wrap))
+
+    def _wrap_savers(
+        self,
+        names: tuple[str, ...],
+        others: tuple[str, ...],
+        running: Callable[[], PhaseTimer | None],
+        module: ModuleType,
+    ) -> None:
+        owners = (module, *(sys.modules[name] for name in others if name in sys.modules))
+        for name in names:
+            if hasattr(module, name):
+                self._wrap_saver(name, owners, running)
+
+    def _wrap_saver(
+        self, name: str, owners: tuple[Any, ...], running: Callable[[], PhaseTimer | None]
+    ) -> None:
+        """Wrap a function of the first owner, which others may have, too."""
+        original = getattr(owners[0], name)
         wrapped = self._around_saving(original, running)
-        for owner in (torch, serialization):
-            if owner.save is original:
-                self._put(owner, "save", original, wrapped)
+        for owner in owners:
+            if getattr(owner, name, None) is original:
+                self._put(owner, name, original, wrapped)
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
@@ -324,7 +358,7 @@ class PhaseWatch:
     def _around_saving(
         self, save: Callable[..., Any], running: Callable[[], PhaseTimer | None]
     ) -> Callable[..., Any]:
-        """Wrap `torch.save` to time it: it is no part of the phase in which it is called."""
+        """Wrap a function that saves: its time is no part of the phase in which it is called."""
 
         @functools.wraps(save)
         def timed(*arguments: Any, **keywords: Any) -> Any:
