@@ -172,6 +172,7 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
         torch.autograd.backward,
         torch.save,
         torch.serialization.save,
+        torch.nn.Module.eval,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -184,6 +185,7 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
         torch.autograd.backward,
         torch.save,
         torch.serialization.save,
+        torch.nn.Module.eval,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -268,6 +270,69 @@ def test_saving_is_a_phase_of_its_own_wherever_it_is_called(tmp_path):
     assert "mine" in last.phases
     assert not [name for name in last.phases if "saving" in name]
     assert torch.equal(torch.load(tmp_path / "checkpoint.pt")["weights"], state["weights"])
+
+
+@pytest.mark.parametrize("source", ["watched", "loader", "none"])
+@pytest.mark.parametrize("sets_mode", [True, False])
+def test_the_forward_after_an_evaluation_is_no_part_of_it(tmp_path, source, sets_mode):
+    """It comes before the forward of steps 2 and 4, and each forward takes 30 ms."""
+    model = torch.nn.Linear(8, 1)
+    took_ms = {}
+
+    def evaluate(number):
+        began = time.perf_counter_ns()
+        if sets_mode:
+            model.eval()
+        with torch.no_grad():
+            for (batch,) in data(2):
+                time.sleep(0.02)
+                model(batch)
+        if sets_mode:
+            time.sleep(0.02)  # what it computes of the results
+            model.train()
+        took_ms[number] = (time.perf_counter_ns() - began) / 1e6
+
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        if source == "watched":
+            batches = profiler.watch([(torch.ones(4, 8),)] * 6)
+        else:
+            batches = data(6) if source == "loader" else [(torch.ones(4, 8),)] * 6
+        for number, (batch,) in enumerate(batches):
+            if number in {2, 4}:
+                evaluate(number)
+            time.sleep(0.03)
+            model(batch).sum().backward()
+            if source != "watched":
+                profiler.step()
+    records = steps_of(tmp_path)
+    assert len(records) == 6
+    for number, record in enumerate(records):
+        phases = {name: ns / 1e6 for name, ns in record.phases.items()}
+        assert ("evaluation" in phases) is (number in {2, 4})
+        if number in {2, 4}:
+            assert (60 if sets_mode else 40) <= phases["evaluation"] <= took_ms[number]
+        if source == "none":  # nothing tells when a batch comes
+            assert set(phases) <= {"backward", "evaluation"}
+        else:
+            assert phases["forward"] >= 30
+
+
+def test_a_part_of_a_model_that_is_set_back_ends_no_evaluation(tmp_path):
+    """As for dropout that is sampled."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for number, (batch,) in enumerate(profiler.watch([(torch.ones(4, 8),)] * 3)):
+            if number == 1:
+                model.eval()
+                with torch.no_grad():
+                    for (validated,) in data(2):
+                        model[1].train()
+                        time.sleep(0.02)
+                        model(validated)
+                model.train()
+            model(batch).sum().backward()
+    evaluated = steps_of(tmp_path)[1]
+    assert evaluated.phases["evaluation"] >= 40_000_000
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

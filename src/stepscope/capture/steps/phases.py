@@ -109,13 +109,19 @@ class PhaseWatch:
         listener: Is told about the calls, and decides.
         running: Returns what times collectives and saving, or None while nothing does. None to
             ignore both.
+        untimed_ended: Called where an iterator has no more batches and the listener does not want
+            the wait for them timed. None: not called.
     """
 
     def __init__(
-        self, listener: Listener, running: Callable[[], PhaseTimer | None] | None = None
+        self,
+        listener: Listener,
+        running: Callable[[], PhaseTimer | None] | None = None,
+        untimed_ended: Callable[[], None] | None = None,
     ) -> None:
         self._listener = listener
         self._running = running
+        self._untimed_ended = untimed_ended
         self._phase: AbstractContextManager[None] | None = None
         self._wanted: tuple[PhaseTimer, str] | None = None
         self._own_depth = 0
@@ -276,8 +282,15 @@ class PhaseWatch:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if self._fetch_depth or not (profiler := attempt(self._begin_fetch, iterator)):
+            if self._fetch_depth:
                 return fetch(iterator)
+            profiler = attempt(self._begin_fetch, iterator)
+            if not profiler:
+                try:
+                    return fetch(iterator)
+                except StopIteration:
+                    self._end_untimed()
+                    raise
             self._fetch_depth += 1
             try:
                 with profiler.waiting():
@@ -289,6 +302,10 @@ class PhaseWatch:
             return batch
 
         return next_batch
+
+    def _end_untimed(self) -> None:
+        if self._untimed_ended is not None and attempt(self._listener.listens):
+            attempt(self._untimed_ended)
 
     def _begin_fetch(self, iterator: Any) -> PhaseTimer | None:
         if not self._listener.listens():
