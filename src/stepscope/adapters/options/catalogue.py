@@ -67,11 +67,15 @@ class Option:
     @property
     def default_as_text(self) -> str:
         """The default as a person would write it, with its unit; empty if there is none."""
-        if self.default is None:
-            return ""
-        if self.kind == "size":
-            return size_as_text(self.default)
-        return seconds(self.default) if self.is_in_seconds else as_text(self.default)
+        return "" if self.default is None else self.text_of(self.default)
+
+    def text_of(self, value: object) -> str:
+        """A value of it as a person would write it, with its unit: "256MiB", "30 s"."""
+        if self.kind == "size" and isinstance(value, int):
+            return size_as_text(value)
+        if self.is_in_seconds and isinstance(value, int | float):
+            return seconds(value)
+        return as_text(value)
 
     def parse(self, value: object, origin: str) -> Any:
         """Parse a text, or a value from TOML or a parser.

@@ -6,6 +6,7 @@ import textwrap
 
 import polars as pl
 from rich.console import Console
+from rich.text import Text
 
 from stepscope.analysis.contents import Contents
 from stepscope.report.console import print_heading, print_line, width_for
@@ -48,7 +49,8 @@ def print_contents(contents: Contents, console: Console) -> None:
         print_line(console, "none")
     for row in contents.problems.iter_rows(named=True):
         place = f", first at {row['place']}" if row["place"] else ""
-        print_line(console, f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
+        words = f"{row['problem']} ({count(row['count'])}{place}): {row['message']}"
+        console.print(Text(printable(words)))
 
 
 def _print_events(contents: Contents, console: Console) -> None:
