@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.values import as_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.commands.run import LEFT_OUT
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- options -->\n).*?(<!-- end of options -->)", re.DOTALL)
-_POWERS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
 def fields() -> Iterator[str]:
@@ -39,21 +37,11 @@ def flags_of_run() -> Iterator[str]:
         if option.name in LEFT_OUT:
             continue
         flag = f"--{option.name.replace('_', '-')}"
-        default = "" if option.default is None else shown(option.kind, option.default)
         words = option.help.rstrip(".")
         choices = ", ".join(option.choices)
         if choices and len(option.choices) < 6 and not all(c in words for c in option.choices):
             words += f": {choices}"
-        yield f"| `{flag}` | {default} | {words} |"
-
-
-def shown(kind: str, default: object) -> str:
-    """A default as a person would write it."""
-    if kind == "size" and isinstance(default, int):
-        for unit, power in _POWERS:
-            if default and default % (1 << power) == 0:
-                return f"{default >> power}{unit}"
-    return as_text(default)
+        yield f"| `{flag}` | {option.default_as_text} | {words} |"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

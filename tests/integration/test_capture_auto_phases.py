@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
+import sys
 import time
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from tests.support.ranks import torchrun
 from tests.support.runs import trace_document
 from torch import distributed
+from torch.distributed import checkpoint
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
@@ -169,6 +172,7 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
         torch.autograd.backward,
         torch.save,
         torch.serialization.save,
+        torch.nn.Module.eval,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -181,6 +185,7 @@ def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
         torch.autograd.backward,
         torch.save,
         torch.serialization.save,
+        torch.nn.Module.eval,
         *(getattr(distributed, name) for name in names),
         *(getattr(distributed.distributed_c10d, name) for name in names),
     ]
@@ -265,6 +270,137 @@ def test_saving_is_a_phase_of_its_own_wherever_it_is_called(tmp_path):
     assert "mine" in last.phases
     assert not [name for name in last.phases if "saving" in name]
     assert torch.equal(torch.load(tmp_path / "checkpoint.pt")["weights"], state["weights"])
+
+
+@pytest.mark.parametrize("source", ["watched", "loader", "none"])
+@pytest.mark.parametrize("sets_mode", [True, False])
+def test_the_forward_after_an_evaluation_is_no_part_of_it(tmp_path, source, sets_mode):
+    """It comes before the forward of steps 2 and 4, and each forward takes 30 ms."""
+    model = torch.nn.Linear(8, 1)
+    took_ms = {}
+
+    def evaluate(number):
+        began = time.perf_counter_ns()
+        if sets_mode:
+            model.eval()
+        with torch.no_grad():
+            for (batch,) in data(2):
+                time.sleep(0.02)
+                model(batch)
+        if sets_mode:
+            time.sleep(0.02)  # what it computes of the results
+            model.train()
+        took_ms[number] = (time.perf_counter_ns() - began) / 1e6
+
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        if source == "watched":
+            batches = profiler.watch([(torch.ones(4, 8),)] * 6)
+        else:
+            batches = data(6) if source == "loader" else [(torch.ones(4, 8),)] * 6
+        for number, (batch,) in enumerate(batches):
+            if number in {2, 4}:
+                evaluate(number)
+            time.sleep(0.03)
+            model(batch).sum().backward()
+            if source != "watched":
+                profiler.step()
+    records = steps_of(tmp_path)
+    assert len(records) == 6
+    for number, record in enumerate(records):
+        phases = {name: ns / 1e6 for name, ns in record.phases.items()}
+        assert ("evaluation" in phases) is (number in {2, 4})
+        if number in {2, 4}:
+            assert (60 if sets_mode else 40) <= phases["evaluation"] <= took_ms[number]
+        if source == "none":  # nothing tells when a batch comes
+            assert set(phases) <= {"backward", "evaluation"}
+        else:
+            assert phases["forward"] >= 30
+
+
+def test_a_part_of_a_model_that_is_set_back_ends_no_evaluation(tmp_path):
+    """As for dropout that is sampled."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for number, (batch,) in enumerate(profiler.watch([(torch.ones(4, 8),)] * 3)):
+            if number == 1:
+                model.eval()
+                with torch.no_grad():
+                    for (validated,) in data(2):
+                        model[1].train()
+                        time.sleep(0.02)
+                        model(validated)
+                model.train()
+            model(batch).sum().backward()
+    evaluated = steps_of(tmp_path)[1]
+    assert evaluated.phases["evaluation"] >= 40_000_000
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_checkpoint_is_saving(tmp_path):
+    """It saves the files with torch.save, which counts once."""
+    state = {"weights": torch.zeros(1_000_000)}
+    saved = []
+
+    def save():
+        began = time.perf_counter_ns()
+        checkpoint.save(state, checkpoint_id=tmp_path / f"checkpoint{len(saved)}")
+        saved.append(time.perf_counter_ns() - began)
+
+    before = (checkpoint.save, checkpoint.async_save, checkpoint.state_dict_saver.save)
+    with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
+        training(3, step_ends=profiler.step, inside=save)
+    for record, saving in zip(steps_of(tmp_path / "out"), saved, strict=True):
+        assert top(record) == {"forward", "saving", "backward", "optimizer"}
+        assert 0.5 * saving <= record.phases["saving"] <= saving
+    assert before == (checkpoint.save, checkpoint.async_save, checkpoint.state_dict_saver.save)
+    loaded = {"weights": torch.ones(1_000_000)}
+    checkpoint.load(loaded, checkpoint_id=tmp_path / "checkpoint1")
+    assert torch.equal(loaded["weights"], state["weights"])
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_saving_with_safetensors_counts_whenever_it_is_imported(tmp_path, monkeypatch, is_early):
+    package = tmp_path / "safetensors"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "torch.py").write_text(
+        "import time\n"
+        "def save_file(tensors, filename, metadata=None):\n"
+        "    time.sleep(0.02)\n"
+        "    if not tensors:\n"
+        "        raise ValueError('nothing to save')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if is_early:
+        original = importlib.import_module("safetensors.torch").save_file
+    before = list(sys.meta_path)
+
+    def save():
+        from safetensors.torch import save_file
+
+        save_file({"weights": torch.zeros(4)}, tmp_path / "model.safetensors")
+        with pytest.raises(ValueError, match="nothing to save"):
+            save_file({}, tmp_path / "model.safetensors")
+
+    with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
+        training(3, step_ends=profiler.step, inside=save)
+    for record in steps_of(tmp_path / "out"):
+        assert record.phases["saving"] >= 40_000_000
+    assert sys.meta_path == before
+    if is_early:
+        assert sys.modules["safetensors.torch"].save_file is original
+
+
+def test_nothing_looks_for_modules_that_save_after_the_end(tmp_path, monkeypatch):
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    before = list(sys.meta_path)
+    with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
+        training(2, step_ends=profiler.step)
+        assert "safetensors" not in sys.modules
+    assert sys.meta_path == before
 
 
 def test_models_can_still_be_copied_and_saved(tmp_path):

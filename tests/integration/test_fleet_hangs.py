@@ -72,7 +72,7 @@ def test_the_rank_that_has_not_come_is_named_in_both_forms(tmp_path, monkeypatch
         assert any("although its calls differ" in note for note in found["notes"])
         last = found["operations"][0]
         assert (last["input"], last["inside"], last["completed"]) == ("Float[9]", [0, 1], [])
-    words = ["hangs", str(output / "pickles" / "*_[01]"), "--ranks", "3", "--format", "json"]
+    words = ["hangs", str(output / "pickles" / "*_[01]"), "--world-size", "3", "--format", "json"]
     found = json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).output)
     assert found["culprits"] == [2]
     assert "left no dump" in found["verdict"]

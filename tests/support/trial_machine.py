@@ -29,6 +29,8 @@ class Machine:
         slow: Name of an attempt to how long it takes instead.
         allocator: Makes the GPU's allocator after the script, with the settings of a variant (None:
             as it is); None: there is no GPU.
+        busy: Shares of the CPUs that others use, one for each time that it is asked; afterwards
+            the last.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Machine:
         seed=3,
         slow=None,
         allocator=None,
+        busy=(0.02,),
     ):
         self.steps_ms = steps_ms
         self.noise = noise
@@ -49,10 +52,15 @@ class Machine:
         self.wall_s = wall_s
         self.slow = slow or {}
         self.allocator = allocator
+        self.busy = list(busy)
         self.names = []
         self.limits = []
         self.now = 0.0
         self.rng = np.random.default_rng(seed)
+
+    def busy_share(self):
+        """The share of the CPUs that others use before the next attempt."""
+        return self.busy.pop(0) if len(self.busy) > 1 else self.busy[0]
 
     def attempt(self, bench, variant, name, most_s, window_at=None, *, with_memory=False):
         self.names.append(name)

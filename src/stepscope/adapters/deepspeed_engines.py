@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.adapters.deepspeed import EngineWatch
 from stepscope.adapters.profiler import Profiler
-from stepscope.adapters.script.imports import when_imported
+from stepscope.capture.steps.imports import when_imported
 
 _ENGINES = (
     ("deepspeed.runtime.engine", "DeepSpeedEngine"),

@@ -46,7 +46,14 @@ def subject_of(
         memory=_memory(rank, trace, notes),
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
+        window_files=_window_files(rank),
     )
+
+
+def _window_files(rank: RankRun) -> frozenset[str]:
+    """Kinds of the files of its windows."""
+    windows = () if rank.manifest is None else rank.manifest.windows
+    return frozenset(item.kind for window in windows for item in window.artifacts)
 
 
 def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:

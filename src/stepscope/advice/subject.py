@@ -37,6 +37,7 @@ class Subject:
         skew: Which ranks come late where they meet; None if unknown.
         memory: Its recorded memory; None if it recorded none.
         loader: The training's DataLoader; None if unknown.
+        window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
         has_peers: Whether other ranks are known to train together with this one.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
@@ -57,6 +58,7 @@ class Subject:
     memory: MemoryView | None = None
     has_peers: bool = False
     loader: LoaderRecord | None = None
+    window_files: frozenset[str] = frozenset()
     shown_step_ns: int | None = None
     shown_compute_ns: int | None = None
     slow_clock: SlowClock | None = None

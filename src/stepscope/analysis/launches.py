@@ -294,7 +294,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             "device_ns",
             pl.when(pl.col("measured_ns") > 0)
             .then(pl.col("bytes") / pl.col("measured_ns"))
-            .alias("gigabytes_per_second"),
+            .alias("bandwidth_gb_per_s"),
         )
     )
     held = blocking_copies(trace, work).filter(

@@ -5,6 +5,9 @@ Definitions
     with its signed size and the allocator's totals after it.
     allocated   Bytes in tensors; reserved: bytes that the caching allocator holds of the device.
     peak        The greatest total of allocated bytes; the first moment of it.
+    of a step   What it began with counts. Events tell what is reserved, so what it began with is
+                what the last event before it told, in the same way as a change of the reserve is
+                one of the step whose event shows it.
     at the peak Allocations of the window that are still live at the peak, by the operator that
                 made them. What was allocated before the window is listed as such: together they
                 are the peak, byte for byte.
@@ -156,7 +159,10 @@ def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     return (
         rows.with_columns(step=pl.select(pl.when(pl.Series(index >= 0)).then(step)).to_series())
         .with_columns(reserve_change=grew.fill_null(0))
-        .with_columns(before_bytes=pl.col("allocated_bytes") - pl.col("change_bytes"))
+        .with_columns(
+            before_bytes=pl.col("allocated_bytes") - pl.col("change_bytes"),
+            reserved_before_bytes=pl.col("reserved_bytes") - pl.col("reserve_change"),
+        )
         .with_columns(row=pl.int_range(pl.len())),
         notes,
     )
@@ -198,6 +204,13 @@ def _peak() -> pl.Expr:
     return pl.max_horizontal(pl.col("allocated_bytes").max(), pl.col("before_bytes").first())
 
 
+def _reserved_peak() -> pl.Expr:
+    """The greatest reserve, with what was reserved as the first event came."""
+    return pl.max_horizontal(
+        pl.col("reserved_bytes").max(), pl.col("reserved_before_bytes").max()
+    ).alias("peak_reserved_bytes")
+
+
 def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     at = pl.col("allocated_bytes").arg_max()
     capacity = trace.devices.select(
@@ -215,7 +228,7 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             _peak().alias("peak_allocated_bytes"),
             pl.col("time_ns").get(at).alias("peak_time_ns"),
             pl.col("step").get(at).alias("peak_step"),
-            pl.col("reserved_bytes").max().alias("peak_reserved_bytes"),
+            _reserved_peak(),
         )
         .join(capacity, on=["kind", "device"], how="left", maintain_order="left")
     )
@@ -234,7 +247,7 @@ def _steps(rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("before_bytes").first().alias("start_bytes"),
             pl.col("allocated_bytes").last().alias("end_bytes"),
             _peak().alias("peak_allocated_bytes"),
-            pl.col("reserved_bytes").max().alias("peak_reserved_bytes"),
+            _reserved_peak(),
         )
     )
 

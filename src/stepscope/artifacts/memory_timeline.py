@@ -220,7 +220,7 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         label = html.escape(name)
         shapes.append(
             f'<polygon fill="{colour}" points="{" ".join(outline)}">'
-            f"<title>{label}: at most {max(values) / 1e6:.1f} MB</title></polygon>"
+            f"<title>{label}: at most {max(values) / 2**20:.1f} MiB</title></polygon>"
         )
         key.append(f'<span><i style="background:{colour}"></i>{label}</span>')
         base = upper
@@ -230,9 +230,9 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         for name, (start, _) in steps.items()
         if begin <= start <= end
     ]
-    peak = max(timeline.allocated_bytes) / 1e6
+    peak = max(timeline.allocated_bytes) / 2**20
     return (
-        f"<h2>{html.escape(timeline.device)}: peak {peak:.1f} MB</h2>"
+        f"<h2>{html.escape(timeline.device)}: peak {peak:.1f} MiB</h2>"
         f'<svg viewBox="0 0 1000 300" preserveAspectRatio="none">{"".join(shapes)}'
         f'{"".join(marks)}</svg><p class="key">{"".join(key)}</p>'
         f"<p>{(end - begin) / 1e6:.1f} ms from left to right, {timeline.changes} changes; dashed "

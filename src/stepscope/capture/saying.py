@@ -21,10 +21,18 @@ def steps_text(first: int, last: int) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size in the unit that a person would choose."""
+    """The size of files in the decimal unit that a person would choose."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def memory_text(size_bytes: int) -> str:
+    """An amount of memory in the binary unit that a person would choose."""
+    for unit, power in (("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if size_bytes >= 1024**power:
+            return f"{size_bytes / 1024**power:.1f} {unit}"
     return f"{size_bytes} bytes"
 
 

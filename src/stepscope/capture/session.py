@@ -148,7 +148,7 @@ class CaptureSession:
         if self.config.auto_phases:
             with self.contain("listening to torch"):
                 self.steps.phases = AutoPhases(lambda: self.steps if self.is_on else None)
-                self.steps.phases.watch.install()
+                self.steps.phases.install()
         with self.contain("opening the first step"):
             self.steps.begin()
 
@@ -294,7 +294,7 @@ class CaptureSession:
                 function()
         with self.contain("restoring torch"):
             if steps.phases is not None:
-                steps.phases.watch.remove()
+                steps.phases.remove()
         with self.contain("closing the last step"):
             if steps.flops is not None:
                 steps.flops.leave()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.adapters.external.options import py_spy_options, read_py_spy
+from stepscope.commands.options import SecondsOption
 
 if TYPE_CHECKING:
     from stepscope.run.reader import Run
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.option(
     "--seconds",
+    cls=SecondsOption,
     type=click.FloatRange(min=1, max=86_400),
     metavar="SECONDS",
     default=30.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stepscope.commands.options import format_option
+from stepscope.commands.options import SecondsOption, format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
 from stepscope.report.outputs import output as output_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout",
     "timeout_seconds",
+    cls=SecondsOption,
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,

@@ -22,7 +22,7 @@ from stepscope.run.working import working
 @format_option("answer", INTEGERS)
 @output_option
 @click.option(
-    "--ranks",
+    "--world-size",
     type=click.IntRange(min=1),
     metavar="N",
     help="How many ranks the job has.  [default: those that the dumps mention]",
@@ -36,7 +36,7 @@ def command(
     paths: tuple[str, ...],
     output: Output,
     file: str | None,
-    ranks: int | None,
+    world_size: int | None,
     run: str | None,
     table: str | None,
     columns: tuple[str, ...] | None,
@@ -50,6 +50,6 @@ def command(
     from stepscope.fleet.hangs.answer import answer_hang
 
     with working("Reading the dumps"):
-        answered = answer_hang(paths, ranks, run)
+        answered = answer_hang(paths, world_size, run)
     with sink_for(file) as sink:
         output.write(answered, sink, Layout(table, rows, columns))

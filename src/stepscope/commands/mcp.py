@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from stepscope.commands.options import SecondsOption
+
 
 @click.command("mcp")
 @click.option(
@@ -26,6 +28,7 @@ import click
 @click.option(
     "--timeout",
     "time_limit_s",
+    cls=SecondsOption,
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     default=300,

@@ -15,7 +15,7 @@ from stepscope.commands.options import (
     rows_option,
     table_options,
 )
-from stepscope.commands.sinks import sink_for
+from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output
 from stepscope.run.working import working
@@ -224,7 +224,6 @@ def _names_beginning(begun: str) -> list[str]:
 
 def _list_questions() -> None:
     from stepscope.memory.questions.names import ABOUT
+    from stepscope.report.named import write_named
 
-    width = max(map(len, ABOUT))
-    for name, about in ABOUT.items():
-        click.echo(f"{name:<{width}}  {about}")
+    write_named(ABOUT.items(), StandardSink())

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0.05, 86_400),
     default=None,
     metavar="SECONDS",
-    help="Seconds between samples.  [default: one sample with --query-gpu; otherwise 1]",
+    help="Seconds between samples.  [default: one sample with --query-gpu; otherwise 1 s]",
 )
 @click.option(
     "-lms",

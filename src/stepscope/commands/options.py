@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.report.outputs import OUTPUTS, Format, Output, output
+from stepscope.run.figures import seconds
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -55,6 +56,17 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
         show_default=True,
         help=f"{people} for people; {programs} for programs{f' ({note})' if note else ''}.",
     )
+
+
+class SecondsOption(click.Option):
+    """An option in seconds: the help states its default with the unit."""
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """What the help adds in brackets."""
+        extra = super().get_help_extra(ctx)
+        if "default" in extra and isinstance(self.default, int | float):
+            extra["default"] = seconds(self.default)
+        return extra
 
 
 class _Input(click.Path):

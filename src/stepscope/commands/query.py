@@ -71,7 +71,7 @@ def command(
         if list_views:
             from stepscope.trace.sql.query import view_columns
 
-            output.write(view_columns(), sink)
+            output.write(view_columns(has_repeats=not output.format.is_for_people), sink)
             return
         if path is None or sql is None:
             raise UsageError("give a trace and a query, or --list to see views and columns")

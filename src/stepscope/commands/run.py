@@ -12,7 +12,6 @@ import click
 
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.catalogue import OPTIONS, Option
-from stepscope.adapters.options.values import as_text, size_as_text
 from stepscope.capture.options.words import of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
@@ -53,7 +52,7 @@ def _metavar(option: Option) -> str:
     """The words that an option takes, and "…" where there are more; otherwise its kind."""
     more = () if len(option.choices) <= _MOST_CHOICES else ("…",)
     words = option.choices[:3] if more else option.choices
-    return "|".join((*words, *more)) or option.kind.upper()
+    return "|".join((*words, *more)) or ("SECONDS" if option.is_in_seconds else option.kind.upper())
 
 
 def _options(function: Any) -> Any:
@@ -65,8 +64,7 @@ def _options(function: Any) -> Any:
         text = option.help
         if option.default is not None:
             # No click default: environment variables and pyproject.toml take precedence over it.
-            write = size_as_text if option.kind == "size" else as_text
-            text += f"  [default: {write(option.default)}]"
+            text += f"  [default: {option.default_as_text}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
             names = f"--{name}/--no-{name}"

@@ -21,7 +21,7 @@ from stepscope.commands.options import (
     scope_options,
     table_options,
 )
-from stepscope.commands.sinks import sink_for
+from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
@@ -346,7 +346,6 @@ def _names_beginning(begun: str) -> list[str]:
 
 
 def _list_questions() -> None:
-    questions = _all_questions()
-    width = max(len(name) for name, _ in questions)
-    for name, about in questions:
-        click.echo(f"{name:<{width}}  {about}")
+    from stepscope.report.named import write_named
+
+    write_named(_all_questions(), StandardSink())

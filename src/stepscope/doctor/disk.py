@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.machine import Machine, in_gib
+from stepscope.doctor.machine import Machine, in_gb, in_gib
 
 AREA = "disk"
 # A window of a million events is about 300 MB as plain JSON, which exists alongside its .gz.
@@ -76,7 +76,7 @@ def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
         free_bytes = space(folder).free_bytes
     except OSError:
         return checks
-    text = f"{in_gib(free_bytes)} free; a window of a million events needs about 0.4 GiB at first"
+    text = f"{in_gb(free_bytes)} free; a window of a million events needs about 0.4 GB at first"
     if free_bytes < _TOO_LITTLE_BYTES:
         remedy = f"free some space, or {elsewhere}"
         checks.append(Check(AREA, "free space", State.PROBLEM, text, remedy))

@@ -72,7 +72,7 @@ def _memory(machine: Machine, limits: Limits) -> Check:
             AREA,
             "memory",
             State.WARNING,
-            f"{text}; a window takes about 3 KB per event in the training process",
+            f"{text}; a window takes about 3 kB per event in the training process",
             "record short windows (active=1), or raise the container's limit",
         )
     return Check(AREA, "memory", State.OK, text)

@@ -91,6 +91,12 @@ def this_machine() -> Machine:
 
 
 def in_gib(count_bytes: int) -> str:
-    """A number of bytes in GiB, with three significant digits."""
+    """A number of bytes of memory in GiB, with three significant digits."""
     number = count_bytes / (1 << 30)
     return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"
+
+
+def in_gb(count_bytes: int) -> str:
+    """A number of bytes on a disk in GB, with three significant digits."""
+    number = count_bytes / 1e9
+    return f"{number:,.0f} GB" if number >= 999.5 else f"{number:.3g} GB"

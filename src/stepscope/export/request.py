@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -140,10 +143,14 @@ def request(
 
 
 @contextmanager
-def file_writer(path: Path) -> Iterator[Write]:
+def file_writer(path: Path, final: Path | None = None) -> Iterator[Write]:
     """A function that writes bytes to a file, gzipped if its name ends so.
 
     The file appears when everything is written.
+
+    Args:
+        path: The file.
+        final: What messages call it; None: the same.
 
     Raises:
         UsageError: It cannot be written.
@@ -160,7 +167,79 @@ def file_writer(path: Path) -> Iterator[Write]:
                 with temporary.open("wb") as file:
                     yield file.write
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise _refusal(final or path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+class Folder:
+    """Writes files of a folder, which appear in it together; see `folder_writer`.
+
+    Args:
+        destination: The folder.
+        staging: Where its files are until all of them are written.
+
+    Attributes:
+        files: Where they will be, in order.
+    """
+
+    def __init__(self, destination: Path, staging: Path) -> None:
+        self.files: list[Path] = []
+        self._destination = destination
+        self._staging = staging
+
+    @contextmanager
+    def file(self, *parts: str) -> Iterator[Write]:
+        """A function that writes bytes to one more file; see `file_writer`."""
+        final = self._destination.joinpath(*parts)
+        with file_writer(self._staging.joinpath(*parts), final) as write:
+            yield write
+        self.files.append(final)
+
+    def put_in_place(self) -> None:
+        """Move the files to where they belong.
+
+        Raises:
+            UsageError: One cannot be put there.
+        """
+        for final in self.files:
+            self._put(final)
+
+    def _put(self, final: Path) -> None:
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            (self._staging / final.relative_to(self._destination)).replace(final)
+        except OSError as error:
+            raise _refusal(final, error) from error
+
+
+@contextmanager
+def folder_writer(destination: Path) -> Iterator[Folder]:
+    """Write the files of a folder: they appear when all are written, and none if one cannot be.
+
+    What the folder already holds stays until then, and what the files do not replace stays for
+    good.
+
+    Raises:
+        UsageError: A file cannot be written.
+    """
+    missing = [one for one in (destination, *destination.parents) if not one.exists()]
+    staging = destination / f".stepscope-export.{os.getpid()}.{time.monotonic_ns()}.tmp"
+    try:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise _refusal(destination, error) from error
+        folder = Folder(destination, staging)
+        yield folder
+        folder.put_in_place()
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        for one in missing:  # of those made here, the ones that nothing was put into
+            with suppress(OSError):
+                one.rmdir()
 
 
 def each_in_a_file(
@@ -175,10 +254,9 @@ def each_in_a_file(
         with file_writer(asked.destination) as write:
             said = write_one(asked.sources[0], write)
         return (asked.destination,), said
-    files, said = [], ""
-    for source in asked.sources:
-        path = asked.destination / f"rank{source.rank:05d}{suffix}"
-        with file_writer(path) as write:
-            said = write_one(source, write)
-        files.append(path)
-    return tuple(files), said
+    said = ""
+    with folder_writer(asked.destination) as folder:
+        for source in asked.sources:
+            with folder.file(f"rank{source.rank:05d}{suffix}") as write:
+                said = write_one(source, write)
+    return tuple(folder.files), said

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import polars as pl
 
 from stepscope.export.answer_tables import tables_of
-from stepscope.export.request import Exported, Request, Write, file_writer
+from stepscope.export.request import Exported, Request, Write, folder_writer
 
 
 def write_tables(
@@ -22,12 +21,11 @@ def write_tables(
         write_one: Writes one table.
     """
     notes: list[str] = []
-    files: list[Path] = []
     rows = 0
-    for name, table in tables_of(asked, notes):
-        path = asked.destination / f"{name}{suffix}"
-        with file_writer(path) as write:
-            write_one(table, write)
-        files.append(path)
-        rows += len(table)
-    return Exported(tuple(files), f"{len(files)} tables with {rows:,} rows", tuple(notes))
+    with folder_writer(asked.destination) as folder:
+        for name, table in tables_of(asked, notes):
+            with folder.file(f"{name}{suffix}") as write:
+                write_one(table, write)
+            rows += len(table)
+    files = tuple(folder.files)
+    return Exported(files, f"{len(files)} tables with {rows:,} rows", tuple(notes))

@@ -10,7 +10,6 @@ Layout
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,7 +18,7 @@ from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.export.chrome_json import write_chrome
 from stepscope.export.event_file import Scalars, event_file
 from stepscope.export.lag import lag_notes
-from stepscope.export.request import Exported, Request, Source, file_writer
+from stepscope.export.request import Exported, Request, Source, folder_writer
 from stepscope.export.selection import cut
 from stepscope.run.step_record import StepRecord, input_wait
 from stepscope.trace.model import Trace
@@ -29,29 +28,25 @@ _MS = 1e-6
 
 def export(asked: Request) -> Exported:
     """Write a folder."""
-    files: list[Path] = []
     notes: list[str] = []
     values = 0
-    for source in asked.sources:
-        trace = source.ref.open()
-        part = cut(trace, asked.selection)
-        notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
-        scalars = _of_records(source.records) or _of_steps(trace)
-        scalars += _of_counters(source, trace)
-        created_ns = trace.base_time_ns + part.start_ns
-        name = f"events.out.tfevents.{max(created_ns, 0) // 10**9:010d}.stepscope"
-        path = asked.destination / f"rank{source.rank:05d}" / name
-        with file_writer(path) as write:
-            write(event_file(scalars, created_ns))
-        files.append(path)
-        values += sum(len(one.step) for one in scalars)
-        milliseconds = max(created_ns, 0) // 10**6
-        path = asked.destination / "trace" / f"rank{source.rank}.{milliseconds}.pt.trace.json.gz"
-        with file_writer(path) as write:
-            write_chrome(part, write)
-        files.append(path)
+    with folder_writer(asked.destination) as folder:
+        for source in asked.sources:
+            trace = source.ref.open()
+            part = cut(trace, asked.selection)
+            notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
+            scalars = _of_records(source.records) or _of_steps(trace)
+            scalars += _of_counters(source, trace)
+            created_ns = trace.base_time_ns + part.start_ns
+            name = f"events.out.tfevents.{max(created_ns, 0) // 10**9:010d}.stepscope"
+            with folder.file(f"rank{source.rank:05d}", name) as write:
+                write(event_file(scalars, created_ns))
+            values += sum(len(one.step) for one in scalars)
+            name = f"rank{source.rank}.{max(created_ns, 0) // 10**6}.pt.trace.json.gz"
+            with folder.file("trace", name) as write:
+                write_chrome(part, write)
     summary = f"{values:,} scalars; open with: tensorboard --logdir {asked.destination}"
-    return Exported(tuple(files), summary, tuple(notes))
+    return Exported(tuple(folder.files), summary, tuple(notes))
 
 
 def _of_records(records: Sequence[StepRecord]) -> list[Scalars]:

@@ -167,11 +167,8 @@ def judge_arrivals(
     blame = with_throttled(blame, slow)
     causes = _causes(blame)
     table = _ranks(report, blame, clocks)
-    straggler = report.straggler if report.fits else None
-    if report.fits and len(table) and table["caused_wait_ns"][0]:
-        straggler = int(table["rank"][0])
     return Stragglers(
-        straggler=straggler,
+        straggler=_accused(causes) if report.fits else None,
         verdict=_verdict(causes, blame, report, slow),
         step_ns=round(blame.step_ns) if len(matched.rank) else None,
         waits_ns=blame.waits_ns,
@@ -245,6 +242,15 @@ _IN_WORDS = {
     "input": "it waits for its input",
     "compute": "its computation takes longer",
 }
+
+
+def _accused(causes: pl.DataFrame) -> int | None:
+    """The one rank that the verdict names."""
+    notable = causes.filter("is_notable")
+    if not len(notable):
+        return None
+    worst = notable.row(0, named=True)
+    return None if worst["indistinguishable_from"] else int(worst["rank"])
 
 
 def _verdict(

@@ -18,13 +18,13 @@ __all__ = (
 
 
 def size(count_bytes: float) -> str:
-    """Bytes in binary units: 1.50 GiB."""
+    """Bytes of memory or messages in binary units: 1.50 GiB."""
     number, unit = in_binary_unit(count_bytes)
     return f"{number:.0f} B" if unit == "B" else f"{three_digits(number)} {unit}"
 
 
 def decimal_size(count_bytes: float) -> str:
-    """Bytes in decimal units: 1.5 GB."""
+    """Bytes of files in decimal units: 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count_bytes < 1000:
             return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"

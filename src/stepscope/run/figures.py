@@ -19,6 +19,11 @@ def duration(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
+def seconds(number: float) -> str:
+    """Seconds as a person sets them: 30 s, 0.5 s."""
+    return f"{number:g} s"
+
+
 def percent(share: float) -> str:
     """A share as a percentage: 38%, and 3.2%, with a decimal below ten.
 

@@ -153,6 +153,8 @@ class TrialsRecord:
         total_s: Time that everything took.
         processes_s: The part of it in which a process of the script ran.
         load: Load average of the machine before the trials, per CPU; None if unknown.
+        busy: Share of the machine's CPUs, 0 to 1, that other programs used in a moment before the
+            first process, in one before each of the others, and in one after the last.
         created_ns: Start, nanoseconds since the epoch.
         format: Word that marks the file.
         version: Version of this format.
@@ -173,6 +175,7 @@ class TrialsRecord:
     total_s: float
     processes_s: float
     load: float | None = None
+    busy: tuple[float, ...] = ()
     created_ns: int = 0
     format: str = "stepscope-trials"
     version: int = FORMAT_VERSION

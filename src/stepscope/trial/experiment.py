@@ -15,7 +15,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +38,7 @@ from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
 from stepscope.trial.measure import LEAST_STEPS
+from stepscope.trial.other_programs import busy_share
 from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
 from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
@@ -107,6 +108,8 @@ class Experiment:
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are
             none; empty without such a snapshot.
+        busy: Shares of the CPUs that other programs used before the first attempt, and before each
+            of the others; where they are known.
     """
 
     request: Request
@@ -114,6 +117,7 @@ class Experiment:
     folder: Path
     begun: float
     allocator: AllocatorChoice | str = ""
+    busy: list[float] = field(default_factory=list)
 
     @property
     def bench(self) -> Bench:
@@ -130,6 +134,7 @@ class Experiment:
         """
         created_ns, load = time.time_ns(), _load()
         watch = FolderWatch(self.request.command, self.folder.parent)
+        self._look_at_others()
         first = self._diagnosed()
         assert first.run is not None
         with working("Judging the script as it is"):
@@ -146,6 +151,7 @@ class Experiment:
             raise TrialError(f"the script as it is was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
+        self._look_at_others()
         as_it_is = record_of(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
@@ -168,6 +174,7 @@ class Experiment:
             processes_s=sum(one.wall_s for one in processes)
             + sum(one.cut_s for one in (baseline, *tried)),
             load=load,
+            busy=tuple(self.busy),
             created_ns=created_ns,
         )
         write_trials(RunLayout(first.run).trials, record)
@@ -223,6 +230,7 @@ class Experiment:
                 return
             order = [baseline, *open_ones]
             for one in order if number % 2 else reversed(order):
+                self._look_at_others()
                 longest = max((each.wall_s for each in one.attempts.values()), default=usual_s)
                 left_s = self.request.budget_s - (time.monotonic() - self.begun)
                 if left_s >= longest:
@@ -233,6 +241,11 @@ class Experiment:
                     return
             if baseline.failure is not None:
                 return
+
+    def _look_at_others(self) -> None:
+        """Note how busy other programs keep the machine, while no attempt runs."""
+        if (share := busy_share()) is not None:
+            self.busy.append(share)
 
     def _attempt(self, one: Tried, number: int, left_s: float, limit_s: float) -> None:
         """Run a variant once, for as long as the budget and its own limit allow."""

@@ -56,7 +56,12 @@ class NameIndex:
 
 
 def search(
-    index: TraceIndex, names: NameIndex, text: str, after_ns: int = 0, most: int = MOST_HITS
+    index: TraceIndex,
+    names: NameIndex,
+    text: str,
+    after_ns: int = 0,
+    skip: int = 0,
+    most: int = MOST_HITS,
 ) -> dict[str, Any]:
     """Events whose name has a text in it, whatever its case.
 
@@ -65,21 +70,24 @@ def search(
         names: Its names.
         text: The text; not a pattern.
         after_ns: The hits that are listed are the first ones that start at this moment or later.
+        skip: How many of those that start at this very moment are left out, because an earlier
+            list has them.
         most: How many are listed.
 
     Returns:
         `total` events and `names` in all; `by_name`: the most frequent names with count, total
         time, colour, and whether they are on a GPU (a collective has the same name on both sides,
         and its times must not be taken for one another); `name_ids`: the first `MOST_MARKED` of all
-        names that fit; `hits`: the first events after `after_ns`, in order of time, and `before`:
-        how many there are before them; `density`: hits that start in each of `DENSITY_BUCKETS`
-        equal parts of the trace.
+        names that fit; `hits`: the first events after `after_ns`, in order of time (at the same
+        moment, in order of rows), and `before`: how many there are before them; `next`: `after_ns`
+        and `skip` of the list that follows, None where this is the last; `density`: hits that start
+        in each of `DENSITY_BUCKETS` equal parts of the trace.
     """
     matches = names.folded.str.contains(text.lower(), literal=True).to_numpy()
     chosen = np.flatnonzero(matches & (names.count > 0))
     if not text or not len(chosen):
         nothing: dict[str, Any] = {key: [] for key in ("by_name", "hits", "density", "name_ids")}
-        return {"total": 0, "names": 0, "before": 0, **nothing}
+        return {"total": 0, "names": 0, "before": 0, "next": None, **nothing}
     is_chosen = np.zeros(len(names.count), np.bool_)
     is_chosen[chosen] = True
     rows = index.events
@@ -93,6 +101,7 @@ def search(
         rows.name,
         is_chosen,
         after_ns,
+        skip,
         width,
         most,
         density,
@@ -102,11 +111,19 @@ def search(
     # The first of every row, and of these the first of all.
     positions = listed[np.arange(most) < found[:, None]]
     positions = positions[np.argsort(rows.start_ns[positions], kind="stable")][:most]
+    starts = rows.start_ns[positions]
+    total = int(density.sum())
+    following: list[int] | None = None
+    if len(starts) and earlier + len(starts) < total:
+        last_ns = int(starts[-1])
+        alike = int((starts == last_ns).sum())
+        following = [last_ns, alike + (skip if last_ns == after_ns else 0)]
     by_count = chosen[np.argsort(-names.count[chosen], kind="stable")]
     return {
-        "total": int(density.sum()),
+        "total": total,
         "names": len(chosen),
         "before": int(earlier),
+        "next": following,
         "name_ids": by_count[:MOST_MARKED].tolist(),
         "by_name": [_named(index, names, int(one)) for one in by_count[:MOST_NAMES]],
         "hits": [brief(index, int(event)) for event in rows.event[positions]],
@@ -157,6 +174,7 @@ def scan_by_loop(
     name: UInt32Array,
     is_chosen: BoolArray,
     after: int,
+    skip: int,
     width: int,
     most: int,
     density: Written[np.int64],
@@ -173,6 +191,7 @@ def scan_by_loop(
         name: Name of every slice.
         is_chosen: For each name whether it is searched for.
         after: From when on hits are listed.
+        skip: How many of the hits that start at `after` are not listed, in order of rows.
         width: Of a bucket of the density.
         most: How many hits of each row are listed.
         density: Hits in each bucket; zeros, to be filled in.
@@ -180,9 +199,10 @@ def scan_by_loop(
         found: How many they are for each row; to be filled in.
 
     Returns:
-        How many hits start before `after`.
+        How many hits start before `after`, and those that were skipped.
     """
     earlier = 0
+    skipped = 0
     for row in range(len(offsets) - 1):
         number = 0
         # A division for each hit would take longer than all the rest. The last bucket has whatever
@@ -198,8 +218,10 @@ def scan_by_loop(
             density[bucket] += 1
             if first < after:
                 earlier += 1
+            elif first == after and skipped < skip:
+                skipped += 1
             elif number < most:
                 listed[row * most + number] = at
                 number += 1
         found[row] = number
-    return earlier
+    return earlier + skipped

@@ -261,7 +261,7 @@ def saves(at, saved_ms, more_ms=0, usual_ms=10, count=20):
 def test_saving_in_a_few_steps_is_what_makes_them_slow():
     found = saves({5, 10, 15}, 200, more_ms=100)
     (finding,) = slow_phase.find(found)
-    assert finding.title == "saving (torch.save) takes 55% of the time, in 3 of 20 steps"
+    assert finding.title == "saving takes 55% of the time, in 3 of 20 steps"
     assert finding.saving_ns == 30 * MS
     assert finding.predicted_step_ns == 25 * MS
     assert finding.steps == (5, 10, 15)
@@ -454,3 +454,28 @@ def test_busy_cpus_say_who_shares_them():
     assert seen["loader workers"] == 6
     assert seen["running on a CPU per step"] == 24 * MS
     assert finding.advice.endswith("no more than the CPUs (2 here).")
+
+
+def test_a_rare_phase_is_not_said_to_be_in_every_step():
+    """In six of twenty steps it takes 200 ms, and something else there takes 400 more."""
+    has_it = [step % 3 == 1 and step > 2 for step in range(20)]
+    durations = [700 if there else 100 for there in has_it]
+    summary = summarise_steps(
+        [
+            replace(record, phases={} if not there else {"upload": 200 * MS})
+            for record, there in zip(step_records(durations), has_it, strict=True)
+        ]
+    )
+    (phase,) = summary.phases
+    assert (phase.is_rare, phase.steps, phase.slow_steps) == (True, 6, ())
+    (finding,) = slow_phase.find(Subject(0, summary))
+    assert finding.title == "the phase 'upload' takes 21% of the time, in 6 of 20 steps"
+    assert "every step" not in finding.advice
+    assert finding.saving_ns == 6 * 200 * MS // 20
+
+
+def test_a_phase_that_most_steps_have_is_not_said_to_be_in_every_step():
+    records = step_records([100] * 20)
+    records = [replace(r, phases={"logging": 40 * MS} if r.step % 4 else {}) for r in records]
+    (finding,) = slow_phase.find(Subject(0, summarise_steps(records)))
+    assert finding.advice.startswith("Look at what 'logging' does in the 15 steps that have it:")

@@ -167,7 +167,7 @@ def test_pageable_copies_are_told_from_pinned_ones() -> None:
     assert (row["operator"], row["frame"], row["count"]) == ("aten::to", "train.py(5): load", 1)
     by_name = {row["name"]: row for row in answer.copies.rows(named=True)}
     pinned = by_name["Memcpy HtoD (Pinned -> Device)"]
-    assert pinned["gigabytes_per_second"] == pytest.approx((5 << 20) / us(200))
+    assert pinned["bandwidth_gb_per_s"] == pytest.approx((5 << 20) / us(200))
 
 
 def test_steps_limit_what_is_counted() -> None:

@@ -111,6 +111,27 @@ def test_the_reserve_grows_and_shrinks() -> None:
     assert row["peak_share"] == pytest.approx(0.3)
 
 
+def test_what_is_reserved_as_a_step_begins_counts_in_its_peak() -> None:
+    t = GpuTrace()
+    with t.step(dur_ns=us(900)):
+        t.memory(10 * MIB)
+        t.malloc(20 * MIB)
+        t.memory(-512)
+    with t.step(dur_ns=us(900)):
+        t.free(20 * MIB)  # the step's first event shows it
+        t.memory(-512)
+    with t.step(dur_ns=us(900)):
+        t.memory(-512)
+    loaded = t.load()
+    steps = memory_timeline(loaded).steps
+    assert steps["peak_reserved_bytes"].to_list() == [30 * MIB, 30 * MIB, 10 * MIB]
+    assert steps["reserve_shrank"].to_list() == [0, 1, 0]
+    # The same where only that step is asked for.
+    second = memory_timeline(loaded, Scope(steps=(1,)))
+    assert second.peak_reserved_bytes == 30 * MIB
+    assert memory_timeline(loaded, Scope(steps=(2,))).peak_reserved_bytes == 10 * MIB
+
+
 def test_files_without_totals_are_summed_up_from_zero() -> None:
     t = GpuTrace()
     with t.step():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import json
+import os
+from pathlib import Path
 
 import openpyxl
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from isal import igzip
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 from tests.support.viewer import training
 
@@ -133,6 +137,50 @@ def test_every_answer_is_a_file(trace_file, tmp_path, format_name):
     else:
         names = set(pl.read_parquet(path)["name"])
     assert "aten::mm" in names
+
+
+@pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_of_a_folder_that_does_not_fit_on_the_disk_nothing_stays(
+    trace_file, tmp_path, monkeypatch, to, is_there
+):
+    """Files of an earlier export, and of others, are as they were."""
+    target = tmp_path / "tables"
+    if is_there:
+        assert export(trace_file, "--to", to, "--steps", "1", "-o", target).exit_code == 0
+        (target / "mine.txt").write_text("mine")
+    before = files_below(tmp_path)
+    opened = []
+    real = Path.open
+
+    def open_until_full(path, mode="r", *more, **named):
+        if "w" in mode and path.suffix == ".tmp":
+            opened.append(path)
+            if len(opened) == 2:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, mode, *more, **named)
+
+    def pack_until_full(path, mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", open_until_full)
+        patched.setattr(igzip, "open", pack_until_full)  # the trace, after the scalars
+        result = CliRunner().invoke(cli, ["export", str(trace_file), "--to", to, "-o", str(target)])
+    assert result.exit_code != 0
+    assert opened
+    message = str(result.exception)
+    assert message.startswith(str(target))
+    assert message.endswith("cannot be written: No space left on device")
+    assert files_below(tmp_path) == before
+    assert export(trace_file, "--to", to, "-o", target).exit_code == 0
+    assert not list(target.rglob("*.tmp"))
+    if is_there:
+        assert (target / "mine.txt").read_text() == "mine"
+
+
+def files_below(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def test_the_tables_of_the_trace_are_exported_as_they_are(trace_file, tmp_path):

@@ -83,6 +83,17 @@ def test_info_says_what_a_trace_holds(trace):
         assert words in text
 
 
+def test_sizes_of_files_are_decimal_and_of_memory_binary(trace, tmp_path):
+    """As `cache`, `export` and the capture state them: one file has one size."""
+    document = Path(trace).read_bytes()
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(document.ljust(1_500_000))
+    assert re.search(r"Size: +1\.5 MB\n", run(info, str(tmp_path / "rank0.pt.trace.json")).stdout)
+    listed = run(info, str(tmp_path)).stdout
+    assert listed.count("1.5 MB") == 2
+    assert "MiB" not in listed
+
+
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_info_fits_the_width_and_leaves_out_empty_lanes(trace, tmp_path, monkeypatch, width):
     document = json.loads(Path(trace).read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -244,3 +245,30 @@ def test_a_reader_that_goes_away_ends_with_141(tmp_path):
         # A short answer may be written before the reader goes.
         assert ended.stdout.strip() in ({"141"} if "range" in words else {"141", "0"}), ended.stderr
         assert ended.stderr == ""
+
+
+def options_of(command):
+    yield from (one for one in command.params if isinstance(one, click.Option))
+    for sub in getattr(command, "commands", {}).values():
+        yield from options_of(sub)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_default_in_seconds_has_its_unit(verb):
+    """`30 s` everywhere, and neither `30.0` nor `300`."""
+    command = command_of(verb)
+    for option in options_of(command):
+        name = max(option.opts, key=len)
+        if option.metavar == "SECONDS" or name.endswith("-s"):
+            words = option.get_help_record(click.Context(command))[1]
+            default = re.search(r"\[default: ([^\]]*)\]", words)
+            assert default is None or re.search(r"\d s(;|$)|^no limit$", default[1]), words
+            assert option.metavar == "SECONDS", name
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_ranks_are_a_selection_everywhere(verb):
+    """How many ranks there are is the world size, as in torch."""
+    for option in options_of(command_of(verb)):
+        if "--ranks" in option.opts:
+            assert option.type.convert("0,3", option, click.Context(command_of(verb))) == "0,3"

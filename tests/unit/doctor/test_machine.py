@@ -243,6 +243,12 @@ class TestDisk:
         found = self.find(tmp_path, Path("/proc/self"))
         assert found["output folder"].state is State.PROBLEM
 
+    def test_space_on_a_disk_is_told_in_decimal_units(self, tmp_path):
+        """As `df -H` and the sizes of the files that are written there."""
+        found = self.find(tmp_path, tmp_path, self.space(7_500_000_000))
+        assert found["free space"].detail.startswith("7.5 GB free; ")
+        assert "64 GiB" in found["shared memory"].detail
+
     @pytest.mark.parametrize(
         ("free_bytes", "state"),
         [

@@ -10,7 +10,7 @@ import pytest
 from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
-from stepscope.report.trial.words import memory, notes, rows
+from stepscope.report.trial.words import costs, memory, notes, rows
 from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, read_trials, write_trials
 
 
@@ -98,6 +98,29 @@ def test_a_busy_machine_is_named_with_what_that_does(verdict, load, effect):
     said = " ".join(notes(replace(record, trials=trials, together=None, load=load)))
     assert ("load 1.9 per CPU" in said) is (effect is not None)
     assert effect is None or effect in said
+
+
+@pytest.mark.parametrize(
+    ("busy", "words"),
+    [
+        ((0.02, 0.03, 0.5, 0.6), "2.0% of the CPUs before them, and 50% or more at least twice"),
+        ((0.02, 0.03, 0.9, 0.03), None),  # one moment may be chance
+        ((0.5, 0.6, 0.6, 0.6), None),  # busy from the beginning, which the load tells
+        ((0.02, 0.9), None),
+        ((), None),
+    ],
+)
+def test_a_machine_that_becomes_busy_is_named(busy, words):
+    said = " ".join(notes(replace(trials_record(), busy=busy)))
+    assert ("became busier" in said) is (words is not None)
+    assert words is None or words in said
+
+
+def test_what_others_used_between_the_trials_is_told_with_the_costs():
+    assert "other programs used 2.0% of the CPUs before and 4.0% between the trials" in costs(
+        replace(trials_record(), busy=(0.02, 0.03, 0.04, 0.5))
+    )
+    assert "other programs" not in costs(replace(trials_record(), busy=(0.02,)))
 
 
 def test_settings_of_the_allocator_show_what_they_reserve_next_to_the_promise():

@@ -55,6 +55,15 @@ def test_what_was_measured_is_kept_in_the_run_and_opens_again(try_on):
     assert record.processes_s == machine.now == len(machine.names)
 
 
+def test_how_busy_others_are_is_asked_before_each_attempt_and_after_the_last(try_on):
+    shares = (0.01, 0.02, 0.5, 0.6, 0.7, 0.8)
+    machine = Machine({"rare-gc": 12.0}, busy=shares)
+    record = try_on(machine)
+    assert len(machine.names) == 5
+    assert record.busy == shares
+    assert try_on(Machine({"rare-gc": 12.0}, busy=(None,))).busy == ()
+
+
 def test_rounds_are_reversed_in_turns_and_end_when_the_answer_is_clear(try_on):
     machine = Machine({"rare-gc": 12.0})
     try_on(machine)

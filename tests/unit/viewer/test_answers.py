@@ -7,6 +7,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from tests.support.gpu_trace import GpuTrace, us
 from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
@@ -162,6 +163,39 @@ def test_search_finds_every_event_whose_name_has_the_text(trace):
         assert sum(found["density"]) == found["total"]
     later = search(index, NameIndex.of(index), "sgemm", after_ns=index.end_ns // 2)
     assert later["before"] + len(later["hits"]) == later["total"] == 3
+
+
+def test_lists_of_hits_follow_one_another_through_events_of_one_moment():
+    """Nested operators and those of other threads begin in the same nanosecond."""
+    t = GpuTrace()
+    with t.step():
+        for burst in range(4):
+            for thread in range(3):
+                for number in range(burst + 1):
+                    t.events.append(
+                        {
+                            "ph": "X",
+                            "cat": "cpu_op",
+                            "name": f"aten::tied{number}",
+                            "pid": t.process,
+                            "tid": 900 + thread,
+                            "ts": t.now + burst * us(100),
+                            "dur": us(20) - us(number),
+                        }
+                    )
+        t.python(us(900))
+    index = build_index(t.load())
+    names = NameIndex.of(index)
+    every = [one["event"] for one in search(index, names, "tied")["hits"]]
+    assert len(every) == len(set(every)) == 3 * (1 + 2 + 3 + 4)
+    for most in (1, 2, 3, 5, 7, 29, 30, 31):
+        listed, following = [], [0, 0]
+        while following is not None:
+            found = search(index, names, "tied", *following, most=most)
+            assert found["before"] == len(listed)
+            listed += [one["event"] for one in found["hits"]]
+            following = found["next"]
+        assert listed == every
 
 
 def test_tiles_come_as_the_engine_made_them(viewer):

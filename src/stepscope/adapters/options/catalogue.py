@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.adapters.options.values import (
+    as_text,
     is_none,
     parse_bool,
     parse_number,
@@ -15,9 +16,11 @@ from stepscope.adapters.options.values import (
     parse_several,
     parse_size,
     parse_whole,
+    size_as_text,
 )
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError, OptionInfo, options_of, problem_of
+from stepscope.run.figures import seconds
 
 _PARSERS: dict[str, tuple[Callable[[object], Any], str]] = {
     "bool": (parse_bool, "true or false"),
@@ -55,6 +58,24 @@ class Option:
     field: str = ""
     is_optional: bool = False
     info: OptionInfo | None = None
+
+    @property
+    def is_in_seconds(self) -> bool:
+        """Whether its value is a number of seconds, as its name says."""
+        return self.kind == "float" and self.name.endswith("_s")
+
+    @property
+    def default_as_text(self) -> str:
+        """The default as a person would write it, with its unit; empty if there is none."""
+        return "" if self.default is None else self.text_of(self.default)
+
+    def text_of(self, value: object) -> str:
+        """A value of it as a person would write it, with its unit: "256MiB", "30 s"."""
+        if self.kind == "size" and isinstance(value, int):
+            return size_as_text(value)
+        if self.is_in_seconds and isinstance(value, int | float):
+            return seconds(value)
+        return as_text(value)
 
     def parse(self, value: object, origin: str) -> Any:
         """Parse a text, or a value from TOML or a parser.

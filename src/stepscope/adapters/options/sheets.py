@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.dialect import Dialect
 from stepscope.adapters.options.settings import Settings
 from stepscope.adapters.options.values import as_text
@@ -80,7 +81,7 @@ class DialectSheet:
 def setting_sheet(settings: Settings) -> SettingSheet:
     """Each recording option, its value, and where the value comes from."""
     lines = (
-        SettingLine(one.option.name, one.value, as_text(one.value), one.origin)
+        SettingLine(one.option.name, one.value, one.option.text_of(one.value), one.origin)
         for one in settings.settings.values()
     )
     return SettingSheet(settings.dialect.name, tuple(lines))
@@ -89,7 +90,12 @@ def setting_sheet(settings: Settings) -> SettingSheet:
 def dialect_sheet(dialect: Dialect) -> DialectSheet:
     """The flags of a dialect, their defaults, and what else applies."""
     flags = (
-        FlagLine(flag.names, flag.option, as_text(dialect.default(flag.option)), flag.style)
+        FlagLine(
+            flag.names,
+            flag.option,
+            OPTIONS[flag.option].text_of(dialect.default(flag.option)),
+            flag.style,
+        )
         for flag in dialect.flags
     )
     return DialectSheet(dialect, tuple(flags), tuple(_notes(dialect)))

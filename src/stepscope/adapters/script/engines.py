@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Protocol
 
-from stepscope.adapters.script.imports import when_imported
+from stepscope.capture.steps.imports import when_imported
 from stepscope.capture.steps.phases import PhaseWatch
 
 

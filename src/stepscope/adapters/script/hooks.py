@@ -39,6 +39,8 @@ from stepscope.run.step_record import EVALUATION, FORWARD
 
 log = logging.getLogger("stepscope")
 
+_REST = "the rest of a step"
+"""What lies between the optimizer that ended the steps so far and the end of the iteration."""
 _THEIRS = (
     "the script records itself: the run is its own, and the options given here do not apply to it"
 )
@@ -109,6 +111,7 @@ class ScriptRecorder:
         self._is_iteration = step_on == "iteration"
         self._is_batch = step_on == "batch"
         self._is_forward = step_on == "forward"
+        self._ends_by_optimizer = step_on == "optimizer"
         self._has_batch = False
         self._notes = notes
         self._profiler: Profiler | None = None
@@ -154,10 +157,12 @@ class ScriptRecorder:
                 self._has_batch = False
                 self._has_trained = True
                 self._end_step(profiler)
-        elif self._backwards:
-            if self._is_iteration:
-                self._end_step(profiler)
-        else:
+        elif self._is_iteration and self._backwards:
+            self._end_step(profiler)
+        elif self._ends_by_optimizer and self._main.batch_is_wanted():
+            # The loop's iterations end here, and not where an optimizer ended the steps so far.
+            self._begin_afresh(profiler, _REST)
+        elif not self._backwards:
             foreign = self._fetched - self._training_data - {data}
             if foreign and (data in self._training_data or not self._training_data):
                 # No backward pass followed these batches, and now the training continues.
@@ -283,14 +288,18 @@ class ScriptRecorder:
             what: The data that was fetched for it, or the model. What recurs in every step is no
                 evaluation but part of the step, and counts as that of the training from then on.
         """
-        profiler.restart_step(EVALUATION)
-        self._fetched.clear()
-        self._batches = 0
+        self._begin_afresh(profiler, EVALUATION)
         now = profiler.step_number
         for one in what:
             if self._excluded.get(one) == now - 1:
                 self._training_data.add(one)
             self._excluded[one] = now
+
+    def _begin_afresh(self, profiler: Profiler, kind: str) -> None:
+        """Restart the step: what came before in it is something else."""
+        profiler.restart_step(kind)
+        self._fetched.clear()
+        self._backwards = self._batches = 0
 
     def _end_step(self, profiler: Profiler) -> None:
         self.watch.leave()

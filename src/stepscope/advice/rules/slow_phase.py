@@ -4,7 +4,8 @@ There are three cases, all measured from the phases of the step record over the 
 phase *dominates* if it is not the training's own work (forward, backward, optimizer,
 communication) but takes a large share of the step; the fix removes its time. A phase is *rare* if
 fewer than half of the steps have it, such as the saving of a checkpoint: what it takes in the steps
-that it makes slow is removed, or done beside the training. A phase *spikes* if it takes more than
+that it makes slow, or in all where it takes a large share of the time, is removed, or done beside
+the training. A phase *spikes* if it takes more than
 three times its median in some steps and is the reason why they are slow; the fix removes what they
 took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
 steps compile code, it is `recompilation`.
@@ -87,6 +88,10 @@ def _share(phase: PhaseTimes, summary: StepSummary) -> float:
 def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding:
     share = _share(phase, summary)
     saving_ns = round(phase.total_ns / len(summary.steps))
+    if phase.is_rare:
+        return _rare(subject, summary, phase, share, saving_ns)
+    each = phase.steps == len(summary.steps)
+    where = "every step" if each else f"the {phase.steps} steps that have it"
     return recorded_finding(
         subject,
         summary,
@@ -102,7 +107,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
             Evidence("longest", phase.worst_ns, "ns"),
         ),
         advice=(
-            f"Look at what '{phase.name}' does in every step: do it less often, make it cheaper, "
+            f"Look at what '{phase.name}' does in {where}: do it less often, make it cheaper, "
             "or hand it to a thread or process beside the training."
         ),
     )
@@ -146,9 +151,9 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
 def _rare(
     subject: Subject, summary: StepSummary, phase: PhaseTimes, share: float, saving_ns: int
 ) -> Finding:
-    """A phase that makes the few steps slow that have it."""
+    """A phase that few steps have, and that takes much of the time."""
     is_saving = phase.name == SAVING
-    what = "saving (torch.save)" if is_saving else f"the phase '{phase.name}'"
+    what = "saving" if is_saving else f"the phase '{phase.name}'"
     return recorded_finding(
         subject,
         summary,

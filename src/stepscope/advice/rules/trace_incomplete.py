@@ -1,10 +1,10 @@
 """Trace incomplete: what the trace lacks, and what therefore cannot be judged.
 
 There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
-launch; or calls launch kernels, but there is no GPU work at all (the recorder lost the device's
-side). If the work without a launch ran on its streams before anything that was launched in the
-trace, nothing was lost: it was launched before the recording began. Work that a device starts by
-itself (MTIA's copies) never has a launch.
+launch; or calls launch kernels in the steps, but these have no GPU work at all (the recorder lost
+the device's side). If the work without a launch ran on its streams before anything that was
+launched in the trace, nothing was lost: it was launched before the recording began. Work that a
+device starts by itself (MTIA's copies) never has a launch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.analysis.selection.names import by_distinct_name, launching_calls
 from stepscope.run.figures import percent
+from stepscope.trace.categories import GPU_WORK, is_one_of
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.problems import READ_NO_FURTHER
 
@@ -68,9 +69,14 @@ def find(subject: Subject) -> list[Finding]:
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
     elif window is not None:
+        words = "kernels were launched, but the trace has no GPU work"
         launches = launching_calls(window.trace)
+        if launches and window.trace.name_rows.select(is_one_of(GPU_WORK).any()).item():
+            # What other steps do on the GPU is there: nothing is lost of steps that leave it alone.
+            launches = launching_calls(window.trace, window.window)
+            words = "kernels were launched, but GPU work was recorded outside these steps only"
         if launches:
-            title = title or "kernels were launched, but the trace has no GPU work"
+            title = title or words
             evidence.append(Evidence(_LAUNCHES, launches, "count"))
     if not evidence:
         return []
@@ -93,5 +99,5 @@ def _launched_before(work: pl.DataFrame) -> int:
 
 
 def lacks_gpu_work(finding: Finding) -> bool:
-    """Whether such a finding says that kernels were launched, but none was recorded."""
+    """Whether such a finding says that kernels of the steps were launched, but not recorded."""
     return any(item.label == _LAUNCHES for item in finding.evidence)

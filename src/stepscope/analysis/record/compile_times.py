@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.analysis.selection.odd_steps import SLOW_FACTOR
 from stepscope.run.step_record import StepRecord
 
 LEAST_SHARE = 0.05
 """A step compiles if that takes at least this share of it."""
 LEAST_RECURRING = 3
 """Fewer steps that compile meet something new: a last, smaller batch, a second shape."""
-_SLOW_FACTOR = 2.0
 _MOSTLY = 0.5
 
 
@@ -63,7 +63,7 @@ def compiled_once(records: Sequence[StepRecord]) -> list[StepRecord]:
         one
         for one in records
         if _compiles(one)
-        and one.dur_ns > _SLOW_FACTOR * median_ns
+        and one.dur_ns > SLOW_FACTOR * median_ns
         and one.compile_ns >= _MOSTLY * (one.dur_ns - median_ns)
     ]
 

@@ -15,12 +15,10 @@ from stepscope.analysis.record.compile_times import (
     recurs,
 )
 from stepscope.analysis.record.host_time import HostTimes, host_times
-from stepscope.analysis.selection.odd_steps import START_UP_FACTOR, single_stall
+from stepscope.analysis.selection.odd_steps import SLOW_FACTOR, START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
-SLOW_FACTOR = 2.0
-"""A steady step is slow if it takes more than so many times the median."""
 UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
 _PHASE_FACTOR = 3

@@ -256,7 +256,15 @@ def is_training(trace: Trace) -> bool:
     return bool(names_that(trace, of_training).any())
 
 
-def launching_calls(trace: Trace) -> int:
-    """Number of calls that launch kernels."""
+def launching_calls(trace: Trace, between_ns: tuple[int, int] | None = None) -> int:
+    """Number of calls that launch kernels.
+
+    Args:
+        trace: The trace.
+        between_ns: Only those that begin from the first moment on and before the second.
+    """
     names = trace.names.filter(is_call(), pl.col("name").str.contains(_LAUNCHES)).select("name_id")
-    return int(trace.events.join(names, on="name_id").select(pl.len()).collect().item())
+    calls = trace.events.join(names, on="name_id")
+    if between_ns is not None:
+        calls = calls.filter(pl.col("start_ns").is_between(*between_ns, closed="left"))
+    return int(calls.select(pl.len()).collect().item())

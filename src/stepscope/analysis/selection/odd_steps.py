@@ -14,6 +14,8 @@ START_UP_FACTOR = 2.0
 """A step at the beginning is slow if it takes more than so many times the median of the later."""
 FIRST_FACTOR = 1.25
 """The first step alone is slow if it takes more than so many times the longest of the others."""
+SLOW_FACTOR = 2.0
+"""A steady step is slow if it takes more than so many times the median."""
 _OTHERS = 4
 """How many others it takes to tell."""
 STALL_FACTOR = 3.0

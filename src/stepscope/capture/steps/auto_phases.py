@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.capture.steps.modes import ModeWatch
 from stepscope.capture.steps.phases import PhaseTimer, PhaseWatch
 from stepscope.run.step_record import EVALUATION, FORWARD
 
@@ -27,7 +28,21 @@ class AutoPhases:
         self._running = running
         self._owner = (os.getpid(), threading.get_ident())
         self._fetches = 0
-        self.watch = PhaseWatch(self, running)
+        self._has_loader = False
+        self._has_batch = False
+        self._evaluated: int | None = None
+        self.watch = PhaseWatch(self, running, self.data_ended)
+        self._modes = ModeWatch(self.listens, self.mode_changed)
+
+    def install(self) -> None:
+        """Hook into torch, until `remove`."""
+        self.watch.install()
+        self._modes.install()
+
+    def remove(self) -> None:
+        """Restore torch."""
+        self._modes.remove()
+        self.watch.remove()
 
     def listens(self) -> bool:
         """Whether this is the training thread, in its process."""
@@ -43,6 +58,7 @@ class AutoPhases:
             return False
         self.watch.leave()
         self._fetches += 1
+        self._has_loader = True
         return True
 
     def end_fetch(self) -> None:
@@ -67,15 +83,45 @@ class AutoPhases:
         if timer is None or _records_gradients():
             return timer
         if not self.watch.is_in(EVALUATION):
+            self._has_batch = self.watch.is_in(FORWARD)
             self.watch.enter(timer, EVALUATION)
         return None
 
+    def mode_changed(self, module: Any, is_training: bool) -> None:
+        """End an evaluation: the model that was set to evaluation is set back."""
+        if not is_training:
+            self._evaluated = id(module)
+        elif self._evaluated == id(module):
+            self._evaluated = None
+            self._end_evaluation()
+
+    def data_ended(self) -> None:
+        """End an evaluation with its data, if nothing else will tell before the next forward.
+
+        That is where the training has its batch already, or gets none from a DataLoader, and no
+        model is to be set back to training.
+        """
+        if self._evaluated is None and (self._has_batch or not self._has_loader):
+            self._end_evaluation()
+
+    def _end_evaluation(self) -> None:
+        """Go on with the forward phase that the evaluation interrupted, if it did."""
+        if not self.watch.is_in(EVALUATION):
+            return
+        timer = self._running()
+        if timer is not None and self._has_batch:
+            self.watch.enter(timer, FORWARD)
+        else:
+            self.watch.leave()
+
     def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
         """Begin the forward phase."""
+        self._has_loader = True
         self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> PhaseTimer | None:
         """Decide whether to time a backward pass."""
+        self._evaluated = None  # a model that learns like that is part of the training
         return self._running()
 
     def before_optimizer(self) -> PhaseTimer | None:

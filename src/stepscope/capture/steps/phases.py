@@ -3,23 +3,27 @@
 *input* is the wait for a DataLoader's batch. *forward* lasts from the arrival of the batch to the
 start of backward. *backward* and *optimizer* last as long as torch works on them. *communication*
 lasts as long as a collective holds the training thread, wherever it is called, and *saving* as long
-as `torch.save` does. Time in between belongs to no phase. If nothing reveals when a batch arrives,
-forward is left out.
+as a function does that saves a checkpoint. Time in between belongs to no phase. If nothing reveals
+when a batch arrives, forward is left out.
 
-DataLoaders, `torch.autograd.backward`, optimizers, the collectives of torch.distributed and
-`torch.save` are wrapped while a `PhaseWatch` is installed. Each wrapper calls the original with the
+DataLoaders, `torch.autograd.backward`, optimizers, the collectives of torch.distributed and the
+functions that save are wrapped while a `PhaseWatch` is installed: `torch.save`, and those of
+`_SAVERS` if their module is imported, or once it is. Each wrapper calls the original with the
 same arguments and passes on what it returns or raises.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.imports import when_imported
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
 
 _COLLECTIVES = (
@@ -44,6 +48,15 @@ _COLLECTIVES = (
     "scatter_object_list",
     "send",
 )
+
+_SAVERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "torch.distributed.checkpoint": (
+        ("save", "async_save"),  # of the second, what it does before it returns
+        ("torch.distributed.checkpoint.state_dict_saver",),
+    ),
+    "safetensors.torch": (("save_file",), ()),
+}
+"""Module to its functions that save, and to the other modules that have them under these names."""
 
 _Result = TypeVar("_Result")
 
@@ -96,13 +109,19 @@ class PhaseWatch:
         listener: Is told about the calls, and decides.
         running: Returns what times collectives and saving, or None while nothing does. None to
             ignore both.
+        untimed_ended: Called where an iterator has no more batches and the listener does not want
+            the wait for them timed. None: not called.
     """
 
     def __init__(
-        self, listener: Listener, running: Callable[[], PhaseTimer | None] | None = None
+        self,
+        listener: Listener,
+        running: Callable[[], PhaseTimer | None] | None = None,
+        untimed_ended: Callable[[], None] | None = None,
     ) -> None:
         self._listener = listener
         self._running = running
+        self._untimed_ended = untimed_ended
         self._phase: AbstractContextManager[None] | None = None
         self._wanted: tuple[PhaseTimer, str] | None = None
         self._own_depth = 0
@@ -160,11 +179,32 @@ class PhaseWatch:
         import torch
         from torch import serialization
 
-        original = serialization.save
+        self._wrap_saver("save", (serialization, torch), running)
+        for module, (names, others) in _SAVERS.items():
+            wrap = functools.partial(self._wrap_savers, names, others, running)
+            self._undo.append(when_imported(module, wrap))
+
+    def _wrap_savers(
+        self,
+        names: tuple[str, ...],
+        others: tuple[str, ...],
+        running: Callable[[], PhaseTimer | None],
+        module: ModuleType,
+    ) -> None:
+        owners = (module, *(sys.modules[name] for name in others if name in sys.modules))
+        for name in names:
+            if hasattr(module, name):
+                self._wrap_saver(name, owners, running)
+
+    def _wrap_saver(
+        self, name: str, owners: tuple[Any, ...], running: Callable[[], PhaseTimer | None]
+    ) -> None:
+        """Wrap a function of the first owner, which others may have, too."""
+        original = getattr(owners[0], name)
         wrapped = self._around_saving(original, running)
-        for owner in (torch, serialization):
-            if owner.save is original:
-                self._put(owner, "save", original, wrapped)
+        for owner in owners:
+            if getattr(owner, name, None) is original:
+                self._put(owner, name, original, wrapped)
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
@@ -242,8 +282,15 @@ class PhaseWatch:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if self._fetch_depth or not (profiler := attempt(self._begin_fetch, iterator)):
+            if self._fetch_depth:
                 return fetch(iterator)
+            profiler = attempt(self._begin_fetch, iterator)
+            if not profiler:
+                try:
+                    return fetch(iterator)
+                except StopIteration:
+                    self._end_untimed()
+                    raise
             self._fetch_depth += 1
             try:
                 with profiler.waiting():
@@ -255,6 +302,10 @@ class PhaseWatch:
             return batch
 
         return next_batch
+
+    def _end_untimed(self) -> None:
+        if self._untimed_ended is not None and attempt(self._listener.listens):
+            attempt(self._untimed_ended)
 
     def _begin_fetch(self, iterator: Any) -> PhaseTimer | None:
         if not self._listener.listens():
@@ -324,7 +375,7 @@ class PhaseWatch:
     def _around_saving(
         self, save: Callable[..., Any], running: Callable[[], PhaseTimer | None]
     ) -> Callable[..., Any]:
-        """Wrap `torch.save` to time it: it is no part of the phase in which it is called."""
+        """Wrap a function that saves: its time is no part of the phase in which it is called."""
 
         @functools.wraps(save)
         def timed(*arguments: Any, **keywords: Any) -> Any:

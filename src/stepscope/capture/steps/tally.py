@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from stepscope.capture.saying import size_text
+from stepscope.capture.saying import memory_text
 from stepscope.capture.steps.resident import resident_bytes
 from stepscope.run.figures import percent
 from stepscope.run.step_record import StepRecord
@@ -115,13 +115,13 @@ class StepTally:
                     f"drifting, steps became {percent(abs(change - 1))} {word} than at the start"
                 )
             if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
-                grown = size_text(self._last_peak - self._first_peak)
+                grown = memory_text(self._last_peak - self._first_peak)
                 findings.append(f"memory creep, peak memory grew by {grown} after the start")
         if self._first_host and self._last_host:
             grown_bytes = self._last_host - self._first_host
             if grown_bytes >= max(_HOST_CREEP_BYTES, (_HOST_CREEP - 1) * self._first_host):
                 findings.append(
-                    f"memory creep, the process grew by {size_text(grown_bytes)} on the host "
+                    f"memory creep, the process grew by {memory_text(grown_bytes)} on the host "
                     "after the start"
                 )
         text = "; ".join(findings) or "steady"

@@ -156,7 +156,7 @@ def _takes(make: Callable[..., Any], name: str) -> bool:
 
 
 def let_go(profiler: Any, *, keep_events: bool) -> None:
-    """Free the events of a torch profiler (about 3 KB each) now rather than at some later time.
+    """Free the events of a torch profiler (about 3 kB each) now rather than at some later time.
 
     Torch's profiler refers to itself. Without this, its events would stay until Python's garbage
     collector runs, in the middle of whatever the training is doing then.

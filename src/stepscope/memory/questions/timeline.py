@@ -7,7 +7,7 @@ allocated in it, so that no peak is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -42,7 +42,7 @@ class Timeline:
 
     device: int
     start_ns: int | None
-    is_by_event: bool
+    is_by_event: bool = field(metadata={"label": "divided by events, for want of times"})
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     timeline: pl.DataFrame

@@ -112,7 +112,8 @@ class _Walk:
         if needed > allowed:
             raise UnreadableInputError(
                 f"{self.name}: hostile: reading its {len(self.data) / 1e9:.3f} GB would take "
-                f"{needed / 1e9:.1f} GB, far more than any recorder's file; nothing was read"
+                f"{needed / 2**30:.1f} GiB of memory, far more than any recorder's file; nothing "
+                "was read"
             )
         arrays = _tree_arrays(counted, handle, self.form)
         state = self.run(t.STATE_FIELDS, is_building=True, arrays=arrays)

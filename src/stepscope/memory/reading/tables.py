@@ -341,7 +341,7 @@ class _Reader:
         lengths = np.array([len(text or "") for text in texts], np.int64)
         total = int(lengths[places].sum()) if len(places) else 0
         if total > len(self.tree.data) + _FREE_TEXT_BYTES:
-            raise self._hostile(f"the names of its frames would take {total / 1e9:.1f} GB")
+            raise self._hostile(f"the names of its frames would take {total / 2**30:.1f} GiB")
         return pl.Series(texts, dtype=pl.String).gather(places.astype(np.uint32))
 
     # -- small parts

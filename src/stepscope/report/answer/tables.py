@@ -85,10 +85,11 @@ def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, 
 def number_labels(result: Any) -> dict[str, str]:
     """What people read beside the numbers of a result, by field.
 
-    A number stands alone, so the name of its field may not be enough; it then has a `label`.
+    A number stands alone, so the name of its field may not be enough; it then has a `label`. It has
+    its unit beside it, also a share.
     """
     return {
-        field.name: field.metadata.get("label", label(field.name))
+        field.name: field.metadata.get("label", label(field.name).removesuffix(" %"))
         for field in dataclasses.fields(result)
     }
 

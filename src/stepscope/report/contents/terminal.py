@@ -6,12 +6,13 @@ import textwrap
 
 import polars as pl
 from rich.console import Console
+from rich.text import Text
 
 from stepscope.analysis.contents import Contents
 from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import count, duration, plural, size
+from stepscope.report.units import count, decimal_size, duration, plural, size
 from stepscope.run.plain_text import printable
 
 _SHOWN_LANES = 20
@@ -48,7 +49,8 @@ def print_contents(contents: Contents, console: Console) -> None:
         print_line(console, "none")
     for row in contents.problems.iter_rows(named=True):
         place = f", first at {row['place']}" if row["place"] else ""
-        print_line(console, f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
+        words = f"{row['problem']} ({count(row['count'])}{place}): {row['message']}"
+        console.print(Text(printable(words)))
 
 
 def _print_events(contents: Contents, console: Console) -> None:
@@ -81,7 +83,7 @@ def _print_events(contents: Contents, console: Console) -> None:
 def _print_facts(contents: Contents, console: Console) -> None:
     facts = [("File", printable(contents.path))]
     if contents.size_bytes is not None:
-        facts.append(("Size", size(contents.size_bytes)))
+        facts.append(("Size", decimal_size(contents.size_bytes)))
     facts.append(("Written by", contents.producer))
     if contents.accelerator:
         facts.append(("Accelerator", contents.accelerator))

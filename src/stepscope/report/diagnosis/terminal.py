@@ -339,9 +339,13 @@ def _head(number: int, finding: Finding) -> Text:
 
 
 def _finding(number: int, finding: Finding, where: str) -> RenderableType:
-    head = _head(number, finding)
+    title = _head(number, finding)
     if where:
-        head.append(f"  ({where})", "dim")
+        title.append(f"  ({where})", "dim")
+    # What does not fit into the first line goes on beside the number, not below it.
+    place = len(f"{number}. ")
+    head = Table.grid(padding=(0, 1, 0, 0))
+    head.add_row(title[: place - 1], title[place:])
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from stepscope._manual import KINDS, Example, Page
+from stepscope.report.named import write_named
 from stepscope.report.outputs import Sink
 
 if TYPE_CHECKING:
@@ -28,17 +29,12 @@ def write_page(text: str, sink: Sink) -> None:
 def write_list(pages: Mapping[str, Page], sink: Sink) -> None:
     """List the pages by what they are about."""
     width = max(map(len, pages), default=0)
-    lines = []
     for kind, name in KINDS.items():
-        lines += [f"{name}:"]
-        lines += [
-            f"  {page.id:<{width}}  {page.title}" for page in pages.values() if page.kind == kind
-        ]
-    sink.write("\n".join(lines) + "\n")
+        sink.write(f"{name}:\n")
+        listed = ((f"{one.id:<{width}}", one.title) for one in pages.values() if one.kind == kind)
+        write_named(listed, sink, indent=2)
 
 
 def write_examples(examples: Iterable[Example], sink: Sink) -> None:
     """List the examples."""
-    listed = list(examples)
-    width = max((len(example.name) for example in listed), default=0)
-    sink.write("".join(f"{example.name:<{width}}  {example.about}\n" for example in listed))
+    write_named(((example.name, example.about) for example in examples), sink)

@@ -12,7 +12,7 @@ from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import size
+from stepscope.report.units import decimal_size
 
 
 def write(listing: RunListing, sink: Sink, _layout: Layout) -> None:
@@ -35,7 +35,7 @@ def print_run(listing: RunListing, console: Console) -> None:
             rank.rank,
             window.index,
             _file(listing.path, window),
-            None if window.size_bytes is None else size(window.size_bytes),
+            None if window.size_bytes is None else decimal_size(window.size_bytes),
         )
         for rank in listing.ranks
         for window in rank.windows
@@ -54,7 +54,8 @@ def print_run(listing: RunListing, console: Console) -> None:
     for recording in listing.external:
         for path, size_bytes in recording.files:
             print_line(
-                console, f"{recording.tool}: {_below(listing.path, path)}, {size(size_bytes)}"
+                console,
+                f"{recording.tool}: {_below(listing.path, path)}, {decimal_size(size_bytes)}",
             )
         for problem in recording.problems:
             print_line(console, f"problem: {recording.tool}: {problem}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from stepscope.report import units
 from stepscope.run.figures import percent
 from stepscope.run.trials import (
@@ -17,6 +19,8 @@ from stepscope.run.trials import (
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
 _BUSY_LOAD = 0.5
 """From this load per CPU before the trials on, other programs are part of what was measured."""
+_MUCH_BUSIER = 0.2
+"""If others use so much more of the CPUs, they are part of what is measured from then on."""
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:
@@ -141,6 +145,11 @@ def costs(record: TrialsRecord) -> str:
     )
     if record.load is not None:
         text += f"; load before: {record.load:.1f} per CPU"
+    if len(record.busy) > 1:
+        text += (
+            f"; other programs used {percent(record.busy[0])} of the CPUs before and "
+            f"{percent(statistics.median(record.busy[1:]))} between the trials"
+        )
     return text
 
 
@@ -155,6 +164,13 @@ def notes(record: TrialsRecord) -> list[str]:
         found.append(
             f"warning: other programs kept the CPUs busy before the trials (load {record.load:.1f} "
             f"per CPU), {effect}: repeat the trials when the machine is idle"
+        )
+    if (grown := _grown(record)) is not None:
+        found.append(
+            f"warning: other programs became busier during the trials: they used "
+            f"{percent(record.busy[0])} of the CPUs before them, and {percent(grown)} or more at "
+            "least twice between them. What ran then seems slower than it is: repeat the trials "
+            "when the machine is idle"
         )
     redrawn = [one.name for one in record.all_trials if one.losses.verdict == REDRAWN]
     if redrawn:
@@ -172,6 +188,17 @@ def notes(record: TrialsRecord) -> list[str]:
         for one in record.untried
     ]
     return found
+
+
+def _grown(record: TrialsRecord) -> float | None:
+    """The share of the CPUs that others used at least twice between trials, if it grew by much.
+
+    One moment may be chance.
+    """
+    if len(record.busy) < 3:
+        return None
+    second = sorted(record.busy[1:])[-2]
+    return second if second >= record.busy[0] + _MUCH_BUSIER else None
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:

@@ -25,7 +25,7 @@ from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-LEAST_MEMORY_BYTES = 1_000_000_000
+LEAST_MEMORY_BYTES = 1 << 30
 """Memory that a query gets by default, however little is free."""
 
 
@@ -138,8 +138,12 @@ def _run(
     return QueryResult(rows.head(row_limit), True, tuple(left_out))
 
 
-def view_columns() -> pl.DataFrame:
-    """Lists all views and columns: `view`, `meaning` (of a row), `column`, `type`."""
+def view_columns(*, has_repeats: bool = True) -> pl.DataFrame:
+    """Lists all views and columns: `view`, `meaning` (of a row), `column`, `type`.
+
+    Args:
+        has_repeats: Whether each row has the view and its meaning; else only its first row.
+    """
     parts = []
     with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, database() as opened:
         files = {}
@@ -152,7 +156,9 @@ def view_columns() -> pl.DataFrame:
             kinds = [str(kind) for kind in relation.types]
             parts += [
                 (view.name, view.meaning, column, kind)
-                for column, kind in zip(relation.columns, kinds, strict=True)
+                if has_repeats or not number
+                else ("", "", column, kind)
+                for number, (column, kind) in enumerate(zip(relation.columns, kinds, strict=True))
             ]
     return pl.DataFrame(parts, schema=["view", "meaning", "column", "type"], orient="row")
 

@@ -65,7 +65,7 @@ def _why(exit_code: int, memory_bytes: int | None, said: str) -> str:
     if memory_bytes is not None:
         return (
             f"the query was ended (exit code {exit_code}); it probably needs more than"
-            f" {memory_bytes / 1e9:.1f} GB of memory: select fewer rows or shorter values"
+            f" {memory_bytes / 2**30:.1f} GiB of memory: select fewer rows or shorter values"
         )
     return f"the query was ended (exit code {exit_code}) {said}".rstrip()
 
@@ -86,7 +86,7 @@ def _work(asked: Path) -> None:
     except UsageError as error:
         answer = {"error": str(error)}
     except MemoryError:
-        memory = f"{(given.memory_bytes or 0) / 1e9:.1f} GB"
+        memory = f"{(given.memory_bytes or 0) / 2**30:.1f} GiB"
         answer = {"error": f"the query needs more than {memory} of memory: select less"}
     target = _answer_path(asked)
     part = target.with_suffix(".part")

@@ -116,12 +116,15 @@ class StoreWriter:
         try:
             pending.result()
         except (OSError, pl.exceptions.ComputeError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise UnreadableInputError(
-                f"{self.origin.name}: cannot write the store to {self._temporary.parent}: "
-                f"{reason}; free some space, set STEPSCOPE_CACHE to another directory, "
-                "or use store=False"
-            ) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> UnreadableInputError:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        return UnreadableInputError(
+            f"{self.origin.name}: cannot write the store to {self._temporary.parent}: "
+            f"{reason}; free some space, set STEPSCOPE_CACHE to another directory, "
+            "or use store=False"
+        )
 
     def finish(self, small: SmallTables) -> Path:
         """Writes the remaining rows and moves the store to its final path.
@@ -131,6 +134,9 @@ class StoreWriter:
 
         Returns:
             The directory of the store.
+
+        Raises:
+            UnreadableInputError: It could not be written.
         """
         for name in GROWING:
             if self._held[name]:
@@ -150,7 +156,11 @@ class StoreWriter:
             "rows": self._total,
             "files": self._contents,
         }
-        (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        text = json.dumps(manifest, indent=2) + "\n"
+        try:
+            (self._temporary / MANIFEST).write_text(text, "utf-8")
+        except OSError as error:
+            raise self._refusal(error) from error
         if key is None:
             self._stays = True
             atexit.register(remove_own, self._claim, os.getpid())

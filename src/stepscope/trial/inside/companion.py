@@ -16,7 +16,7 @@ from multiprocessing import util as process_util
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from stepscope.adapters.script.imports import when_imported
+from stepscope.capture.steps.imports import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.losses import LossWatch

@@ -60,7 +60,8 @@ def _search(asked: Asked) -> dict[str, Any]:
 
     content = asked.content
     after = asked.number("after", -(2**53), 2**53, default=0)
-    return search(content.index, content.names, asked.text("text"), after)
+    skip = asked.number("skip", 0, 2**53, default=0)
+    return search(content.index, content.names, asked.text("text"), after, skip)
 
 
 def _range(asked: Asked) -> dict[str, Any]:

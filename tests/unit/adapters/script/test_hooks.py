@@ -27,8 +27,7 @@ class Listener:
         self.told.append("step")
 
     def restart_step(self, kind=""):
-        assert kind == "evaluation"
-        self.told.append("restart")
+        self.told.append("restart" if kind == "evaluation" else f"restart after {kind}")
 
     def mark(self, kind):
         self.told.append(f"mark {kind}")
@@ -295,6 +294,76 @@ def test_two_optimizers_in_a_step_are_one_step(script):
         script.backward()
         script.learn()
     assert script.count("step") == 70
+
+
+def two_networks(script, second, count):
+    """As of a GAN: each learns from the batch, with an optimizer of its own."""
+    for _ in range(count):
+        script.batch()
+        script.backward()
+        script.learn()
+        script.backward()
+        script.learn(second)
+
+
+def test_of_two_optimizers_the_last_before_a_batch_ends_the_steps(script):
+    second = Optimizer()
+    two_networks(script, second, 20)
+    told = script.listener.told
+    assert script.count("step") == 20
+    # Twice is no chance: from the third batch on, steps begin where the loop's iterations do.
+    assert told.count("restart after the rest of a step") == 1
+    place = told.index("restart after the rest of a step")
+    assert told[:place].count("step") == 2
+    assert told[place + 1 :][:2] == ["wait", "+forward"]
+    assert told[-1] == "step"
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_an_evaluation_after_the_second_optimizer_is_no_part_of_a_step(script, every):
+    second = Optimizer()
+    two_networks(script, second, 4)
+    for epoch in range(5):
+        two_networks(script, second, every)
+        with torch.no_grad():
+            script.batch(script.other)
+            script.batch(script.other)
+        assert script.count("restart") == epoch
+    assert script.count("step") == 4 + 5 * every
+
+
+def test_a_model_that_is_evaluated_after_the_second_optimizer(script, model):
+    second = Optimizer()
+    two_networks(script, second, 4)
+    for epoch in range(3):
+        two_networks(script, second, 3)
+        assert script.count("restart") == epoch
+        model.eval()
+        model.train()
+    assert script.count("restart") == 3
+
+
+def test_a_network_that_learns_from_every_batch_ends_the_steps(script):
+    """The other one learns from every third, as in a Wasserstein GAN."""
+    second = Optimizer()
+    for number in range(30):
+        script.step()
+        if number % 3 == 2:
+            script.backward()
+            script.learn(second)
+    assert script.count("step") == 30
+    assert "restart after the rest of a step" not in script.listener.told
+
+
+def test_optimizers_that_take_turns_at_batches_change_nothing(script):
+    second = Optimizer()
+    for _ in range(30):
+        script.step()
+        script.batch()
+        script.backward()
+        script.learn(second)
+    assert script.count("step") == 30
+    assert "restart after the rest of a step" not in script.listener.told
 
 
 def test_an_optimizer_inside_another_is_one_step(script):

@@ -60,7 +60,7 @@ def test_drift(late, words):
 
 def test_memory_creep():
     grow = lambda number: (1000 * MS + max(0, number - 205) * MS, 0)  # noqa: E731
-    assert "memory creep, peak memory grew by 294.0 MB" in verdict(
+    assert "memory creep, peak memory grew by 280.4 MiB" in verdict(
         [10] * 500, peak_allocated_bytes=grow
     )
 
@@ -78,7 +78,7 @@ def test_memory_creep_on_the_host(grown_mb, first_mb, is_told):
     tally = StepTally(resident)
     for number in range(1000):
         tally.add(StepRecord(number, 0, 10 * MS))
-    words = f"the process grew by {grown_mb}.0 MB on the host"
+    words = f"the process grew by {grown_mb * MS / 2**20:.1f} MiB on the host"
     assert (words in tally.verdict()) == is_told
 
 

@@ -139,6 +139,22 @@ def test_stores_are_kept_in_the_cache_alone_on_request(
     assert found.parent == cache
 
 
+def test_a_disk_that_has_no_room_for_the_manifest_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.write_text
+
+    def full(self: Path, *given: str, **named: str) -> int:
+        if self.name == MANIFEST:
+            raise OSError(28, "No space left on device")
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UnreadableInputError, match="No space left on device; free some space"):
+        load(path, store=True)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: pl.DataFrame, target: Path, **options: object) -> None:
         target.write_bytes(b"PAR1")

@@ -4,6 +4,8 @@
 /** @type {[number, string][]} */
 const TIMES = [[60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
 /** @type {[number, string][]} */
+const RATES = [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"]];
+/** @type {[number, string][]} */
 const SIZES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 /** @type {[number, string][]} */
 const FLOPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
@@ -36,6 +38,12 @@ export function signed(ns) {
 export function size(bytes) {
   for (const [step, unit] of SIZES) if (Math.abs(bytes) >= step * 0.9995) return `${threeDigits(bytes / step)} ${unit}`;
   return `${Math.round(bytes)} B`;
+}
+
+/** Bytes per second in decimal units, as bandwidths are stated: 1.50 GB/s. @param {number} value */
+export function rate(value) {
+  for (const [step, unit] of RATES) if (Math.abs(value) >= step * 0.9995) return `${threeDigits(value / step)} ${unit}`;
+  return `${Math.round(value)} B/s`;
 }
 
 /**
@@ -72,7 +80,7 @@ export function flops(value) {
 export function inUnit(value, unit) {
   if (unit === "bytes") return size(value);
   if (unit === "mebibytes") return size(value * 2 ** 20);
-  if (unit === "bytes_per_second") return `${size(value)}/s`;
+  if (unit === "bytes_per_second") return rate(value);
   if (unit === "share") return share(value);
   if (unit === "percent") return `${count(value)}%`;
   if (unit === "watts") return `${count(value)} W`;

@@ -23,7 +23,7 @@ export class SearchPanel {
     this._text = "";
     /** What was found last: the hits that are listed, and how many there are before them. @type {any} */
     this._found = null;
-    /** From which moments on hits were listed, to the list that is shown. @type {number[]} */
+    /** Where the lists began, to the one that is shown: a moment, and hits of it that an earlier list has. @type {[number, number][]} */
     this._starts = [];
     this._clear();
   }
@@ -40,18 +40,19 @@ export class SearchPanel {
    * Looks for a text, and lists the hits from a moment on.
    * @param {string} text
    * @param {number} [after]
+   * @param {number} [skip] how many hits of that very moment are left out
    * @returns {Promise<any>} what was found; null where nothing is looked for, or something else meanwhile
    */
-  async show(text, after = 0) {
+  async show(text, after = 0, skip = 0) {
     if (!text) {
       this._clear();
       return null;
     }
     this._text = text;
-    const found = await getJson(`/api/traces/${this._trace}/search`, { text, after: Math.max(0, Math.floor(after)) });
+    const found = await getJson(`/api/traces/${this._trace}/search`, { text, after: Math.max(0, Math.floor(after)), skip });
     if (this._text !== text) return null;
     this._found = found;
-    this._starts = [...this._starts.filter((one) => one < after), after];
+    this._starts = [...this._starts.filter(([moment, of]) => moment < after || (moment === after && of < skip)), [after, skip]];
     this._draw();
     return found;
   }
@@ -82,15 +83,14 @@ export class SearchPanel {
 
   /** The list after the one that is shown; after the last one the first. */
   _later() {
-    const { hits, before, total } = this._found;
-    return this.show(this._text, before + hits.length < total && hits.length ? hits.at(-1).start_ns + 1 : 0);
+    return this.show(this._text, ...(this._found.next ?? [0]));
   }
 
   /** The list before the one that is shown; before the first one nothing, but itself where it has all hits. */
   async _earlier() {
     const { hits, total } = this._found;
     const before = this._starts.at(-2);
-    if (before !== undefined) return this.show(this._text, before);
+    if (before !== undefined) return this.show(this._text, ...before);
     return hits.length === total ? this._found : null;
   }
 
@@ -100,9 +100,7 @@ export class SearchPanel {
       replace(this.element, h("h2", {}, `Nothing is called “${this._text}”`), h("p", { class: "note" }, "Names of kernels, operators, functions, calls and annotations are searched, whatever their case."));
       return;
     }
-    const again = (/** @type {number} */ moment) => this.show(this._text, moment);
     const rest = found.total - found.before - found.hits.length;
-    const last = found.hits.at(-1);
     const names = found.by_name.slice(0, MOST_NAMES);
     const unlisted = found.names - names.length;
     replace(
@@ -112,9 +110,9 @@ export class SearchPanel {
         h("ul", { class: "events" }, ...names.map((/** @type {any} */ one) => this._name(one))),
         unlisted > 0 ? h("p", { class: "note" }, `and ${plural(unlisted, "less frequent name")}`) : null),
       h("section", {}, h("h3", {}, "In order of time"),
-        found.before ? h("button", { type: "button", class: "quiet", onclick: () => again(0) }, `${count(found.before)} earlier: from the start`) : null,
+        found.before ? h("button", { type: "button", class: "quiet", onclick: () => this.show(this._text) }, `${count(found.before)} earlier: from the start`) : null,
         list(found.hits, this._jump),
-        rest > 0 && last ? h("button", { type: "button", class: "quiet", onclick: () => again(last.start_ns + 1) }, `${count(rest)} later`) : null),
+        rest > 0 && found.next ? h("button", { type: "button", class: "quiet", onclick: () => this._later() }, `${count(rest)} later`) : null),
     );
   }
 

@@ -12,7 +12,7 @@ from types import ModuleType
 log = logging.getLogger("stepscope")
 
 
-def when_imported(name: str, act: Callable[[ModuleType], object]) -> None:
+def when_imported(name: str, act: Callable[[ModuleType], object]) -> Callable[[], None]:
     """Call a function with a module: now if it is loaded, otherwise once its code has run.
 
     The import is otherwise unaffected: if the function fails, a warning goes to the "stepscope"
@@ -21,12 +21,17 @@ def when_imported(name: str, act: Callable[[ModuleType], object]) -> None:
     Args:
         name: The module's full name.
         act: The function.
+
+    Returns:
+        Gives the waiting up; does nothing once the module is imported.
     """
     module = sys.modules.get(name)
     if module is not None:
         _try(act, module)
-        return
-    sys.meta_path.insert(0, _Finder(name, act))
+        return lambda: None
+    finder = _Finder(name, act)
+    sys.meta_path.insert(0, finder)
+    return finder.give_up
 
 
 class _Finder:
@@ -35,6 +40,10 @@ class _Finder:
     def __init__(self, name: str, act: Callable[[ModuleType], object]) -> None:
         self._name = name
         self._act = act
+
+    def give_up(self) -> None:
+        """Look for the module no longer."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
         self,
@@ -45,7 +54,7 @@ class _Finder:
         """The spec of the module; None for every other one."""
         if name != self._name:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        self.give_up()
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
