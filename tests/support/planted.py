@@ -345,12 +345,12 @@ def _unfused() -> GpuTrace:
     return job(body)
 
 
-def _unfused_on_a_cpu(operators: int, name: str) -> GpuTrace:
+def _unfused_on_a_cpu(operators: int, name: str, optimizer: str = "Adam") -> GpuTrace:
     """15 ms of other work, and an optimizer that takes 10 ms."""
 
     def body(t: GpuTrace, _step: int) -> None:
         t.op("aten::linear").python(ms(5))
-        with t.annotate("Optimizer.step#Adam.step"):
+        with t.annotate(f"Optimizer.step#{optimizer}.step"):
             for _ in range(operators):
                 t.op(name).python(ms(10) // operators)
 
@@ -741,6 +741,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             lambda: _unfused_on_a_cpu(200, "aten::addcdiv_"),
             ("unfused-optimizer",),
         ),
+        ("LBFGS on a CPU", lambda: _unfused_on_a_cpu(200, "aten::add_", "LBFGS"), ()),
         ("fused optimizer on a CPU", lambda: _unfused_on_a_cpu(200, "aten::_fused_adam_"), ()),
         (
             "fused optimizer that counts steps by tensor on a CPU",

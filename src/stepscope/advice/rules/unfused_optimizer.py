@@ -12,6 +12,8 @@ that it takes a fifth of the time where moments are kept (Adam), and nearly half
 (SGD), as measured on CPUs with tensors of 64 to 4,096 elements. Of the time of foreach operators,
 which call one operator per tensor on a CPU, it takes more. Where a step record times the optimizer,
 no more of that is saved.
+
+LBFGS has no fused variant, and works with few long vectors anyway: there is no finding.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ _ADVICE = (
     "Build the optimizer with fused=True (or foreach=True), and call zero_grad(set_to_none=True)."
 )
 _ADVICE_ON_CPU = "Build the optimizer with fused=True, and call zero_grad(set_to_none=True)."
+_LBFGS = "#LBFGS."
 _OF_ADAM = "addcdiv"
 _LEFT_OF_ADAM, _LEFT_OF_OTHERS = 0.2, 0.45
 _LEFT_OF_FOREACH_ADAM, _LEFT_OF_FOREACH_OTHERS = 0.35, 0.6
@@ -46,7 +49,7 @@ _FUSED = rf"_foreach_|multi_tensor_apply|{_FUSED_BY_TENSOR}"
 def find(subject: Subject) -> list[Finding]:
     """The finding, if an optimizer step launches many kernels of which few are fused."""
     window = subject.window
-    if window is None:
+    if window is None or _has_lbfgs(window):
         return []
     if not window.has_gpu:
         return _on_cpu(subject, window)
@@ -81,6 +84,12 @@ def find(subject: Subject) -> list[Finding]:
         ),
         advice=_ADVICE,
     )
+
+
+def _has_lbfgs(window: WindowView) -> bool:
+    """Whether LBFGS steps, of which there is neither a fused nor a foreach variant."""
+    names = window.names_of(window.once(_ranges)["event"])
+    return bool(names.str.contains(_LBFGS, literal=True).any())
 
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:

@@ -9,9 +9,11 @@ or Megatron), the operator is recomputation; if it is the engine's evaluation of
 Operators: the node of a reentrant checkpoint (`CheckpointFunctionBackward`) counts as such a frame.
 Sequence numbers, if there are no Python frames: an operator that gets a new autograd number inside
 the evaluation of a node ran with gradients enabled. Only recomputation does that, or a gradient of
-a gradient. In the latter case the new nodes are evaluated in turn, and a trace with any such node
-cannot be judged in this way. Operators below a numbered one are recomputation too. Others that run
-without a number are missed, so this evidence gives a lower bound.
+a gradient. In the latter case the new nodes are evaluated in turn, or most nodes run numbered
+operators (torch.func.grad always keeps the graph), where checkpointing runs a forward again in one
+node for many; such a trace cannot be judged in this way. Operators below a numbered one are
+recomputation too. Others that run without a number are missed, so this evidence gives a lower
+bound.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     numbered = _numbered_by_autograd(trace, events, in_evaluation)
     if not numbered.any():
         return Recomputed(rows, BY_OPERATORS)
-    if numbered[forest.forward[forest.forward >= 0]].any():
+    asked = np.unique(deciding[in_evaluation])
+    asking = np.unique(deciding[numbered])
+    if numbered[forest.forward[forest.forward >= 0]].any() or 2 * len(asking) > len(asked):
         return Recomputed(rows, NOT_DETERMINED)
     below = forest.nearest(numbered | is_evaluation[forest.name_id])
     rows |= (below >= 0) & numbered[below]

@@ -25,7 +25,10 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _RARE_BLAME = 0.5
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
+_AFTER_AT_MOST = 0.2  # of the steps that count: what lasts longer is no effect of a window's files
 _LEAST_UNRECORDED = 5
+_BEFORE = 5
+_LEAST_BEFORE = 3
 FEW_STEPS = 3
 """Of fewer complete steps, nothing tells which is slow because the training starts."""
 
@@ -41,6 +44,8 @@ class ExcludedSteps:
         recorded: Recorded in detail, which slows them down.
         compiled: Slow because they compiled something new (`compile_times.compiled_once`).
         stalled: The single step that took more than three times the median.
+        after_window: Slow right after steps recorded in detail: the files of a window are made
+            beside them, which takes CPUs.
     """
 
     partial: int = 0
@@ -49,6 +54,7 @@ class ExcludedSteps:
     recorded: int = 0
     compiled: int = 0
     stalled: int = 0
+    after_window: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,13 +118,15 @@ class StepSummary:
         first_excess_ns: What they took beyond the steady median, in total.
         first_worst_ns: The longest of them.
         first_compile_ns: Time spent compiling in them.
+        steps_after_window: Numbers of the slow steps right after a window.
         observed_ns: Duration of all steps of the record, including excluded ones.
         tokens_per_second: Tokens per second of steady steps, if the loop counted them.
         samples_per_second: The same for samples.
         slow_steps: Steps that took more than twice the median.
         slow_excess_ns: What each of those took beyond the median.
-        recording_factor: Median recorded step divided by the median unrecorded one; None if either
-            is missing.
+        recording_factor: Median recorded step divided by the median unrecorded one, or by that of
+            the last steps before a window if these took longer: then the steps changed for
+            another reason. None if either is missing.
         other_kinds: Work outside the steps, the longest first.
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
@@ -156,6 +164,7 @@ class StepSummary:
     compiled_once: CompileTimes = field(default_factory=CompileTimes)
     goes_on_compiling: bool = False
     first_compile_ns: int = 0
+    steps_after_window: tuple[int, ...] = ()
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
 
@@ -178,7 +187,7 @@ class StepSummary:
         """Whether there are fewer than `FEW_STEPS` complete steps: nothing tells which is usual."""
         excluded = self.excluded
         complete = len(self.steps) + excluded.first + excluded.recorded
-        complete += excluded.compiled + excluded.stalled
+        complete += excluded.compiled + excluded.stalled + excluded.after_window
         return complete < FEW_STEPS
 
 
@@ -190,9 +199,9 @@ def is_uneven(mean_ns: int, median_ns: int) -> bool:
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     """Summarise a step record; None if it has no complete training step.
 
-    Steady steps are complete training steps except the slow first ones, a single stall
-    (`selection.odd_steps`), and those that compiled something new. Steps recorded in detail are
-    slower, so they count only if fewer than five others remain.
+    Steady steps are complete training steps except the slow first ones, slow ones right after a
+    window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
+    recorded in detail are slower, so they count only if fewer than five others remain.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -208,12 +217,12 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     compiled = [] if goes_on_compiling else compiled_once(usual)
     left_out = set(map(id, compiled))
     others = [record for record in usual if id(record) not in left_out]
+    after = _slow_after_windows(later, others)
+    left_out |= set(map(id, after))
+    others = [record for record in others if id(record) not in left_out]
     stall = _stall(others)
     steady = [record for record in others if record is not stall]
     median_ns = _median(record.dur_ns for record in steady)
-    factor = None
-    if plain and recorded:
-        factor = _median(r.dur_ns for r in recorded) / max(1, _median(r.dur_ns for r in plain))
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
     return StepSummary(
@@ -225,6 +234,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
             recorded=len(later) - len(usual),
             compiled=len(compiled),
             stalled=len(others) - len(steady),
+            after_window=len(after),
         ),
         median_ns=median_ns,
         mean_ns=round(total_ns / len(steady)),
@@ -240,7 +250,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         samples_per_second=_rate([record.samples for record in steady], total_ns),
         slow_steps=tuple(record.step for record in slow),
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
-        recording_factor=factor,
+        recording_factor=_recording_factor(train, plain, recorded),
         other_kinds=_other_kinds(other),
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
@@ -249,6 +259,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         compiled_once=compile_times(compiled, median_ns),
         goes_on_compiling=goes_on_compiling,
         first_compile_ns=sum(record.compile_ns for record in first),
+        steps_after_window=tuple(record.step for record in after),
         host=host_times(steady),
         recorded_host=host_times(recorded),
     )
@@ -279,6 +290,51 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     while count < most and train[count].dur_ns > limit_ns:
         count += 1
     return train[:count]
+
+
+def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> list[StepRecord]:
+    """The slow steps right after each window, up to the first that is not slow.
+
+    Args:
+        later: All steps but the slow first ones, in order.
+        others: Those of them that may count as steady.
+    """
+    may_count = set(map(id, others))
+    limit_ns = START_UP_FACTOR * _median(record.dur_ns for record in others)
+    most = max(1, int(len(others) * _AFTER_AT_MOST))
+    slow: list[StepRecord] = []
+    follows = False
+    for record in later:
+        if record.window is not None:
+            follows = True
+        elif follows and record.dur_ns > limit_ns:
+            slow += [record] if id(record) in may_count else []
+        else:
+            follows = False
+    return slow if len(slow) <= most else []
+
+
+def _recording_factor(
+    train: list[StepRecord], plain: list[StepRecord], recorded: list[StepRecord]
+) -> float | None:
+    """How many times as long recorded steps take as unrecorded ones; None if either is missing."""
+    if not plain or not recorded:
+        return None
+    usual_ns = _median(record.dur_ns for record in plain)
+    before_ns = [
+        _median(record.dur_ns for record in before)
+        for place in range(1, len(train))
+        if train[place].window is not None and train[place - 1].window is None
+        if len(before := _unhurried(train[max(0, place - _BEFORE) : place])) >= _LEAST_BEFORE
+    ]
+    if before_ns:
+        usual_ns = max(usual_ns, _median(before_ns))
+    return _median(record.dur_ns for record in recorded) / max(1, usual_ns)
+
+
+def _unhurried(records: list[StepRecord]) -> list[StepRecord]:
+    """Those that neither record nor compile."""
+    return [record for record in records if record.window is None and not record.compile_ns]
 
 
 def _top_phases(record: StepRecord) -> dict[str, int]:

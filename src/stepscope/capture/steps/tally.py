@@ -33,7 +33,7 @@ _HOST_EVERY = 50
 
 
 class StepTally:
-    """Sums and samples of the steps so far, without those inside windows.
+    """Sums and samples of the steps so far, without those inside windows and right after one.
 
     Args:
         resident: Returns the process's memory on the host, or None if unknown.
@@ -51,13 +51,17 @@ class StepTally:
         self._worst: list[tuple[int, int]] = []
         self._first_peak = 0
         self._last_peak = 0
+        self._follows_window = False
 
     def add(self, record: StepRecord) -> None:
-        """Count a step, if it is a complete training step outside windows."""
+        """Count a complete step of the training, unless it is in a window or right after one."""
         if record.window is not None:
             # Recording takes memory, some of it for good: start over.
             self._first_host = self._last_host = None
-        if not record.is_whole_step or record.window is not None:
+        # The files of a window are made beside the step that follows it, and may slow it.
+        is_disturbed = self._follows_window or record.window is not None
+        self._follows_window = record.window is not None
+        if not record.is_whole_step or is_disturbed:
             return
         self._steps += 1
         if self._steps <= _SKIPPED:

@@ -131,6 +131,7 @@ def _record_groups(rank: RankSummary) -> StepGroups | None:
     special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
     special |= {one.step: "recorded in detail" for one in kept if one.window is not None}
     special |= dict.fromkeys(summary.first_steps, "slow at the start")
+    special |= dict.fromkeys(summary.steps_after_window, "slow right after a window")
     kinds = [special.get(one.step, "") for one in kept]
     title = f"step record of rank {rank.rank}"
     return StepGroups.of(title, [one.step for one in kept], [one.dur_ns for one in kept], kinds)

@@ -140,6 +140,7 @@ def _left_out(summary: StepSummary) -> str:
         (excluded.compiled, "compiling"),
         (excluded.stalled, "stalled"),
         (excluded.recorded, "recorded in detail"),
+        (excluded.after_window, "slow right after that"),
         (excluded.partial, "partial"),
     ]
     return ", ".join(f"{count} {word}" for count, word in words if count)

@@ -57,6 +57,27 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
     assert report.recomputed_basis == NOT_DETERMINED
 
 
+def test_gradients_of_torch_func_are_no_recomputation(tmp_path):
+    """They keep the graph of the backward, whether or not anybody asks for a second gradient."""
+    from torch.func import functional_call, grad
+    from torch.profiler import ProfilerActivity, profile
+
+    block = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    weights = {name: weight.detach() for name, weight in block.named_parameters()}
+    x = torch.randn(8, 16)
+
+    def loss(weights):
+        return functional_call(block, weights, (x,)).square().mean()
+
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
+        grad(loss)(weights)
+    path = tmp_path / "trace.json"
+    recorder.export_chrome_trace(str(path))
+    report = analyse_operators(stepscope.load(path))
+    assert report.table["recomputed"].sum() == 0
+    assert report.recomputed_basis == NOT_DETERMINED
+
+
 @pytest.mark.parametrize("reentrant", [None, True, False])
 def test_frames_decide_without_arguments(tmp_path, monkeypatch, reentrant):
     asked = []

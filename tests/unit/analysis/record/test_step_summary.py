@@ -65,6 +65,43 @@ def test_one_stall_is_apart_and_several_are_not():
     assert several.mean_ns == round((20 * 6 + 1000) / 22 * MS)
 
 
+def test_steps_that_wait_for_a_windows_files_are_neither_stalls_nor_usual():
+    """A process makes the files beside the training, which needs the CPUs as well."""
+    records = step_records(
+        [10] * 7 + [11] * 3 + [200, 90, 10, 40] + [10] * 16, recorded=range(7, 10)
+    )
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.steps_after_window == (10, 11)
+    assert summary.excluded == ExcludedSteps(recorded=3, after_window=2, stalled=1)
+    assert summary.stalled_step == 13
+    assert (summary.mean_ns, summary.worst_ns) == (10 * MS, 10 * MS)
+    assert summary.slow_steps == ()
+
+
+def test_steps_that_stay_slow_after_a_window_are_not_slow_because_of_it():
+    records = step_records([10] * 12 + [11] * 3 + [30] * 8, recorded=range(12, 15))
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.steps_after_window == ()
+    assert len(summary.steps) == 20
+
+
+def test_steps_that_become_shorter_after_the_window_do_not_make_recording_look_slow():
+    """As of a solver that converges: the steps before the window took as long as the recorded."""
+    records = step_records([100] * 6 + [120] * 3 + [10] * 20, recorded=range(6, 9))
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.recording_factor == pytest.approx(1.2)
+
+
+def test_a_slow_start_does_not_hide_what_recording_costs():
+    records = step_records([500, 300] + [100] * 5 + [160] * 3 + [100] * 20, recorded=range(7, 10))
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.recording_factor == pytest.approx(1.6)
+
+
 def test_a_burst_of_waiting_for_input_is_no_stall():
     """Five steps of 5.21 s in all, of which 3.91 s wait: the mean says so, the median does not."""
     summary = summarise_steps(step_records([260, 260, 4170, 260, 260], waits_ms=[0, 0, 3910, 0, 0]))

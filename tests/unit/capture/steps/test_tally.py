@@ -115,3 +115,10 @@ def test_memory_is_constant():
     assert len(tally._recent) == 500
     assert len(tally._worst) == 3
     assert sys.getsizeof(tally._recent) < 20_000
+
+
+def test_a_step_beside_which_a_windows_files_are_made_is_left_out():
+    slow = {8: 1000, 12: 1000}
+    durations = [slow.get(number, 10) for number in range(28)]
+    text = verdict(durations, window=lambda number: 0 if number in {7, 11} else None)
+    assert text == "median step 10 ms; steady"
