@@ -15,10 +15,9 @@ import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.long_run import long_run_ns
+from stepscope.analysis.graph.long_run import long_run_ns, without_waits_for_backlog
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.graph.sweeps import run_nodes
-from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays.intervals import Int64Array
 
 
@@ -116,21 +115,11 @@ def host_alone_ns(changes: Changes, delay: Int64Array | None = None) -> int:
     if not len(rows):
         return 0
     dur = np.where(graph.is_gpu, 0, changes.dur_ns)
-    _take_waits_for_backlog(changes, dur)
+    dur = without_waits_for_backlog(graph, dur)
     is_kept = changes.is_kept & (graph.edge_kind != EdgeKind.SYNC)
     alone = replace(changes, dur_ns=dur, is_kept=is_kept)
     start, end = _times(alone, changes.delay_ns if delay is None else delay)
     return int(end[rows].max() - start[rows].min())
-
-
-def _take_waits_for_backlog(changes: Changes, dur_ns: Int64Array) -> None:
-    """Take from the pieces of the main thread how long they wait for work from before the steps."""
-    graph = changes.graph
-    rows = graph.host_rows[graph.start_ns[graph.host_rows] < graph.begin_ns]
-    if len(rows):
-        until = np.minimum(graph.end_ns[rows], graph.begin_ns)
-        causes = graph.host.divide(graph.main_lane, graph.start_ns[rows], until)
-        dur_ns[rows] -= np.minimum(causes[HostCause.SYNCHRONISATION], changes.dur_ns[rows])
 
 
 def _times(changes: Changes, delay: Int64Array) -> tuple[Int64Array, Int64Array]:

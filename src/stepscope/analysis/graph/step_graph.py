@@ -174,10 +174,15 @@ class StepGraph:
 
     @locked_cached_property
     def long_run_ns(self) -> int:
-        """What the measured steps take together in the long run: see `long_run`."""
+        """What the measured steps take together in the long run (`long_run`), at most as measured.
+
+        A host that was ahead at the start made them shorter than they would be later. Nothing is
+        promised of time that was not measured.
+        """
         is_kept = np.ones(len(self.source), np.bool_)
         measured = self.start_ns, self.end_ns
-        return long_run_ns(self, self.dur_ns, self.delay_ns, is_kept, measured)
+        in_long_run = long_run_ns(self, self.dur_ns, self.delay_ns, is_kept, measured)
+        return min(in_long_run, self.total_ns)
 
     @locked_cached_property
     def host_time_ns(self) -> int:
