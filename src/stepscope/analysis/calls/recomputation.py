@@ -52,6 +52,10 @@ BY_OPERATORS = "operators and sequence numbers (a lower bound)"
 NOT_DETERMINED = "checkpoint operators alone: gradients of gradients hide the rest"
 
 
+_FEW_NODES = 4
+"""Of fewer nodes that run numbered operators, their share of all tells nothing."""
+
+
 @dataclass(frozen=True, eq=False)
 class Recomputed:
     """Which rows of a forest are recomputation.
@@ -116,7 +120,8 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
         return Recomputed(rows, BY_OPERATORS)
     asked = np.unique(deciding[in_evaluation])
     asking = np.unique(deciding[numbered])
-    if numbered[forest.forward[forest.forward >= 0]].any() or 2 * len(asking) > len(asked):
+    keeps_graph = len(asking) >= _FEW_NODES and 2 * len(asking) > len(asked)
+    if numbered[forest.forward[forest.forward >= 0]].any() or keeps_graph:
         return Recomputed(rows, NOT_DETERMINED)
     below = forest.nearest(numbered | is_evaluation[forest.name_id])
     rows |= (below >= 0) & numbered[below]
