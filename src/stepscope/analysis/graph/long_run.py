@@ -31,7 +31,8 @@ def long_run_ns(
     dur_ns: Int64Array,
     delay_ns: Int64Array,
     is_kept: BoolArray,
-    times: tuple[Int64Array, Int64Array],
+    start_ns: Int64Array,
+    step_ends_ns: Int64Array,
 ) -> int:
     """How long all steps take together.
 
@@ -40,17 +41,18 @@ def long_run_ns(
         dur_ns: Duration of each node.
         delay_ns: Delay of each edge.
         is_kept: Whether each edge holds.
-        times: Start and end of each node with these, from the window's own start.
+        start_ns: Start of each node with these, from the window's own start.
+        step_ends_ns: End of each step likewise.
     """
-    ends = graph.step_rows.ends(times[1], len(graph.steps), graph.begin_ns)
-    more_ns = _more_lead_ns(graph, times[0], ends)
+    more_ns = _more_lead_ns(graph, start_ns, step_ends_ns)
+    if not more_ns:
+        return int(step_ends_ns[-1]) - graph.begin_ns
+    if more_ns < 0:
+        delay_ns = _with_less_backlog(graph, delay_ns, -more_ns)
+        dur_ns = without_waits_for_backlog(graph, dur_ns, -more_ns)
     from_ns = graph.begin_ns + more_ns
-    if more_ns:
-        if more_ns < 0:
-            delay_ns = _with_less_backlog(graph, delay_ns, -more_ns)
-            dur_ns = without_waits_for_backlog(graph, dur_ns, -more_ns)
-        _, end = run_nodes(graph, dur_ns, delay_ns, is_kept, from_ns)
-        ends = graph.step_rows.ends(end, len(graph.steps), from_ns)
+    _, end = run_nodes(graph, dur_ns, delay_ns, is_kept, from_ns)
+    ends = graph.step_rows.ends(end, len(graph.steps), from_ns)
     return int(ends[-1]) - from_ns
 
 

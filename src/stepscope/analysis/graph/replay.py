@@ -54,11 +54,12 @@ def replay(changes: Changes) -> Replay:
     """Let the steps run again."""
     graph = changes.graph
     delay = _delays(changes)
-    times = _times(changes, delay)
+    start, end = _times(changes, delay)
     # Of millions of nodes, each array counts: none is kept for longer than it is needed.
-    ends = graph.step_rows.ends(times[1], len(graph.steps), graph.begin_ns)
-    total = long_run_ns(graph, changes.dur_ns, delay, changes.is_kept, times)
-    del times
+    ends = graph.step_rows.ends(end, len(graph.steps), graph.begin_ns)
+    del end
+    total = long_run_ns(graph, changes.dur_ns, delay, changes.is_kept, start, ends)
+    del start
     least = _least_total(changes, delay, total)
     saving = round((graph.long_run_ns - least) / max(1, len(graph.steps)))
     saving = min(max(0, saving), graph.mean_step_ns)

@@ -180,8 +180,9 @@ class StepGraph:
         promised of time that was not measured.
         """
         is_kept = np.ones(len(self.source), np.bool_)
-        measured = self.start_ns, self.end_ns
-        in_long_run = long_run_ns(self, self.dur_ns, self.delay_ns, is_kept, measured)
+        in_long_run = long_run_ns(
+            self, self.dur_ns, self.delay_ns, is_kept, self.start_ns, self.step_ends_ns
+        )
         return min(in_long_run, self.total_ns)
 
     @locked_cached_property
