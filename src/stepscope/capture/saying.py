@@ -22,17 +22,18 @@ def steps_text(first: int, last: int) -> str:
 
 def size_text(size_bytes: int) -> str:
     """The size of files in the decimal unit that a person would choose."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
+    return _in_unit(size_bytes, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)))
 
 
 def memory_text(size_bytes: int) -> str:
     """An amount of memory in the binary unit that a person would choose."""
-    for unit, power in (("GiB", 3), ("MiB", 2), ("KiB", 1)):
-        if size_bytes >= 1024**power:
-            return f"{size_bytes / 1024**power:.1f} {unit}"
+    return _in_unit(size_bytes, (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
+
+
+def _in_unit(size_bytes: int, units: tuple[tuple[str, int], ...]) -> str:
+    for unit, scale in units:
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
     return f"{size_bytes} bytes"
 
 

@@ -92,11 +92,13 @@ def this_machine() -> Machine:
 
 def in_gib(count_bytes: int) -> str:
     """A number of bytes of memory in GiB, with three significant digits."""
-    number = count_bytes / (1 << 30)
-    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"
+    return _in_unit(count_bytes / (1 << 30), "GiB")
 
 
 def in_gb(count_bytes: int) -> str:
     """A number of bytes on a disk in GB, with three significant digits."""
-    number = count_bytes / 1e9
-    return f"{number:,.0f} GB" if number >= 999.5 else f"{number:.3g} GB"
+    return _in_unit(count_bytes / 1e9, "GB")
+
+
+def _in_unit(number: float, unit: str) -> str:
+    return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"
