@@ -169,6 +169,6 @@ def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(reco
     assert all(part.total_ns >= 0 for part in partition.parts)
     excluded = summary.excluded
     left_out = excluded.partial + excluded.other_kind + excluded.first + excluded.recorded
-    left_out += excluded.stalled + excluded.compiled
+    left_out += excluded.stalled + excluded.compiled + excluded.after_window
     assert len(summary.steps) + left_out == len(records)
     assert sum(other.times for other in summary.other_kinds) == excluded.other_kind
