@@ -153,8 +153,11 @@ class WindowJudge:
         device = None
         if view.has_gpu:
             # Neither is needed for the other, nor for timeline and idle time.
-            self.second.prepare(lambda: view.path, partial(summarise_compute, view))
+            self.second.prepare(
+                lambda: view.path, view.return_freed_memory, partial(summarise_compute, view)
+            )
             device = break_down_devices(view.timeline, view.idle)
+            view.return_freed_memory()
         meeting = self.alone.meeting
         if meeting.window != self.window.index:
             meeting = with_window(meeting, self.window, self.trace, asked)
@@ -190,7 +193,7 @@ class WindowJudge:
             device=None if device is None else device.partition,
             communication=None if device is None else _communication(view),
             device_steps=None if device is None else Rows.of(view.timeline.steps),
-            critical_path=None if device is None else view.path.partition,
+            critical_path=None if device is None else view.path,
             compute=summarise_compute(view),
             scope=view.timeline.scope if device is not None else host_scope(host, view.asked),
             window=self.window,

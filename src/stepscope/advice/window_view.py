@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.places import call_places, frame_over, has_stacks, names_of_events
-from stepscope.analysis.critical_path import CriticalPath, path_of
+from stepscope.analysis.critical_path import path_partition
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.nodes import (
     calls_of_threads,
@@ -23,7 +23,8 @@ from stepscope.analysis.graph.nodes import (
 )
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
-from stepscope.analysis.idle import IdleCauses, idle_causes
+from stepscope.analysis.idle import IdleTimes, idle_times
+from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
@@ -105,9 +106,9 @@ class WindowView:
         return bool(self.graph.is_gpu.any())
 
     @locked_cached_property
-    def path(self) -> CriticalPath:
-        """The critical path."""
-        return path_of(self.graph, self.trace)
+    def path(self) -> Partition:
+        """What the steps consist of on the critical path."""
+        return path_partition(self.graph)
 
     @locked_cached_property
     def timeline(self) -> Timeline:
@@ -115,9 +116,9 @@ class WindowView:
         return timeline(self.trace, self.scope)
 
     @locked_cached_property
-    def idle(self) -> IdleCauses:
+    def idle(self) -> IdleTimes:
         """Why the devices were idle, over the same steps."""
-        return idle_causes(self.trace, self.scope)
+        return idle_times(self.trace, self.scope)
 
     @locked_cached_property
     def steady(self) -> SteadySteps:

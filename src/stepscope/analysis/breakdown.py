@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
-from stepscope.analysis.idle import IdleCauses, idle_causes
+from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, OTHER, Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import Timeline, timeline
@@ -51,11 +51,11 @@ def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
     asked = scope or Scope()
     line = timeline(trace, asked)
     if line.scope.events:
-        return break_down_devices(line, idle_causes(trace, asked))
+        return break_down_devices(line, idle_times(trace, asked))
     return _of_the_host(trace, asked)
 
 
-def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
+def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
     """Put a timeline and the causes of idle time of the same scope together."""
     steps = line.scope.asked.steps
     parts = tuple(
@@ -76,7 +76,7 @@ def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
     )
 
 
-def _device_steps(line: Timeline, idle: IdleCauses, parts: tuple[Part, ...]) -> pl.DataFrame:
+def _device_steps(line: Timeline, idle: IdleTimes, parts: tuple[Part, ...]) -> pl.DataFrame:
     if line.scope.asked.steps is None:
         of_parts = {part.name: part.total_ns for part in parts}
         whole = {"step": 0, "total_ns": line.total_ns, **of_parts}

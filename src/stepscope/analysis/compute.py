@@ -24,7 +24,7 @@ import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
 from stepscope.analysis.calls.operands import argument_texts, element_bytes
-from stepscope.analysis.calls.operands_of_work import operands_of_work
+from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
@@ -116,7 +116,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
         UsageError: The scope names what the trace does not have.
     """
     work = gpu_work(trace, scope)
-    rows = work.members_of("compute")
+    rows = work.members_of("compute", "name_id", "device", "dur_ns", "group", "launch", "op")
     arithmetic = analyse_flops(trace, work.answered.asked)
     rows = rows.with_columns(
         operator=operator_names(trace, rows), place=places_of_work(trace, rows)
@@ -246,7 +246,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
     calls = streaming.group_by("op", "device").agg(pl.col("dur_ns").sum()).sort("op")
-    texts = operands_of_work(trace, calls["op"]).select("dims", "types")
+    texts = operands_as_categories(trace, calls["op"]).select("dims", "types")
     calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
     # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
     keys = ["dims", "types", "operator"]

@@ -119,33 +119,19 @@ def what_steps_depend_on(asked: Scope) -> tuple[str, ...]:
 
 def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> CriticalPath:
     """The critical path of a graph that has been built."""
-    node, edge = _walk(graph)
-    starts, ends, owner, code = _segments(graph, node, edge)
-    # The host's part of the path may begin before the steps do.
-    within = ends > graph.begin_ns
-    starts, ends, owner, code = (column[within] for column in (starts, ends, owner, code))
-    starts = np.maximum(starts, graph.begin_ns)
-    windows = graph.step_starts_ns, graph.step_ends_ns
-    first, last, step, row = _clip(starts, ends, *windows)
-    whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
-    known = np.flatnonzero(code[row] >= 0)
-    np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
-    main_cause = np.maximum(code, 0)
-    mine = np.flatnonzero(code[row] < 0)
-    parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
-    _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
-    numbers = graph.steps or (None,)
+    found = _find(graph)
     names = _names(graph)
+    numbers = graph.steps or (None,)
     table = pl.DataFrame(
         {
             "step": pl.Series([n for n in numbers for _ in names], dtype=pl.Int32),
             "cause": list(names) * len(numbers),
-            "total_ns": whole.reshape(-1),
+            "total_ns": found.of_steps.reshape(-1),
         }
     ).filter(pl.col("total_ns") > 0)
-    sums = whole.sum(axis=0).tolist()
-    parts = tuple(Part(n, t) for n, t in zip(names, sums, strict=True) if t)
-    segments = _segment_table(graph, starts, ends, owner, main_cause)
+    partition = _partition(graph, found)
+    parts = partition.parts
+    segments = _segment_table(graph, found)
     causes = pl.DataFrame(
         {
             "cause": pl.Series([part.name for part in parts], dtype=pl.String),
@@ -162,12 +148,64 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
         step_ns=graph.mean_step_ns,
         total_ns=graph.total_ns,
         causes=causes.sort("total_ns", descending=True, maintain_order=True),
-        partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),
+        partition=partition,
         steps=table,
         segments=segments,
         kernels=_kernels(trace, segments),
         notes=graph.notes,
     )
+
+
+def path_partition(graph: StepGraph) -> Partition:
+    """What the steps consist of on the critical path: the partition of `path_of`, without tables.
+
+    The path has as many segments as the graph has nodes; who asks for none keeps none.
+    """
+    return _partition(graph, _find(graph))
+
+
+class _Found(NamedTuple):
+    """The path in order, and what it consists of.
+
+    Attributes:
+        starts: Starts of its segments.
+        ends: Their ends.
+        owner: Their nodes; -1: a delay.
+        cause: The number of their main causes.
+        of_steps: One row per step, one column for each of `PATH_CAUSES`: time.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+    owner: Int64Array
+    cause: Int64Array
+    of_steps: Int64Array
+
+
+def _find(graph: StepGraph) -> _Found:
+    node, edge = _walk(graph)
+    starts, ends, owner, code = _segments(graph, node, edge)
+    # The host's part of the path may begin before the steps do.
+    within = ends > graph.begin_ns
+    starts, ends, owner, code = (column[within] for column in (starts, ends, owner, code))
+    starts = np.maximum(starts, graph.begin_ns)
+    windows = graph.step_starts_ns, graph.step_ends_ns
+    first, last, step, row = _clip(starts, ends, *windows)
+    whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
+    known = np.flatnonzero(code[row] >= 0)
+    np.add.at(whole, (step[known], code[row[known]]), last[known] - first[known])
+    main_cause = np.maximum(code, 0)
+    mine = np.flatnonzero(code[row] < 0)
+    parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
+    _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
+    return _Found(starts, ends, owner, main_cause, whole)
+
+
+def _partition(graph: StepGraph, found: _Found) -> Partition:
+    sums = found.of_steps.sum(axis=0).tolist()
+    parts = tuple(Part(n, t) for n, t in zip(_names(graph), sums, strict=True) if t)
+    count = max(1, len(graph.steps))
+    return Partition(parts, graph.total_ns, count, "critical path of the steps")
 
 
 def _names(graph: StepGraph) -> tuple[str, ...]:
@@ -303,18 +341,15 @@ def _starts_of_runs(values: Int64Array) -> Int64Array:
     return np.nonzero(np.append(True, values[1:] != values[:-1])[: len(values)])[0]
 
 
-def _segment_table(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, cause: Int64Array
-) -> pl.DataFrame:
-    is_node = owner >= 0
-    event = np.where(is_node, graph.event[owner], -1)
+def _segment_table(graph: StepGraph, found: _Found) -> pl.DataFrame:
+    is_node = found.owner >= 0
     return pl.DataFrame(
         {
-            "start_ns": starts,
-            "end_ns": ends,
-            "cause": pl.Series(_names(graph), dtype=pl.String)[cause],
-            "event": event,
-            "lane_id": np.where(is_node, graph.lane[owner], -1),
+            "start_ns": found.starts,
+            "end_ns": found.ends,
+            "cause": pl.Series(_names(graph), dtype=pl.String)[found.cause],
+            "event": np.where(is_node, graph.event[found.owner], -1),
+            "lane_id": np.where(is_node, graph.lane[found.owner], -1),
         }
     ).with_columns(
         pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in ("event", "lane_id")

@@ -32,6 +32,7 @@ The causes add up to the idle time of the timeline of the same scope, to the nan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -53,7 +54,7 @@ from stepscope.analysis.host.idle_gaps import (
     cut,
     find_gaps,
 )
-from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.nullable import gathered
@@ -101,8 +102,35 @@ class IdleCauses:
 
     def of(self, cause: str) -> int:
         """Idle time of one cause, in ns."""
-        idle_ns: dict[str, int] = dict(self.causes["cause", "idle_ns"].iter_rows())
-        return idle_ns.get(cause, 0)
+        return _of(self.causes, cause)
+
+
+@dataclass(frozen=True)
+class IdleTimes:
+    """The sums of `IdleCauses`, with the same names and meanings.
+
+    Who asks for no single gap asks for these: they keep no table that grows with the trace.
+    """
+
+    idle_ns: int
+    total_ns: int
+    causes: pl.DataFrame
+    steps: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+    def of(self, cause: str) -> int:
+        """Idle time of one cause, in ns."""
+        return _of(self.causes, cause)
+
+
+class _IdleParts(NamedTuple):
+    """The gaps of a scope, cut by cause; `inside` is clipped to the scope."""
+
+    work: GpuWork
+    gaps: pl.DataFrame
+    segments: pl.DataFrame
+    inside: pl.DataFrame
 
 
 @memoized
@@ -112,25 +140,57 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
     """
+    parts = _cut_gaps(trace, scope)
+    times = _times(parts)
+    return IdleCauses(
+        idle_ns=times.idle_ns,
+        total_ns=times.total_ns,
+        causes=times.causes,
+        details=_details(trace, parts.inside),
+        steps=times.steps,
+        longest=_longest(trace, parts.gaps, parts.inside),
+        gaps=parts.gaps,
+        segments=parts.inside,
+        scope=times.scope,
+        notes=times.notes,
+    )
+
+
+@memoized
+def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
+    """The same division, as sums only.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    return _times(_cut_gaps(trace, scope))
+
+
+def _cut_gaps(trace: Trace, scope: Scope | None) -> _IdleParts:
     work = gpu_work(trace, scope)
     gaps = find_gaps(trace, work)
     activity = host_activity(trace, work.table)
     segments = cut(trace, gaps, activity)
-    inside = _inside(segments, clip(segments, work.windows))
+    return _IdleParts(work, gaps, segments, _inside(segments, clip(segments, work.windows)))
+
+
+def _times(parts: _IdleParts) -> IdleTimes:
+    work, _, segments, inside = parts
     idle_ns = int((inside["end_ns"] - inside["start_ns"]).sum())
     total_ns = int((work.windows["end_ns"] - work.windows["start_ns"]).sum())
-    return IdleCauses(
+    return IdleTimes(
         idle_ns=idle_ns,
         total_ns=total_ns,
         causes=_causes(inside, idle_ns, total_ns),
-        details=_details(trace, inside),
         steps=_steps(segments, clip(segments, work.device_steps), work.device_steps),
-        longest=_longest(trace, gaps, inside),
-        gaps=gaps,
-        segments=inside,
         scope=work.answered,
         notes=(*work.notes, *work.notes_on_windows),
     )
+
+
+def _of(causes: pl.DataFrame, cause: str) -> int:
+    idle_ns: dict[str, int] = dict(causes["cause", "idle_ns"].iter_rows())
+    return idle_ns.get(cause, 0)
 
 
 def _inside(segments: pl.DataFrame, clipped: Clipped) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
-from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.idle import idle_times
 from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
@@ -71,7 +71,7 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
     """
     asked = scope or Scope()
     covered = check_steps(trace, asked)
-    idle = idle_causes(trace, asked)
+    idle = idle_times(trace, asked)
     waits, other_threads = _waits(trace)
     host = trace.steps.filter(pl.col("step").is_in(list(covered)))
     in_scope = waits

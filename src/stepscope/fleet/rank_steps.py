@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host.partition import partition_host
-from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.idle import idle_times
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.model import Trace
@@ -77,7 +77,7 @@ def _device_steps(trace: Trace, scope: Scope | None) -> pl.DataFrame:
     steps = timeline(trace, scope).steps
     if steps.is_empty():
         return steps
-    idle = idle_causes(trace, scope).steps.select("device", "step", "input_ns")
+    idle = idle_times(trace, scope).steps.select("device", "step", "input_ns")
     return (
         steps.join(idle, on=["device", "step"], how="left", maintain_order="left")
         .group_by("step", maintain_order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.idle import idle_causes, idle_times
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 from stepscope.trace.model import Trace
@@ -315,6 +316,10 @@ def test_random_programmes_against_the_oracle(seed: int) -> None:
     assert dict(answer.causes.select("cause", "idle_ns").iter_rows()) == _oracle(t)
     by_step = idle_causes(trace, Scope(steps=(0, 1, 2)))
     assert by_step.steps["idle_ns"].sum() == by_step.idle_ns
+    sums = idle_times(trace, Scope(steps=(0, 1, 2)))
+    for field in dataclasses.fields(sums):
+        one, other = getattr(sums, field.name), getattr(by_step, field.name)
+        assert one.equals(other) if isinstance(one, pl.DataFrame) else one == other
     for cause in IDLE_CAUSES:
         assert by_step.steps[f"{cause}_ns"].sum() == by_step.of(cause)
 

@@ -45,7 +45,7 @@ def find(subject: Subject) -> list[Finding]:
     if busy is None or busy >= subject.thresholds.gpu_utilisation:
         return []
     gpu = set(GPU_CAUSES.values())
-    rest = [part for part in window.path.partition.parts if part.name not in gpu]
+    rest = [part for part in window.path.parts if part.name not in gpu]
     evidence = [Evidence("time in which kernels run", busy, "share")]
     cause = ""
     copying = window.timeline.exposed_memcpy_ns / window.timeline.total_ns
@@ -55,7 +55,7 @@ def find(subject: Subject) -> list[Finding]:
     elif rest:
         largest = max(rest, key=lambda part: part.total_ns)
         cause = _WORDS.get(largest.name, largest.name)
-        share = window.path.partition.share(largest)
+        share = window.path.share(largest)
         evidence += [
             Evidence("largest cause on the critical path", cause, "text"),
             Evidence("its share of the step", share, "share"),

@@ -7,7 +7,7 @@ import polars as pl
 
 from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
 from stepscope.analysis.calls.operands import parse_call
-from stepscope.analysis.calls.operands_of_work import operands_of_work
+from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     operator_forest,
@@ -41,7 +41,7 @@ def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFra
         .with_columns(pl.col("row").cast(pl.Int64))
         .join(with_formula, on="name_id", how="inner", maintain_order="left")
     )
-    texts = operands_of_work(trace, rows["event"], concrete=True).drop("event")
+    texts = operands_as_categories(trace, rows["event"], concrete=True).drop("event")
     calls = pl.concat([rows, texts], how="horizontal")
     keys = ["name", "dims", "types", "concrete"]
     distinct = calls.select(keys).unique(maintain_order=True)
@@ -74,7 +74,8 @@ def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFra
     around = forest.nearest(counts > 0)
     lost = ~is_known & ~abandoned & (below[row] == 0) & (around[row] < 0)
     lost &= forest.outermost(_has_formula_key(forest, row))[row]
-    return calls.filter(pl.Series(innermost)), int(lost.sum())
+    found = calls.filter(pl.Series(innermost))
+    return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.String)), int(lost.sum())
 
 
 def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> BoolArray:

@@ -37,15 +37,23 @@ def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False)
     Returns:
         event, dims, types and, where wanted, concrete, as `operands` gives them.
     """
+    found = operands_as_categories(trace, events, concrete=concrete)
+    return found.with_columns(pl.exclude("event").cast(pl.String))
+
+
+def operands_as_categories(
+    trace: Trace, events: pl.Series, *, concrete: bool = False
+) -> pl.DataFrame:
+    """The same with categories for texts, which take a quarter of the memory, and group faster."""
     columns = ["dims", "types", "concrete"] if concrete else ["dims", "types"]
     if trace.store is not None:  # in memory, any arguments are at hand
         known = operands_of_all_work(trace)
         asked = events.cast(pl.Int64)
         row = _rows_of(known, asked, with_formula=concrete)
         if row is not None:
-            said = [known[name].gather(row).cast(pl.String) for name in columns]
-            return pl.DataFrame([asked.alias("event"), *said])
-    return operands(trace, events, concrete=concrete).select("event", *columns)
+            return pl.DataFrame([asked.alias("event"), *known[columns][row]])
+    found = operands(trace, events, concrete=concrete).select("event", *columns)
+    return found.with_columns(pl.exclude("event").cast(pl.Categorical))
 
 
 def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl.Series | None:

@@ -107,9 +107,15 @@ class GpuWork:
         """The rows that belong to the scope's steps."""
         return self.members_with(*self.table.columns)
 
-    def members_of(self, kind: str) -> pl.DataFrame:
-        """These rows, as far as they are of one kind of work, such as "communication"."""
-        return self.table.filter(self.in_steps & (self.table["kind"] == kind))
+    def members_of(self, kind: str, *columns: str) -> pl.DataFrame:
+        """These rows, as far as they are of one kind of work, such as "communication".
+
+        Args:
+            kind: The kind.
+            columns: The columns wanted: to copy all for a few takes time and memory. None: all.
+        """
+        table = self.table[list(columns)] if columns else self.table
+        return table.filter(self.in_steps & (self.table["kind"] == kind))
 
     def members_with(self, *columns: str) -> pl.DataFrame:
         """Columns of these rows: to copy all for a few takes time and memory."""

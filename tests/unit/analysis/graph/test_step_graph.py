@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 from tests.support.gpu_trace import GpuTrace, ms, seconds, us
 
 from stepscope.analysis import critical_path as critical_path_module
-from stepscope.analysis.critical_path import critical_path, path_of
+from stepscope.analysis.critical_path import critical_path, path_of, path_partition
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import sweep
@@ -176,6 +176,8 @@ def test_the_critical_path_divides_every_step(programme):
     graph = build_step_graph(trace)
     path = path_of(graph, trace)
     assert path.partition.total_ns == graph.total_ns
+    assert path_partition(graph) == path.partition
+    assert sum(part.total_ns for part in path.partition.parts) == path.causes["total_ns"].sum()
     per_step = path.steps.group_by("step", maintain_order=True).agg(pl.col("total_ns").sum())
     lengths = dict(zip(graph.steps, graph.step_ends_ns - graph.step_starts_ns, strict=True))
     assert dict(per_step.iter_rows()) == {step: ns for step, ns in lengths.items() if ns}
