@@ -16,7 +16,7 @@ from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Req
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import Breakdown, break_down_devices, host_scope
-from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
@@ -59,7 +59,7 @@ def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) ->
 
 def begin_judging(trace: Trace, second: SecondThread) -> None:
     """Begin what needs nothing derived, beside the thread that derives."""
-    second.prepare(partial(memory_events, trace), load_rules)
+    second.prepare(partial(memory_peaks, trace), load_rules)
 
 
 class _Measured(NamedTuple):

@@ -79,6 +79,10 @@ _PEAKS: dict[str, pl.DataType | type[pl.DataType]] = {
 @memoized
 def memory_events(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The allocator's events, of GPUs and of the host: columns `MEMORY_EVENTS`."""
+    return _read(trace)
+
+
+def _read(trace: Trace) -> pl.DataFrame:
     names = trace.name_rows.filter(trace.name_rows["name"] == "[memory]")["name_id"]
     if names.is_empty():
         return pl.DataFrame(schema=MEMORY_EVENTS)
@@ -115,13 +119,14 @@ def _decoded(instants: pl.LazyFrame) -> pl.DataFrame:
         return instants.select("lane_id", "time_ns", *found).collect()
 
 
-def memory_peaks(trace: Trace) -> pl.DataFrame:
+@memoized
+def memory_peaks(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     """The peaks of each GPU's memory: device, allocated_bytes, reserved_bytes, total_bytes.
 
     `total_bytes` is null where the file does not describe the device. Empty where the allocator's
-    events have no totals.
+    events have no totals. The events themselves are not kept: most reports ask for nothing else.
     """
-    events = memory_events(trace)
+    events = _read(trace)
     if events.is_empty():
         return pl.DataFrame(schema=_PEAKS)
     return (
