@@ -124,7 +124,7 @@ class FlopsReport:
     uncounted_matrix_ns: int = field(metadata={"label": "matrix kernels not counted"})
     mfu_share: float | None = field(metadata={"label": "MFU"})
     hfu_share: float | None = field(metadata={"label": "HFU"})
-    mfu_formula: str = field(metadata={"label": "FLOPs counted"})
+    mfu_formula: str = field(metadata={"label": "FLOPs are"})
     type: str | None
     peak_flops_per_s: float | None = field(metadata={"label": "peak"})
     device_names: tuple[str, ...] = field(metadata={"label": "devices"})
