@@ -2,16 +2,15 @@
 
 Definitions
     The step's change is that of the median duration. Its noise is the 95% interval of a difference
-    of medians, with each median's standard error estimated from the median absolute deviation
-    (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
-    Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
-    less two: few steps tell less of their own spread.
+    of medians, as defined in `noise`.
     Parts come from the step records of both sides where they tell parts, else from the windows. On
     GPUs, records tell the training thread's parts, and the windows those of the GPUs' steps, as
     they were recorded: both are compared, in tables of their own.
     Parts, kernels and operators are compared by their means per step, so that parts add up to the
     mean step; a step that lacks a kernel counts as 0. Their noise is the 95% interval of a
-    difference of means (standard error s / √n).
+    difference of means: the standard error of each is s / √n (Student's t with as many degrees of
+    freedom as both sides have steps, less two), or that of means of blocks of steps where those
+    tell more (`noise`).
     With fewer than three steps on a side the noise is not known.
     Kernels are matched by name; operators by the path of operators that leads to them, and what
     finds no partner so, by name alone.
@@ -23,13 +22,13 @@ Status
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.comparison.noise import BLOCKS, errors_of_blocks, noise_of_medians_ns
 from stepscope.analysis.comparison.side import RECORD_BASIS, Side
 from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.host.partition import PARTS
@@ -38,7 +37,6 @@ from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
 
 LEAST_STEPS = 3
-_MEDIAN_FROM_MAD = 1.2533 * 1.4826
 
 CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
     "table": pl.String,  # part, thread_part, kernel, operator
@@ -163,8 +161,7 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
     first, second = round(float(np.median(a))), round(float(np.median(b)))
     noise = None
     if min(len(a), len(b)) >= LEAST_STEPS:
-        errors = [_MEDIAN_FROM_MAD * _deviation(side) / math.sqrt(len(side)) for side in (a, b)]
-        noise = round(student_95(len(a) + len(b) - 2) * math.hypot(*errors))
+        noise = noise_of_medians_ns(a, b)
     delta = second - first
     return StepChange(
         first,
@@ -178,13 +175,9 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
     )
 
 
-def _deviation(values: Int64Array) -> float:
-    """Median absolute deviation from the median."""
-    return float(np.median(np.abs(values - np.median(values))))
-
-
-def _summary(measures: pl.DataFrame, steps: int, prefix: str) -> pl.DataFrame:
-    """Per key: count and mean per step, and the square of the mean's standard error."""
+def _summary(measures: pl.DataFrame, side: Side, prefix: str) -> pl.DataFrame:
+    """Per key: count and mean per step, and the square of the mean's standard error, twice."""
+    steps = _steps_of(side)
     total = pl.col("total_ns")
     squares = (total.cast(pl.Float64) ** 2).sum()
     mean = total.sum() / steps
@@ -192,12 +185,15 @@ def _summary(measures: pl.DataFrame, steps: int, prefix: str) -> pl.DataFrame:
     variance = (squares / steps - mean**2).clip(lower_bound=0.0) * steps / max(1, steps - 1)
     # Sums of doubles depend on their order.
     ordered = measures.sort("key", "step")
-    return ordered.group_by("key", maintain_order=True).agg(
+    found = ordered.group_by("key", maintain_order=True).agg(
         pl.col("name").first(),
         (pl.col("count").sum() / steps).alias(f"{prefix}_count"),
         mean.round().cast(pl.Int64).alias(f"{prefix}_ns"),
         (variance / steps).alias(f"{prefix}_error2"),
     )
+    of_blocks = errors_of_blocks(measures, side.parts["step"])
+    of_blocks = of_blocks.rename({"block_error2": f"{prefix}_block_error2"})
+    return found.join(of_blocks, on="key", how="left", maintain_order="left")
 
 
 def _steps_of(side: Side) -> int:
@@ -206,7 +202,7 @@ def _steps_of(side: Side) -> int:
 
 
 def _match(first: pl.DataFrame, second: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
-    ours, theirs = _summary(first, _steps_of(a), "a"), _summary(second, _steps_of(b), "b")
+    ours, theirs = _summary(first, a, "a"), _summary(second, b, "b")
     both = ours.join(theirs, on="key", how="full", coalesce=True, suffix="_b")
     both = both.with_columns(
         name=pl.coalesce("name", "name_b"),
@@ -247,9 +243,16 @@ def _match_operators(a: Side, b: Side) -> pl.DataFrame:
 
 def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
     is_known = min(_steps_of(a), _steps_of(b)) >= LEAST_STEPS
-    error = (pl.col("a_error2").fill_null(0.0) + pl.col("b_error2").fill_null(0.0)).sqrt()
-    percentile = student_95(max(1, _steps_of(a) + _steps_of(b) - 2))
-    noise = (error * percentile).round().cast(pl.Int64)
+    of_steps = student_95(max(1, _steps_of(a) + _steps_of(b) - 2)) ** 2
+    of_blocks = student_95(BLOCKS - 1) ** 2
+    squares = [
+        pl.max_horizontal(
+            pl.col(f"{side}_error2").fill_null(0.0) * of_steps,
+            pl.col(f"{side}_block_error2").fill_null(0.0) * of_blocks,
+        )
+        for side in ("a", "b")
+    ]
+    noise = (squares[0] + squares[1]).sqrt().round().cast(pl.Int64)
     delta = pl.col("b_ns").fill_null(0) - pl.col("a_ns").fill_null(0)
     limit = pl.col("noise_ns").fill_null(0)
     return (
