@@ -12,6 +12,7 @@ from tests.support.page_data import data_of
 
 from stepscope.commands.main import cli
 from stepscope.report import units
+from stepscope.report.comparison.words import COLUMNS, cells
 from stepscope.trace.load import load
 from stepscope.viewer.judging import _comparison
 
@@ -97,3 +98,12 @@ def test_what_parts_add_up_to_stands_above_them(with_a_slow_step):
         assert f"median step {medians[0]} → {medians[1]}: " in said
         (line,) = (line for line in said.splitlines() if "Parts of the step" in line)
         assert line.endswith(f"mean step {means[0]} → {means[1]}")
+
+
+def test_a_part_that_one_step_lacks_has_no_calls():
+    row = {
+        "table": "part", "name": "backward", "status": "same", "a_ns": 5, "b_ns": 5, "delta_ns": 0,
+        "noise_ns": 1, "a_count": 1.0, "b_count": 0.995,
+    }  # fmt: skip
+    assert cells(row)[COLUMNS.index("calls/step")] == ""
+    assert cells({**row, "table": "kernel"})[COLUMNS.index("calls/step")]

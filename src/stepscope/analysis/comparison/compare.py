@@ -34,6 +34,7 @@ from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.host.partition import PARTS
 from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, INPUT, OTHER
 from stepscope.errors import UsageError
+from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import Int64Array
 
 LEAST_STEPS = 3
@@ -52,6 +53,8 @@ CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
     "noise_ns": pl.Int64,  # null: not known
 }
 """Columns of `Comparison.changes`."""
+_NOTABLE_QUEUE = 0.05
+"""Share of the step that the training thread waits for a CPU, from which a reader must know."""
 PART, THREAD_PART = "part", "thread_part"
 """Tables that divide a step: the compared steps, and on GPUs also the training thread's."""
 
@@ -91,8 +94,8 @@ class Comparison:
         step: The step.
         changes: One row per part, kernel and operator, columns `CHANGES`; parts in their order,
             the others by the size of their change.
-        differences: What else differs between the sides (GPUs, number of ranks, kind of step), so
-            that not every change need come from the code.
+        differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
+            disturbed them (busy CPUs), so that not every change need come from the code.
         notes: What a reader must know besides.
     """
 
@@ -114,6 +117,8 @@ def compare(a: Side, b: Side) -> Comparison:
     ]
     if a.basis != b.basis:
         differences.append(f"the kinds of step differ: {a.basis} before, {b.basis} after")
+    if waits := _waits_for_cpus(a, b):
+        differences.append(waits)
     pieces = []
     # Records hold many steps, and not slowed ones; a window holds a few.
     records_tell = len(a.record_parts) > 0 and len(b.record_parts) > 0
@@ -146,6 +151,19 @@ def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:
     order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
     known = changes.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
     return order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
+
+
+def _waits_for_cpus(a: Side, b: Side) -> str:
+    """That other programs, or threads of its own, took a side's CPUs; empty if they hardly did."""
+    shares = [side.queued_share for side in (a, b)]
+    known = [share for share in shares if share is not None]
+    if not known or max(known) < _NOTABLE_QUEUE:
+        return ""
+    before, after = ("an unknown share" if share is None else percent(share) for share in shares)
+    return (
+        f"the CPUs were busy: the training thread waited for one for {before} of the step before, "
+        f"{after} after"
+    )
 
 
 def _parts_of_windows(a: Side, b: Side) -> str:

@@ -64,6 +64,8 @@ class Side:
         record_parts: Parts of the steps of the step record, `MEASURES`: the training thread's time.
             Empty if the record has neither phases nor waits for input, or if there is no trace,
             when `parts` are these.
+        queued_share: Share of the steps of the step record in which the training thread waited for
+            a CPU; None without a record that says so.
     """
 
     path: str
@@ -80,6 +82,7 @@ class Side:
     gpus: str = ""
     ranks: str = ""
     record_parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEASURES))
+    queued_share: float | None = None
 
     @property
     def is_of_gpus(self) -> bool:
@@ -123,6 +126,7 @@ def make_side(
     numbers: tuple[int, ...] = ()
     kept: list[StepRecord] = []
     basis = ""
+    queued = _queued_share(summary)
     if summary is not None:
         chosen = set(summary.steps)
         kept = [record for record in records if record.is_whole_step and record.step in chosen]
@@ -132,12 +136,18 @@ def make_side(
         if durations is None:
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
         parts = _record_parts(kept)
-        return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", None, ())
+        return Side(
+            path, basis, numbers, durations, parts, basis, empty, empty, "", None, (),
+            queued_share=queued,
+        )  # fmt: skip
     measured = _trace_steps(trace, asked)
     if measured is None or measured.durations.is_empty():
         if durations is None:
             raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
-        return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", None, ())
+        return Side(
+            path, basis, numbers, durations, empty, basis, empty, empty, "", None, (),
+            queued_share=queued,
+        )  # fmt: skip
     window_steps = tuple(measured.durations["step"].to_list())
     selected = gpu_work(trace, replace(asked, steps=window_steps if len(trace.steps) else None))
     if durations is None:
@@ -163,7 +173,14 @@ def make_side(
         gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
         record_parts=of_record,
+        queued_share=queued,
     )
+
+
+def _queued_share(summary: StepSummary | None) -> float | None:
+    if summary is None or summary.host.queued_ns is None:
+        return None
+    return summary.host.queued_ns / max(1, summary.mean_ns)
 
 
 class _TraceSteps(NamedTuple):

@@ -108,7 +108,9 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _calls(row: dict[str, Any]) -> str:
-    """How often it was called per step, if that changed."""
+    """How often it was called per step, if that changed; steps have no calls of their parts."""
+    if row["table"] in (PART, THREAD_PART):
+        return ""
     before, after = row["a_count"], row["b_count"]
     return "" if before == after else f"{units.count(before)} → {units.count(after)}"
 

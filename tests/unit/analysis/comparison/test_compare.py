@@ -391,3 +391,18 @@ def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
     assert "aten::mm in decoder" in text
     assert "aten::view" not in text
     assert row(comparison, "operator", "aten::view")["b_count"] == 5
+
+
+def test_busy_cpus_on_either_side_are_told():
+    def run(queued_ms):
+        rows = step_records([100] * 20, queued_ms=queued_ms)
+        return make_side("run", None, rows, summarise_steps(rows))
+
+    said = compare(run(40), run(1)).differences
+    assert said == (
+        "the CPUs were busy: the training thread waited for one for 40% of the step before, 1.0% "
+        "after",
+    )
+    assert compare(run(None), run(40)).differences
+    assert compare(run(4), run(1)).differences == ()
+    assert compare(run(None), run(None)).differences == ()
