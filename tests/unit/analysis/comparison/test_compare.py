@@ -398,11 +398,9 @@ def test_busy_cpus_on_either_side_are_told():
         rows = step_records([100] * 20, queued_ms=queued_ms)
         return make_side("run", None, rows, summarise_steps(rows))
 
-    said = compare(run(40), run(1)).differences
-    assert said == (
-        "the CPUs were busy: the training thread waited for one for 40% of the step before, 1.0% "
-        "after",
-    )
+    (said,) = compare(run(40), run(1)).differences
+    assert said.startswith("the CPUs were busy: ")
+    assert said.endswith("waited for one for 40% of the step before, 1.0% after")
     assert compare(run(None), run(40)).differences
     assert compare(run(4), run(1)).differences == ()
     assert compare(run(None), run(None)).differences == ()
