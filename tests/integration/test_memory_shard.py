@@ -100,4 +100,7 @@ def test_fsdp_needs_what_was_predicted(tmp_path):
     # depends on how fast the other rank answers.
     whole = 6 * found["unit_bytes"]
     assert two["peak_requested_bytes"] < one["peak_requested_bytes"] / 2 + whole
-    assert found["error_share"] == pytest.approx(abs(late) / two["peak_requested_bytes"], abs=1e-6)
+    # The error is that of what fits best, which on a busy machine need not be FSDP.
+    observed = two["peak_requested_bytes"]
+    missed = min(abs(observed - row["peak_requested_bytes"]) for row in predicted)
+    assert found["error_share"] == pytest.approx(missed / observed, abs=1e-6)
