@@ -168,7 +168,9 @@ def judge(
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
     seen = recorded or skew_of_arrivals(between) or skew
-    ranks = limited_by_the_job(ranks, between, recorded, limits)
+    called_late = lateness(seen, limits)
+    late_ranks = () if called_late is None else called_late.ranks
+    ranks = limited_by_the_job(ranks, between, recorded, limits, late_ranks)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = stalls_in_order(causes_first(findings, late, ranks, limits))

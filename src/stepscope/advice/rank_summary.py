@@ -141,6 +141,8 @@ class RankSummary:
             earlier (`Finding.waits_for`).
         together_with_waits_ns: What all of them and its waits for other ranks in collectives take
             from its step; None where how long it waits is unknown.
+        without_collectives_ns: What its step would be shorter by if its collectives took no time;
+            None likewise, and without a GPU.
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
         metrics: The summary of the sampled metrics; None without any.
@@ -181,6 +183,7 @@ class RankSummary:
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
     together_with_waits_ns: int | None = None
+    without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
     exchanges: bool = False
     exchanges_per_step: float = 0.0
