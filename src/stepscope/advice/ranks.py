@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
 from stepscope.advice.late_parts import NOT_OWN
+from stepscope.advice.next_ranks import Next, next_after
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
@@ -215,16 +216,32 @@ class RankComparison:
 
         In each step that is what waiting costs the other rank that it costs least, less what it
         costs the late ones. Between the means of ranks the difference would be too small: a rank
-        that is late in most steps waits in the others.
+        that is late in most steps waits in the others. It is no more than the others' arrivals
+        allow (`next_ranks`).
 
         Args:
             late: The ranks; there must be others.
         """
+        after = self.after_fixing(late)
+        most_ns = None if after is None else round(after.most_ns / max(1, self.steps))
         if not self.step_costs_ns:
             costs = dict(self.table.select("rank", "wait_ns").iter_rows())
-            return _gain(costs, late)
-        steps = self._costs_of_steps
-        return round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
+            gain_ns = _gain(costs, late)
+        else:
+            steps = self._costs_of_steps
+            gain_ns = round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
+        return gain_ns if most_ns is None else min(gain_ns, most_ns)
+
+    def after_fixing(self, ranks: Collection[int]) -> Next | None:
+        """What the job gains at most, over all steps, if some ranks are never late."""
+        these = tuple(sorted(set(ranks)))
+        if these not in self._after:
+            self._after[these] = next_after(self.report, these)
+        return self._after[these]
+
+    @cached_property
+    def _after(self) -> dict[tuple[int, ...], Next | None]:
+        return {}
 
     @cached_property
     def waits_by_step(self) -> dict[int, int]:

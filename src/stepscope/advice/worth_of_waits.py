@@ -204,4 +204,8 @@ def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
     if not others:
         return None
     next_rank = min(others, key=lambda rank: (others[rank], rank))
-    return _Fixed(ranks, next_rank, between.gain_of_fixing(ranks))
+    gain_ns = between.gain_of_fixing(ranks)
+    after = between.after_fixing(ranks)
+    if after is not None and gain_ns == round(after.most_ns / max(1, between.steps)):
+        next_rank = after.rank
+    return _Fixed(ranks, next_rank, gain_ns)

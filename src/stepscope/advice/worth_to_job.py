@@ -118,6 +118,7 @@ def limited_by_the_job(
             else:
                 of_rule[rank.rank] = max(before + share, _with_waits(one))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
+    met = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
     others = None if on_hosts else _after_fixing(late, slack, ranks)
@@ -126,6 +127,8 @@ def limited_by_the_job(
     for rule, shares in found.items():
         is_known = on_hosts or rule not in OF_COMMUNICATION
         gain = _gain(shares, slack, is_known=is_known)
+        if gain is not None and is_known and met is not None:
+            gain = _as_others_arrive(gain, shares, met)
         gain_of_others = gain
         if others is not None and rule in OF_COMMUNICATION:
             gain_of_others = others.gain(shares)
@@ -209,6 +212,16 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
         return None
     next_rank = min(after, key=lambda rank: (after[rank], rank))
     return _Gain(max(0.0, after[next_rank] - slack.least), next_rank)
+
+
+def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
+    """The gain, no more than the ranks allow that have no such finding."""
+    after = between.after_fixing(fixed)
+    if after is None:
+        return gain
+    step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
+    share = after.most_ns / max(1, between.steps) / step_ns
+    return gain if share >= gain.share else _Gain(share, after.rank)
 
 
 def _limited(

@@ -208,3 +208,30 @@ def test_communication_is_worth_what_it_is_once_the_late_rank_is_fixed(tmp_path)
     finding = _one(diagnosis, "exposed-communication", 1)
     assert finding.saving_ns == pytest.approx(gain_ns, rel=0.03)
     assert "late ranks and abnormal collectives are fixed first" in finding.assumption
+
+
+def test_slack_in_some_collectives_does_not_help_a_rank_in_others(tmp_path):
+    """Rank 3 computes little and waits most of the step, but comes next to the first collective."""
+    job = PlantedJob(
+        ranks=4,
+        style="sharded",
+        kernels=3,
+        transfer=60,
+        reads_loss=True,
+        faults=(
+            Fault("more layers", (1, 2), 3),
+            Fault("input", (1,), 4_000),
+            Fault("python", (3,), 2_000),
+        ),
+    )
+    gain_ns = job.step_ns() - job.step_ns(lambda fault, rank: fault.kind == "input")
+    assert gain_ns == pytest.approx(ms(2), rel=0.02)
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    late = _one(diagnosis, "late-rank", 1)
+    assert late.saving_ns == pytest.approx(gain_ns, rel=0.03)
+    cause = _one(diagnosis, "input-bound", 1)
+    assert cause.saving_ns == pytest.approx(gain_ns, rel=0.03)
+    assert "then rank 3 sets the pace" in cause.assumption
+    waiting = _one(diagnosis, "rank-waiting", 2)
+    assert waiting.saving_ns == pytest.approx(gain_ns, rel=0.03)
