@@ -109,10 +109,12 @@ class _Comparison:
         sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
         self._world_size = sizes[0] if sizes else None
 
-    def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+    def align(
+        self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str, tolerated_ns: int
+    ) -> Aligned:
         """As `analysis.ranks.clocks.align`; matches for blame on the way."""
         self.match(table)
-        aligned = align(table, ranks, clock)
+        aligned = align(table, ranks, clock, tolerated_ns)
         self.clocks = aligned.clocks
         return aligned
 

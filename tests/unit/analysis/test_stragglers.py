@@ -98,6 +98,17 @@ def test_sets_of_different_kinds_are_left_out():
     }
 
 
+def test_clocks_of_machines_that_keep_time_well_are_aligned_too():
+    """A third of a millisecond is more than healthy ranks wait."""
+    ranks = job([10, 10.2, 10], offsets_ms=[0, -0.3, 0.4])
+    wrong = compare_traces(ranks, clock="recorded")
+    assert (wrong.straggler, wrong.fits) == (2, True)
+    report = compare_traces(ranks)
+    assert (report.straggler, report.clock) == (1, Clock.ALIGNED)
+    rows = {row["rank"]: row for row in report.ranks.to_dicts()}
+    assert [rows[rank]["total_wait_ns"] for rank in range(3)] == [us(800), 0, us(800)]
+
+
 def test_clocks_are_aligned_over_groups_that_share_only_some_ranks():
     """Ranks 0 and 3 never meet: what their clocks are apart by follows from 1 and 2."""
 
@@ -213,6 +224,6 @@ def test_ends_that_no_offset_brings_together_name_no_straggler():
 )
 def test_ranks_come_last_where_others_wait_for_them(delays_ms, last):
     ranks = [(rank, rank_of_job(rank, delays_ms, layers=2).load()) for rank in range(3)]
-    table = compare_traces(ranks).ranks.sort("rank")
+    table = compare_traces(ranks, clock="recorded").ranks.sort("rank")
     assert table["sets"].to_list() == [6, 6, 6]
     assert table["last"].to_list() == last

@@ -3,7 +3,10 @@
 Ranks on one machine share a clock, ranks of different machines do not quite. `rank_clocks` finds
 how far clocks are apart, over all process groups at once: two ranks may meet only through others.
 With `Clock.ALIGNED` that is taken off before arrivals are compared; with `Clock.RECORDED` nothing
-is; `Clock.AUTO` aligns if any two ranks' offsets differ by more than `TOLERATED_NS`.
+is; `Clock.AUTO` aligns if any two ranks' offsets differ by more than is tolerated. GPUs of one
+machine leave a collective within microseconds, so that a difference of `TOLERATED_NS` is one of
+clocks. Processes that communicate on their CPUs leave one after another: there it may take
+`TOLERATED_ON_HOSTS_NS`, as between ranks whose waits do not quite fit.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import polars as pl
 from stepscope.analysis.ranks.matching import SYNCHRONISING
 from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 
-TOLERATED_NS = 1_000_000
-"""Offsets of clocks that are not worth an alignment."""
+TOLERATED_NS = 50_000
+"""Offsets of clocks that need no alignment, where GPUs communicate."""
+TOLERATED_ON_HOSTS_NS = 1_000_000
+"""The same where CPUs do."""
 
 
 class Clock(str, Enum):
@@ -60,21 +65,27 @@ class Aligned:
         as long as the wait. If most waits are longer, the clocks do not agree.
         """
         waits = self.table.filter(pl.col("kind").is_in(SYNCHRONISING))
-        beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_NS).clip(lower_bound=0)
+        beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_ON_HOSTS_NS).clip(lower_bound=0)
         return 2 * int(beyond.sum()) <= int(waits["wait_ns"].sum())
 
 
-def align(matched: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+def align(
+    matched: pl.DataFrame,
+    ranks: Sequence[int],
+    clock: Clock | str,
+    tolerated_ns: int = TOLERATED_NS,
+) -> Aligned:
     """Bring matched collectives onto one clock.
 
     Args:
         matched: `Matched.table`.
         ranks: The ranks, those without a matched collective included.
         clock: How.
+        tolerated_ns: Offsets that `Clock.AUTO` leaves as they are.
     """
     clocks = solve_rank_clocks(matched)
     offsets = _offsets(clocks, ranks)
-    used, reason = _choose_clock(Clock(clock), offsets)
+    used, reason = _choose_clock(Clock(clock), offsets, tolerated_ns)
     if used is Clock.RECORDED:
         offsets = offsets.with_columns(
             offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
@@ -119,12 +130,13 @@ def _offsets(clocks: RankClocks, ranks: Sequence[int]) -> pl.DataFrame:
     )
 
 
-def _choose_clock(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
+def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tuple[Clock, str]:
     """Decides whether to take offsets off, and says why.
 
     Args:
         clock: What was asked for.
         offsets: rank, offset_ns, measured.
+        tolerated_ns: Offsets that need no alignment.
     """
     known = offsets.filter("measured")["offset_ns"]
     spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
@@ -133,6 +145,6 @@ def _choose_clock(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
         return clock, f"asked for; {differ}"
     if len(known) < 2:
         return Clock.RECORDED, "no synchronising collective to align clocks by"
-    if spread > TOLERATED_NS:
+    if spread > tolerated_ns:
         return Clock.ALIGNED, f"{differ}, which is no common clock"
     return Clock.RECORDED, f"{differ}, which is a common clock"
