@@ -163,7 +163,8 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        between = RankComparison.of(matched, means, costs, by_step)
+        passing = {r.rank: r.passing_ns for r in ranks}
+        between = RankComparison.of(matched, means, costs, by_step, passing)
         ranks = limited_by_the_next(ranks, between, limits)
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))

@@ -235,3 +235,24 @@ def test_slack_in_some_collectives_does_not_help_a_rank_in_others(tmp_path):
     assert "then rank 3 sets the pace" in cause.assumption
     waiting = _one(diagnosis, "rank-waiting", 2)
     assert waiting.saving_ns == pytest.approx(gain_ns, rel=0.03)
+
+
+def test_a_rank_that_is_late_only_where_the_window_begins_is_not_called_late(tmp_path):
+    """Its host is ahead of its GPU by more than the collector takes, but for the first step."""
+    job = PlantedJob(
+        kernels=3,
+        kernel=400,
+        transfer=360,
+        starts_idle=True,
+        faults=(Fault("collector", (1,), 10_000),),
+    )
+    assert job.step_ns() == pytest.approx(PlantedJob(kernels=3, kernel=400, transfer=360).step_ns())
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    assert not any(one.id == "late-rank" for one in diagnosis.findings)
+    waiting = _one(diagnosis, "rank-waiting", 0)
+    assert waiting.saving_ns is None
+    assert waiting.saving_reason == (
+        "rank 1 came late because its host was less ahead when the window began than later, which "
+        "brings little in the long run"
+    )
