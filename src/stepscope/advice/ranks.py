@@ -18,7 +18,7 @@ from functools import cached_property
 import polars as pl
 
 from stepscope.advice.late_parts import NOT_OWN
-from stepscope.advice.next_ranks import Next, next_after
+from stepscope.advice.next_ranks import Meetings, Next
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
@@ -256,8 +256,12 @@ class RankComparison:
         """What the job gains at most, over all steps, if some ranks are never late."""
         these = tuple(sorted(set(ranks)))
         if these not in self._after:
-            self._after[these] = next_after(self.report, these)
+            self._after[these] = self._meetings.next_after(these)
         return self._after[these]
+
+    @cached_property
+    def _meetings(self) -> Meetings:
+        return Meetings.of(self.report)
 
     @cached_property
     def _after(self) -> dict[tuple[int, ...], Next | None]:

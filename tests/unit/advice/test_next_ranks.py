@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import polars as pl
 import pytest
 
-from stepscope.advice.next_ranks import Next, next_after
+from stepscope.advice import next_ranks
+from stepscope.advice.next_ranks import Meetings, Next
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport
@@ -53,8 +56,23 @@ def report(*sets: dict[int, int], kind: str = "all_reduce") -> StragglerReport:
     ],
 )
 def test_collectives_are_followed_one_after_the_other(sets, fixed, found):
-    assert next_after(report(*sets), fixed) == found
+    assert Meetings.of(report(*sets)).next_after(fixed) == found
 
 
 def test_a_rank_waits_by_itself_where_ranks_may_leave_before_all_have_come():
-    assert next_after(report({0: 0, 1: 90, 2: 60}, kind="broadcast"), [1]) == Next(30, 2)
+    came = report({0: 0, 1: 90, 2: 60}, kind="broadcast")
+    assert Meetings.of(came).next_after([1]) == Next(30, 2)
+
+
+def test_machine_code_follows_as_python_does(monkeypatch):
+    dice = random.Random(1)
+    sets = [
+        {rank: dice.randrange(100) for rank in dice.sample(range(8), dice.randint(2, 8))}
+        for _ in range(300)
+    ]
+    meetings = [Meetings.of(report(*sets, kind=kind)) for kind in ("all_reduce", "broadcast")]
+    fixed = [[], [3], [0, 5], list(range(7))]
+    monkeypatch.setattr(next_ranks, "_PAYS_FROM", 10**9)
+    in_python = [met.next_after(ranks) for met in meetings for ranks in fixed]
+    monkeypatch.setattr(next_ranks, "_PAYS_FROM", 0)
+    assert [met.next_after(ranks) for met in meetings for ranks in fixed] == in_python
