@@ -134,19 +134,21 @@ def judged_only(ranks: int, workers: int) -> dict[str, Any]:
     del workers
     from tests.support.fleet_jobs import grid_of, random_problem, simulate
 
+    from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
     from stepscope.fleet.blame.report import find_blame
-    from stepscope.fleet.clocks.ranks import solve_rank_clocks
     from stepscope.fleet.matched import match
 
     grid = grid_of(ranks)
     find_blame(match(*_tables(simulate(grid_of(8), 0))))  # compiles the loops
     problem = random_problem(grid, 1)
-    arrivals, groups = _tables(simulate(grid, 1, problem))
+    job = simulate(grid, 1, problem)
+    arrivals, groups = _tables(job)
+    met = job.met
     begun = time.perf_counter()
     matched = match(arrivals, groups)
     blame = find_blame(matched)
     blamed = time.perf_counter()
-    solve_rank_clocks(matched)
+    solve_rank_clocks(met)
     solved = time.perf_counter()
     first = blame.causes.row(0, named=True)
     return {
@@ -191,8 +193,8 @@ def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
     """Judges synthetic jobs, one for each seed; a row per cause, then one for all."""
     from tests.support.fleet_jobs import PROBLEMS, grid_of, random_problem, simulate
 
+    from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
     from stepscope.fleet.blame.report import find_blame
-    from stepscope.fleet.clocks.ranks import solve_rank_clocks
     from stepscope.fleet.matched import match
 
     grid = grid_of(ranks)
@@ -204,7 +206,7 @@ def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
         job = simulate(grid, seed, problem)
         matched = match(job.arrivals, job.groups)
         first = find_blame(matched).causes.row(0, named=True)
-        held = _held(job, solve_rank_clocks(matched), random.Random(seed))
+        held = _held(job, solve_rank_clocks(job.met), random.Random(seed))
         is_right = (first["rank"], first["cause"]) == (problem.rank, problem.kind)
         for kind in (problem.kind, "all"):
             row = found[kind]

@@ -81,6 +81,11 @@ class Job:
     drift: np.ndarray
     true_end_ns: np.ndarray  # of each row of `arrivals`
 
+    @property
+    def met(self) -> pl.DataFrame:
+        """The arrivals, as `stepscope.analysis.ranks.rank_clocks` takes them."""
+        return self.arrivals.with_columns(key=pl.struct("group", "number").rank("dense"))
+
     def clock_error_ns(self, rank: int, reference: int, true_ns: float, said_ns: float) -> float:
         """How far a stated difference of two clocks is from the planted one, at a moment."""
         middle = (self.true_end_ns.min() + self.true_end_ns.max()) / 2

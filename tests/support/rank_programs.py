@@ -23,6 +23,8 @@ class Meet:
         transfer_ns: How long it takes once all have come.
         ranks: Its ranks; all of the job where empty.
         name: Name of its process group.
+        stream: The stream of the group's collectives.
+        waits_for_compute: Whether it starts only after the compute work launched so far.
     """
 
     kind: str
@@ -30,6 +32,8 @@ class Meet:
     transfer_ns: int
     ranks: tuple[int, ...] = ()
     name: str = "0"
+    stream: int = COMM_STREAM
+    waits_for_compute: bool = True
 
 
 Program = Generator[Meet, Moment, None]
@@ -40,6 +44,7 @@ class _Rank:
         self.t = t
         self.program = program
         self.meet: Meet | None = None
+        self.mark: Moment | None = None
 
     def advance(self, end: Moment | None, everyone: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Run up to the next collective; returns its group, empty at the end."""
@@ -48,8 +53,14 @@ class _Rank:
         except StopIteration:
             return "", ()
         ranks = self.meet.ranks or everyone
-        self.t.collective(
-            self.meet.kind, self.meet.size, 0, group_name=self.meet.name, group_ranks=ranks
+        self.mark = self.t.collective(
+            self.meet.kind,
+            self.meet.size,
+            0,
+            group_name=self.meet.name,
+            group_ranks=ranks,
+            stream=self.meet.stream,
+            waits_for_compute=self.meet.waits_for_compute,
         )
         return self.meet.name, ranks
 
@@ -59,22 +70,30 @@ class _Rank:
 
     def leave(self, end_ns: int) -> Moment:
         """The kernel that it is in ends."""
+        assert self.meet is not None
+        assert self.mark is not None
         self.t.work[-1] = replace(self.t.work[-1], end_ns=end_ns)
-        kernel = next(one for one in reversed(self.t.events) if one["cat"] == "kernel")
+        kernel = next(one for one in reversed(self.t.events) if one.get("cat") == "kernel")
         kernel["dur"] = end_ns - kernel["ts"]
-        self.t._free[self.t._place(COMM_STREAM, None)] = end_ns
-        return Moment(end_ns, COMM_STREAM)
+        self.t._free[self.t._place(self.meet.stream, None)] = end_ns
+        return replace(self.mark, time_ns=end_ns)
 
 
-def run_ranks(build: Callable[[GpuTrace, int], Program], count: int) -> list[GpuTrace]:
+def run_ranks(
+    build: Callable[[GpuTrace, int], Program], count: int, *, sync_records: bool = False
+) -> list[GpuTrace]:
     """The traces of a job.
 
     Args:
         build: The programme of a rank, given its trace and its number.
         count: How many ranks there are.
+        sync_records: As `GpuTrace` has it.
     """
     everyone = tuple(range(count))
-    traces = [GpuTrace(world_size=count, rank=rank, device=rank % 8) for rank in everyone]
+    traces = [
+        GpuTrace(world_size=count, rank=rank, device=rank % 8, sync_records=sync_records)
+        for rank in everyone
+    ]
     ranks = [_Rank(t, build(t, rank)) for rank, t in enumerate(traces)]
     there: dict[tuple[str, tuple[int, ...]], int] = {}
     ready: list[tuple[int, Moment | None]] = [(rank, None) for rank in everyone]

@@ -163,12 +163,15 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        between = RankComparison.of(matched, means, costs, by_step)
+        passing = {r.rank: r.passing_ns for r in ranks}
+        between = RankComparison.of(matched, means, costs, by_step, passing)
         ranks = limited_by_the_next(ranks, between, limits)
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
     seen = recorded or skew_of_arrivals(between) or skew
-    ranks = limited_by_the_job(ranks, between, recorded, limits)
+    called_late = lateness(seen, limits)
+    late_ranks = () if called_late is None else called_late.ranks
+    ranks = limited_by_the_job(ranks, between, recorded, limits, late_ranks)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = stalls_in_order(causes_first(findings, late, ranks, limits))

@@ -15,7 +15,8 @@ from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.replay import replay
+from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.errors import StepscopeError
 from stepscope.run.reader import RankRun
 from stepscope.run.working import working
@@ -90,6 +91,7 @@ def with_findings(
     if len(own) < len(found):
         own_ns = saved_together(own, subject.window, subject.step_ns or 0)
     found, with_waits_ns = _with_waits(found, subject)
+    alone_ns = _without_collectives_ns(subject)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
@@ -103,6 +105,7 @@ def with_findings(
         together_ns=together_ns,
         together_own_ns=own_ns,
         together_with_waits_ns=with_waits_ns,
+        without_collectives_ns=alone_ns,
     )
 
 
@@ -128,6 +131,20 @@ def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Findin
         for one in found
     ]
     return told, saved_ns(functools.reduce(Changes.and_also, replayed, calm))
+
+
+def _without_collectives_ns(subject: Subject) -> int | None:
+    """What the rank's step would be shorter by if its collectives took no time.
+
+    No finding about communication brings it more, whether it has one or not.
+    """
+    window = subject.window
+    if window is None or subject.waits is None or not window.has_gpu:
+        return None
+    collectives = window.graph.kind == NodeKind.COMMUNICATION
+    again = replay(unchanged(window.graph).scale_work(collectives, 0.0))
+    step_ns = subject.step_ns or window.step_ns
+    return round(again.saving_ns / max(1, window.step_ns) * step_ns)
 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:

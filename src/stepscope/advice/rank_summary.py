@@ -141,6 +141,8 @@ class RankSummary:
             earlier (`Finding.waits_for`).
         together_with_waits_ns: What all of them and its waits for other ranks in collectives take
             from its step; None where how long it waits is unknown.
+        without_collectives_ns: What its step would be shorter by if its collectives took no time;
+            None likewise, and without a GPU.
         problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
         metrics: The summary of the sampled metrics; None without any.
@@ -149,6 +151,8 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
+        passing_ns: What a step of its window takes longer than in the long run, because its host
+            was less ahead of its devices when the window began; 0 without steps.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
@@ -181,7 +185,9 @@ class RankSummary:
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
     together_with_waits_ns: int | None = None
+    without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
+    passing_ns: int = 0
     exchanges: bool = False
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False

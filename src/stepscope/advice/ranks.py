@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import polars as pl
 
 from stepscope.advice.late_parts import NOT_OWN
+from stepscope.advice.next_ranks import Meetings, Next
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
@@ -97,12 +98,15 @@ class RankComparison:
         table: Columns `RANK_TIMES`.
         step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
             Empty where that is unknown.
+        passing_ns: By rank: what its step takes longer than in the long run, because its host was
+            less ahead when the window began.
     """
 
     report: StragglerReport
     steps: int
     table: pl.DataFrame
     step_costs_ns: Mapping[int, Mapping[int, int]]
+    passing_ns: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -111,6 +115,7 @@ class RankComparison:
         step_ns: Mapping[int, int],
         cost_ns: Mapping[int, int],
         step_costs_ns: Mapping[int, Mapping[int, int]],
+        passing_ns: Mapping[int, int] | None = None,
     ) -> RankComparison:
         """Put the waits and the ranks' mean steps together.
 
@@ -121,6 +126,7 @@ class RankComparison:
                 count.
             step_costs_ns: The same by rank and step. If known of all, only steps that all have
                 count: how long a rank waits in others is not known.
+            passing_ns: What each rank's step takes longer than in the long run.
         """
         met = match.report.ranks.filter(pl.col("sets") > 0)
         of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
@@ -145,7 +151,11 @@ class RankComparison:
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
         )
         return cls(
-            match.report, match.steps, table, _of_all(step_costs_ns, table["rank"].to_list())
+            match.report,
+            match.steps,
+            table,
+            _of_all(step_costs_ns, table["rank"].to_list()),
+            passing_ns or {},
         )
 
     @property
@@ -215,16 +225,47 @@ class RankComparison:
 
         In each step that is what waiting costs the other rank that it costs least, less what it
         costs the late ones. Between the means of ranks the difference would be too small: a rank
-        that is late in most steps waits in the others.
+        that is late in most steps waits in the others. It is no more than the others' arrivals
+        allow (`next_ranks`), and what late ranks are late by only because their hosts were less
+        ahead when the window began is no part of it.
 
         Args:
             late: The ranks; there must be others.
         """
+        after = self.after_fixing(late)
+        most_ns = None if after is None else round(after.most_ns / max(1, self.steps))
         if not self.step_costs_ns:
             costs = dict(self.table.select("rank", "wait_ns").iter_rows())
-            return _gain(costs, late)
-        steps = self._costs_of_steps
-        return round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
+            gain_ns = _gain(costs, late)
+        else:
+            steps = self._costs_of_steps
+            gain_ns = round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
+        gain_ns = max(0, gain_ns - self.passing_with(late))
+        return gain_ns if most_ns is None else min(gain_ns, most_ns)
+
+    def passing_with(self, late: Sequence[int]) -> int:
+        """What the late ranks' step takes longer than in the long run, beyond the next rank's."""
+        costs = dict(self.table.select("rank", "wait_ns").iter_rows())
+        others = [rank for rank in costs if rank not in late]
+        next_rank = min(others, key=lambda rank: (costs[rank], rank), default=None)
+        of_late_ns = min((self.passing_ns.get(rank, 0) for rank in late), default=0)
+        of_next_ns = 0 if next_rank is None else self.passing_ns.get(next_rank, 0)
+        return max(0, of_late_ns - of_next_ns)
+
+    def after_fixing(self, ranks: Collection[int]) -> Next | None:
+        """What the job gains at most, over all steps, if some ranks are never late."""
+        these = tuple(sorted(set(ranks)))
+        if these not in self._after:
+            self._after[these] = self._meetings.next_after(these)
+        return self._after[these]
+
+    @cached_property
+    def _meetings(self) -> Meetings:
+        return Meetings.of(self.report)
+
+    @cached_property
+    def _after(self) -> dict[tuple[int, ...], Next | None]:
+        return {}
 
     @cached_property
     def waits_by_step(self) -> dict[int, int]:

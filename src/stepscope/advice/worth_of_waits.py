@@ -38,11 +38,14 @@ class _Fixed:
         ranks: Those that come earlier.
         next_rank: The rank that sets the pace then.
         gain_ns: What a step gets shorter by.
+        is_passing: Whether they come late mostly because their hosts were less ahead when the
+            window began.
     """
 
     ranks: tuple[int, ...]
     next_rank: int
     gain_ns: int
+    is_passing: bool
 
     @property
     def who(self) -> str:
@@ -76,6 +79,8 @@ def _limited(rank: RankSummary, between: RankComparison, limits: Thresholds) -> 
     if findings == rank.findings:
         return rank
     together_ns = rank.together_ns
+    if all(one.saving_ns is None for one in findings):
+        return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
     if together_ns is not None and between.turns is not None:
         more_ns = sum(
             max(0, (new.saving_ns or 0) - (old.saving_ns or 0))
@@ -181,13 +186,22 @@ def _of_its_step(window_ns: float, one: Finding, rank: RankSummary) -> int:
 def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
     """A finding that says something of the job, but nothing that fixing its cause would bring."""
     then = f"{one.advice[:1].lower()}{one.advice[1:]}"
+    reason = (
+        f"fixing {fixed.who} alone brings little, because rank {fixed.next_rank} takes nearly as "
+        "long by itself"
+    )
+    if fixed.is_passing:
+        several = len(fixed.ranks) > 1
+        reason = (
+            f"{fixed.who} came late because {'their hosts were' if several else 'its host was'} "
+            "less ahead when the window began than later, which brings little in the long run"
+        )
     return replace(
         one,
         saving_ns=None,
         predicted_step_ns=None,
         severity=Severity.INFO,
-        saving_reason=f"fixing {fixed.who} alone brings little, because rank {fixed.next_rank} "
-        "takes nearly as long by itself",
+        saving_reason=reason,
         assumption="",
         advice="Begin with what slows all ranks (the other findings; `stepscope show stragglers` "
         f"on all ranks' traces replays what each cause costs). Then: {then}",
@@ -204,4 +218,8 @@ def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
     if not others:
         return None
     next_rank = min(others, key=lambda rank: (others[rank], rank))
-    return _Fixed(ranks, next_rank, between.gain_of_fixing(ranks))
+    gain_ns = between.gain_of_fixing(ranks)
+    after = between.after_fixing(ranks)
+    if after is not None and gain_ns == round(after.most_ns / max(1, between.steps)):
+        next_rank = after.rank
+    return _Fixed(ranks, next_rank, gain_ns, between.passing_with(ranks) > gain_ns)

@@ -5,6 +5,10 @@ so the job's step gets shorter only until it is another rank that sets the pace.
 is from that is known by what its waits for others cost it. A finding is taken to be fixed on all
 ranks that have it: what each of these gains without both, its finding and its waits, is known from
 a replay, and the job gains what the rank does that gains least.
+
+A finding about communication assumes that late ranks are fixed first. So of the ranks that are not
+late, the one counts that gains least. What those gain that have no such finding is known too: no
+more than if their collectives took no time.
 """
 
 from __future__ import annotations
@@ -78,6 +82,7 @@ def limited_by_the_job(
     between: RankComparison | None,
     skew: RankSkew | None,
     limits: Thresholds,
+    late: Sequence[int] = (),
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
@@ -89,6 +94,7 @@ def limited_by_the_job(
         between: Their collectives, matched; None where they are not.
         skew: How far apart they come by their step records, if a rank is late by these.
         limits: Limits for the severity.
+        late: The ranks that the report calls late.
     """
     if any(rank.exchanges for rank in ranks):
         return limited_by_the_stages(ranks, limits)
@@ -112,15 +118,23 @@ def limited_by_the_job(
             else:
                 of_rule[rank.rank] = max(before + share, _with_waits(one))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
+    met = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
-    gains = {
-        rule: gain
-        for rule, shares in found.items()
-        if (gain := _gain(shares, slack, is_known=on_hosts or rule not in OF_COMMUNICATION))
-        is not None
-        and largest[rule] - gain.share >= _WITHIN
-    }
+    others = None if on_hosts else _after_fixing(late, slack, ranks)
+    gains: dict[str, _Gain] = {}
+    gains_of_others: dict[str, _Gain] = {}
+    for rule, shares in found.items():
+        is_known = on_hosts or rule not in OF_COMMUNICATION
+        gain = _gain(shares, slack, is_known=is_known)
+        if gain is not None and is_known and met is not None:
+            gain = _as_others_arrive(gain, shares, met)
+        gain_of_others = gain
+        if others is not None and rule in OF_COMMUNICATION:
+            gain_of_others = others.gain(shares)
+        for limit, limits_of in ((gain, gains), (gain_of_others, gains_of_others)):
+            if limit is not None and largest[rule] - limit.share >= _WITHIN:
+                limits_of[rule] = limit
     together = _gain(
         {
             rank.rank: max(
@@ -131,9 +145,11 @@ def limited_by_the_job(
             if rank.rank in slack.shares
         },
         slack,
-        is_known=True,
     )
-    return tuple(_limited(rank, gains, together, slack, limits) for rank in ranks)
+    return tuple(
+        _limited(rank, gains if rank.rank in late else gains_of_others, together, slack, limits)
+        for rank in ranks
+    )
 
 
 def _share(one: Finding) -> float | None:
@@ -151,14 +167,41 @@ def _with_waits(one: Finding) -> float:
     return (one.with_waits_ns or 0) / max(1, step_ns)
 
 
-def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool) -> _Gain | None:
+@dataclass(frozen=True)
+class _AfterTheLate:
+    """A job whose late ranks come no later than the others.
+
+    Attributes:
+        slack: How far each of the other ranks is from setting its pace.
+        most: What each of them would gain without collectives and waits, where that is known.
+    """
+
+    slack: Slack
+    most: Mapping[int, float]
+
+    def gain(self, shares: Mapping[int, float]) -> _Gain | None:
+        """The gain, from what ranks with a finding about communication gain of their own step."""
+        return _gain({**self.most, **shares}, self.slack, is_known=False)
+
+
+def _after_fixing(late: Sequence[int], slack: Slack, ranks: Sequence[RankSummary]) -> _AfterTheLate:
+    others = {rank: share for rank, share in slack.shares.items() if rank not in late}
+    least = min(others.values(), default=0.0) if late else slack.least
+    most = {
+        rank.rank: max(others[rank.rank], rank.without_collectives_ns / max(1, rank.step_ns or 1))
+        for rank in ranks
+        if rank.rank in others and rank.without_collectives_ns is not None
+    }
+    return _AfterTheLate(Slack(others, least), most)
+
+
+def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -> _Gain | None:
     """The gain, from what each rank saves of its own step.
 
     Args:
-        shares: By rank with the finding: what it gains of its step without it and without waits.
+        shares: By rank: what it gains of its step without the finding and without waits.
         slack: How far each rank is from setting the pace.
-        is_known: Whether ranks without the finding save nothing by it. Communication that is no
-            finding is there on every rank.
+        is_known: Whether other ranks save nothing by it. Communication is there on every rank.
     """
     after = {
         rank: shares.get(rank, share)
@@ -169,6 +212,16 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool) -> _Gain
         return None
     next_rank = min(after, key=lambda rank: (after[rank], rank))
     return _Gain(max(0.0, after[next_rank] - slack.least), next_rank)
+
+
+def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
+    """The gain, no more than the ranks allow that have no such finding."""
+    after = between.after_fixing(fixed)
+    if after is None:
+        return gain
+    step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
+    share = after.most_ns / max(1, between.steps) / step_ns
+    return gain if share >= gain.share else _Gain(share, after.rank)
 
 
 def _limited(

@@ -20,7 +20,13 @@ import polars as pl
 
 from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
-from stepscope.analysis.ranks.clocks import Aligned, Clock, align
+from stepscope.analysis.ranks.clocks import (
+    TOLERATED_NS,
+    TOLERATED_ON_HOSTS_NS,
+    Aligned,
+    Clock,
+    align,
+)
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.selection.scope import AnsweredScope
@@ -123,7 +129,7 @@ def compare_arrivals(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
-    aligner: Callable[[pl.DataFrame, Sequence[int], Clock | str], Aligned] = align,
+    aligner: Callable[[pl.DataFrame, Sequence[int], Clock | str, int], Aligned] = align,
     *,
     point_to_point: bool = True,
 ) -> StragglerReport:
@@ -156,7 +162,9 @@ def compare_arrivals(
         )
         for rank in ranks
     }
-    aligned = aligner(matched.table, numbers, clock)
+    on_hosts = any(rank.of_host for rank in ranks)
+    tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
+    aligned = aligner(matched.table, numbers, clock, tolerated_ns)
     table = _ranks(aligned)
     sets, arrivals = _sets(aligned.table)
     notes = [_NOTHING] if sets.is_empty() else []

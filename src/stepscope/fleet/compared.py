@@ -1,7 +1,7 @@
 """The collectives of several ranks, matched and on one clock: what blame and what-if stand on.
 
 Collectives are matched by `analysis.ranks.matching`, and their process groups named by `groups`.
-Clocks are brought together by `clocks.ranks`, over all process groups at once.
+Clocks are brought together by `analysis.ranks.clocks`, over all process groups at once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
+from stepscope.analysis.ranks.clocks import Aligned, Clock, align
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
-from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
 from stepscope.fleet.groups import find_groups
 from stepscope.fleet.matched import Matched, Numbers, match
 
@@ -109,10 +109,14 @@ class _Comparison:
         sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
         self._world_size = sizes[0] if sizes else None
 
-    def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
-        """Like `analysis.ranks.clocks.align`, with drift, over the graph of process groups."""
+    def align(
+        self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str, tolerated_ns: int
+    ) -> Aligned:
+        """As `analysis.ranks.clocks.align`; matches for blame on the way."""
         self.match(table)
-        return self._aligned(table, ranks, clock)
+        aligned = align(table, ranks, clock, tolerated_ns)
+        self.clocks = aligned.clocks
+        return aligned
 
     def match(self, table: pl.DataFrame) -> None:
         """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
@@ -130,36 +134,3 @@ class _Comparison:
             group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
         ).drop("place")
         self.matched = match(arrivals, groups)
-
-    def _aligned(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
-        self.clocks = solve_rank_clocks(self.matched)
-        offsets = (
-            pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
-            .join(
-                self.clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives"),
-                on="rank",
-                how="left",
-                maintain_order="left",
-            )
-            .with_columns(
-                measured=pl.col("collectives").fill_null(0) > 0,
-                offset_ns=pl.col("offset_ns").fill_null(0),
-                drift_ppm=pl.col("drift_ppm").fill_null(0.0),
-            )
-            .drop("collectives")
-        )
-        used, reason = choose_clock(Clock(clock), offsets)
-        if used is Clock.RECORDED:
-            offsets = offsets.with_columns(
-                offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
-            )
-        together = table.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
-            arrival_ns=self._corrected("start_ns"), end_ns=self._corrected("end_ns")
-        )
-        return Aligned(with_waits(together), offsets, used, reason)
-
-    def _corrected(self, column: str) -> pl.Expr:
-        """Times of a clock on the common one, as `RankClocks.common` defines it."""
-        since = pl.col(column) - pl.col("offset_ns") - self.clocks.middle_ns
-        gained = (since * pl.col("drift_ppm") * 1e-6).round().cast(pl.Int64)
-        return pl.col(column) - pl.col("offset_ns") - gained

@@ -2,7 +2,7 @@
 
 Definitions
     Collectives of different ranks are matched by `analysis.ranks.matching`; clocks are brought
-    together by `clocks.ranks`. `analysis.stragglers` has the definitions of arrivals and waits.
+    together by `ranks.clocks`. `analysis.stragglers` has the definitions of arrivals and waits.
     What caused the waits is found by `blame`: waits that a rank inherited from another group are
     passed back, so that the last to arrive is not accused of somebody else's delay.
     The straggler is the rank that causes the longest waits; where nothing unusual causes any, the
@@ -20,11 +20,11 @@ from stepscope.advice.turns import find_turns
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks
 from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
-from stepscope.fleet.clocks.ranks import RankClocks
 from stepscope.fleet.compared import compare_ranks
 from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER

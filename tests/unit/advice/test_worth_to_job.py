@@ -12,6 +12,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import products
+from tests.support.planted_jobs import Fault, PlantedJob
 from tests.support.rank_programs import Meet, Program, run_ranks
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
@@ -181,3 +182,77 @@ def test_experts_that_are_overloaded_in_turn_are_waiting_and_no_lack_of_overlap(
     assert all((one.saving_ns or 0) < first.saving_ns for one in others)
     assert "abnormal-collective" not in {one.id for one in others}
     assert between_ranks(diagnosis).startswith("no one rank is late, they take turns within each")
+
+
+def test_hiding_communication_brings_nothing_where_the_host_of_another_rank_sets_the_pace(tmp_path):
+    """Rank 0 is no late rank: its host keeps pace with what the others' GPUs take."""
+    job = PlantedJob(ranks=3, kernels=3, transfer=900, faults=(Fault("input", (0,), 4_550),))
+    now_ns, without_ns = job.step_ns(), job.step_ns(transfers=1e-6)
+    assert without_ns == pytest.approx(now_ns, rel=0.01)
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    assert not any(one.id == "late-rank" for one in diagnosis.findings)
+    finding = _one(diagnosis, "exposed-communication", 1)
+    assert finding.saving_ns is None
+    assert "but rank 0's is not, and that sets the pace of all" in finding.saving_reason
+
+
+def test_communication_is_worth_what_it_is_once_the_late_rank_is_fixed(tmp_path):
+    fault = Fault("input", (0,), 7_000)
+    job = PlantedJob(ranks=3, kernels=3, transfer=900, faults=(fault,))
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    assert _one(diagnosis, "late-rank", 0).saving_ns
+    fixed = PlantedJob(ranks=3, kernels=3, transfer=900)
+    gain_ns = fixed.step_ns() - fixed.step_ns(transfers=1e-6)
+    finding = _one(diagnosis, "exposed-communication", 1)
+    assert finding.saving_ns == pytest.approx(gain_ns, rel=0.03)
+    assert "late ranks and abnormal collectives are fixed first" in finding.assumption
+
+
+def test_slack_in_some_collectives_does_not_help_a_rank_in_others(tmp_path):
+    """Rank 3 computes little and waits most of the step, but comes next to the first collective."""
+    job = PlantedJob(
+        ranks=4,
+        style="sharded",
+        kernels=3,
+        transfer=60,
+        reads_loss=True,
+        faults=(
+            Fault("more layers", (1, 2), 3),
+            Fault("input", (1,), 4_000),
+            Fault("python", (3,), 2_000),
+        ),
+    )
+    gain_ns = job.step_ns() - job.step_ns(lambda fault, rank: fault.kind == "input")
+    assert gain_ns == pytest.approx(ms(2), rel=0.02)
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    late = _one(diagnosis, "late-rank", 1)
+    assert late.saving_ns == pytest.approx(gain_ns, rel=0.03)
+    cause = _one(diagnosis, "input-bound", 1)
+    assert cause.saving_ns == pytest.approx(gain_ns, rel=0.03)
+    assert "then rank 3 sets the pace" in cause.assumption
+    waiting = _one(diagnosis, "rank-waiting", 2)
+    assert waiting.saving_ns == pytest.approx(gain_ns, rel=0.03)
+
+
+def test_a_rank_that_is_late_only_where_the_window_begins_is_not_called_late(tmp_path):
+    """Its host is ahead of its GPU by more than the collector takes, but for the first step."""
+    job = PlantedJob(
+        kernels=3,
+        kernel=400,
+        transfer=360,
+        starts_idle=True,
+        faults=(Fault("collector", (1,), 10_000),),
+    )
+    assert job.step_ns() == pytest.approx(PlantedJob(kernels=3, kernel=400, transfer=360).step_ns())
+    diagnosis = diagnose(open_run(str(job.write(tmp_path / "job"))))
+    check_diagnosis(diagnosis)
+    assert not any(one.id == "late-rank" for one in diagnosis.findings)
+    waiting = _one(diagnosis, "rank-waiting", 0)
+    assert waiting.saving_ns is None
+    assert waiting.saving_reason == (
+        "rank 1 came late because its host was less ahead when the window began than later, which "
+        "brings little in the long run"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.rank_jobs import compare_traces, rank_of_job
+from tests.support.rank_programs import Meet, Program, run_ranks
 
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.matching import BY_ORDER, BY_SEQUENCE, BY_STEP
@@ -97,6 +98,43 @@ def test_sets_of_different_kinds_are_left_out():
     }
 
 
+def test_clocks_of_machines_that_keep_time_well_are_aligned_too():
+    """A third of a millisecond is more than healthy ranks wait."""
+    ranks = job([10, 10.2, 10], offsets_ms=[0, -0.3, 0.4])
+    wrong = compare_traces(ranks, clock="recorded")
+    assert (wrong.straggler, wrong.fits) == (2, True)
+    report = compare_traces(ranks)
+    assert (report.straggler, report.clock) == (1, Clock.ALIGNED)
+    rows = {row["rank"]: row for row in report.ranks.to_dicts()}
+    assert [rows[rank]["total_wait_ns"] for rank in range(3)] == [us(800), 0, us(800)]
+
+
+def test_clocks_are_aligned_over_groups_that_share_only_some_ranks():
+    """Ranks 0 and 3 never meet: what their clocks are apart by follows from 1 and 2."""
+
+    def build(t: GpuTrace, rank: int) -> Program:
+        pair, line = (rank - rank % 2, rank - rank % 2 + 1), (rank % 2, rank % 2 + 2)
+        for _ in range(4):
+            with t.step():
+                t.python(ms(4 if rank == 2 else 1))
+                t.op("aten::mm").launch("sgemm", us(300))
+                t.wait_collective((yield Meet("all_reduce", 1 << 20, us(100), pair, f"tp{pair}")))
+                t.wait_collective((yield Meet("all_reduce", 1 << 20, us(100), line, f"dp{line}")))
+                t.sync()
+
+    truth = compare_traces([(rank, t.load()) for rank, t in enumerate(run_ranks(build, 4))])
+    made = run_ranks(build, 4)
+    for rank, t in enumerate(made):
+        for event in t.events:
+            event["ts"] += ms((0, 7, -40, 33)[rank])
+    report = compare_traces([(rank, t.load()) for rank, t in enumerate(made)])
+    assert (report.straggler, report.clock) == (2, Clock.ALIGNED)
+    for name in ("total_wait_ns", "last"):
+        assert dict(report.ranks.select("rank", name).iter_rows()) == pytest.approx(
+            dict(truth.ranks.select("rank", name).iter_rows()), abs=us(1)
+        )
+
+
 def test_groups_of_one_name_are_told_apart_by_their_ranks():
     made = []
     for rank in range(4):
@@ -186,6 +224,6 @@ def test_ends_that_no_offset_brings_together_name_no_straggler():
 )
 def test_ranks_come_last_where_others_wait_for_them(delays_ms, last):
     ranks = [(rank, rank_of_job(rank, delays_ms, layers=2).load()) for rank in range(3)]
-    table = compare_traces(ranks).ranks.sort("rank")
+    table = compare_traces(ranks, clock="recorded").ranks.sort("rank")
     assert table["sets"].to_list() == [6, 6, 6]
     assert table["last"].to_list() == last

@@ -87,6 +87,7 @@ def read_arrivals(
         packed=packed(kept, local),
         described=_described(trace, kept),
         local=local,
+        of_host=of_host,
     )
 
 

@@ -1,11 +1,12 @@
 """The clocks of several ranks, brought together by the collectives that they share.
 
-Ranks on one machine share a clock, ranks of different machines do not quite. A collective that no
-rank can leave before all have come (all_reduce, all_gather, reduce_scatter, all_to_all, barrier)
-ends everywhere at nearly the same time. The offset of a rank's clock is the median, over these
-sets, of its end less the median end of the set. With `Clock.ALIGNED` offsets are taken off before
-arrivals are compared; with `Clock.RECORDED` nothing is; `Clock.AUTO` aligns if any two ranks'
-offsets differ by more than `TOLERATED_NS`.
+Ranks on one machine share a clock, ranks of different machines do not quite. `rank_clocks` finds
+how far clocks are apart, over all process groups at once: two ranks may meet only through others.
+With `Clock.ALIGNED` that is taken off before arrivals are compared; with `Clock.RECORDED` nothing
+is; `Clock.AUTO` aligns if any two ranks' offsets differ by more than is tolerated. GPUs of one
+machine leave a collective within microseconds, so that a difference of `TOLERATED_NS` is one of
+clocks. Processes that communicate on their CPUs leave one after another: there it may take
+`TOLERATED_ON_HOSTS_NS`, as between ranks whose waits do not quite fit.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.ranks.matching import SYNCHRONISING
+from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 
-TOLERATED_NS = 1_000_000
-"""Offsets of clocks that are not worth an alignment."""
+TOLERATED_NS = 50_000
+"""Offsets of clocks that need no alignment, where GPUs communicate."""
+TOLERATED_ON_HOSTS_NS = 1_000_000
+"""The same where CPUs do."""
 
 
 class Clock(str, Enum):
@@ -40,15 +44,18 @@ class Aligned:
             first arrival of any rank), `wait_ns` (until the last of the set has come; where ranks
             may leave before, no longer than the rank's own kernel) and `spread` (how far the end is
             from the set's median end).
-        offsets: rank, offset_ns (taken off; 0 where clocks are taken as recorded), measured.
+        offsets: rank, offset_ns and drift_ppm (taken off; 0 where clocks are taken as recorded),
+            measured.
         clock: `RECORDED` or `ALIGNED`: what was done.
         reason: Why.
+        clocks: What was found of the clocks, whether it was taken off or not.
     """
 
     table: pl.DataFrame
     offsets: pl.DataFrame
     clock: Clock
     reason: str
+    clocks: RankClocks
 
     @property
     def fits(self) -> bool:
@@ -58,30 +65,38 @@ class Aligned:
         as long as the wait. If most waits are longer, the clocks do not agree.
         """
         waits = self.table.filter(pl.col("kind").is_in(SYNCHRONISING))
-        beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_NS).clip(lower_bound=0)
+        beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_ON_HOSTS_NS).clip(lower_bound=0)
         return 2 * int(beyond.sum()) <= int(waits["wait_ns"].sum())
 
 
-def align(matched: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+def align(
+    matched: pl.DataFrame,
+    ranks: Sequence[int],
+    clock: Clock | str,
+    tolerated_ns: int = TOLERATED_NS,
+) -> Aligned:
     """Bring matched collectives onto one clock.
 
     Args:
         matched: `Matched.table`.
         ranks: The ranks, those without a matched collective included.
         clock: How.
+        tolerated_ns: Offsets that `Clock.AUTO` leaves as they are.
     """
-    offsets = _offsets(matched, ranks)
-    used, reason = choose_clock(Clock(clock), offsets)
+    clocks = solve_rank_clocks(matched)
+    offsets = _offsets(clocks, ranks)
+    used, reason = _choose_clock(Clock(clock), offsets, tolerated_ns)
     if used is Clock.RECORDED:
-        offsets = offsets.with_columns(offset_ns=pl.lit(0, pl.Int64))
+        offsets = offsets.with_columns(
+            offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
+        )
     aligned = matched.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
-        arrival_ns=pl.col("start_ns") - pl.col("offset_ns"),
-        end_ns=pl.col("end_ns") - pl.col("offset_ns"),
+        arrival_ns=clocks.corrected("start_ns"), end_ns=clocks.corrected("end_ns")
     )
-    return Aligned(with_waits(aligned), offsets, used, reason)
+    return Aligned(_with_waits(aligned), offsets, used, reason, clocks)
 
 
-def with_waits(common: pl.DataFrame) -> pl.DataFrame:
+def _with_waits(common: pl.DataFrame) -> pl.DataFrame:
     """Adds waits and spreads to matched collectives whose times are on a common clock.
 
     Args:
@@ -100,27 +115,28 @@ def with_waits(common: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _offsets(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
-    """Offset of each rank's clock, from the ends of synchronising collectives."""
-    ends = matched.filter(pl.col("kind").is_in(SYNCHRONISING)).with_columns(
-        late=pl.col("end_ns") - pl.col("end_ns").median().over("key")
-    )
-    measured = ends.group_by("rank").agg(offset_ns=pl.col("late").median().round().cast(pl.Int64))
+def _offsets(clocks: RankClocks, ranks: Sequence[int]) -> pl.DataFrame:
+    """What each rank's clock reads too much: rank, offset_ns, drift_ppm, measured."""
+    found = clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives")
     return (
         pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
-        .join(measured, on="rank", how="left", maintain_order="left")
-        .with_columns(
-            measured=pl.col("offset_ns").is_not_null(), offset_ns=pl.col("offset_ns").fill_null(0)
+        .join(found, on="rank", how="left", maintain_order="left")
+        .select(
+            "rank",
+            measured=pl.col("collectives").fill_null(0) > 0,
+            offset_ns=pl.col("offset_ns").fill_null(0),
+            drift_ppm=pl.col("drift_ppm").fill_null(0.0),
         )
     )
 
 
-def choose_clock(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
+def _choose_clock(clock: Clock, offsets: pl.DataFrame, tolerated_ns: int) -> tuple[Clock, str]:
     """Decides whether to take offsets off, and says why.
 
     Args:
         clock: What was asked for.
         offsets: rank, offset_ns, measured.
+        tolerated_ns: Offsets that need no alignment.
     """
     known = offsets.filter("measured")["offset_ns"]
     spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
@@ -129,6 +145,6 @@ def choose_clock(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
         return clock, f"asked for; {differ}"
     if len(known) < 2:
         return Clock.RECORDED, "no synchronising collective to align clocks by"
-    if spread > TOLERATED_NS:
+    if spread > tolerated_ns:
         return Clock.ALIGNED, f"{differ}, which is no common clock"
     return Clock.RECORDED, f"{differ}, which is a common clock"

@@ -51,6 +51,7 @@ class RankArrivals:
         described: Of each process group in `texts`, what the job calls it, where that is known:
             group, description.
         local: The names of these further columns; empty: they were not asked for.
+        of_host: Whether they ran on the CPU.
     """
 
     rank: int
@@ -63,6 +64,7 @@ class RankArrivals:
     packed: bytes
     described: tuple[tuple[str, str], ...] = ()
     local: tuple[str, ...] = ()
+    of_host: bool = False
 
     def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
         """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""

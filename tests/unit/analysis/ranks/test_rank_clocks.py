@@ -7,15 +7,14 @@ import polars as pl
 import pytest
 from tests.support.fleet_jobs import Grid, Job, grid_of, simulate
 
+from stepscope.analysis.ranks.rank_clocks import RankClocks, solve_rank_clocks
 from stepscope.errors import UsageError
-from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
-from stepscope.fleet.matched import match
 
 MINUTE_NS = 60_000_000_000
 
 
 def solved(job: Job) -> RankClocks:
-    return solve_rank_clocks(match(job.arrivals, job.groups))
+    return solve_rank_clocks(job.met)
 
 
 def planted_errors(job: Job, clocks: RankClocks) -> list[tuple[float, int]]:
@@ -60,8 +59,7 @@ def test_drift_is_found_in_a_long_recording_and_not_claimed_in_a_short_one() -> 
 def test_ranks_that_no_groups_connect_are_refused() -> None:
     job = simulate(grid_of(8), 1)
     tensor_only = job.groups.filter(pl.col("dimension") == "tensor")["group"]
-    rows = job.arrivals.filter(pl.col("group").is_in(tensor_only.implode()))
-    clocks = solve_rank_clocks(match(rows, job.groups))
+    clocks = solve_rank_clocks(job.met.filter(pl.col("group").is_in(tensor_only.implode())))
     assert len(clocks.parts) == 4
     assert clocks.problem is not None
     assert "4 parts unconnected (ranks 0, 1; ranks 2, 3; ranks 4, 5; and 1 more)" in clocks.problem
@@ -72,8 +70,7 @@ def test_ranks_that_no_groups_connect_are_refused() -> None:
 
 def test_a_send_and_its_receive_do_not_connect_clocks() -> None:
     job = simulate(grid_of(8), 1)
-    pairs = job.arrivals.filter(pl.col("kind") == "send_recv")
-    clocks = solve_rank_clocks(match(pairs, job.groups))
+    clocks = solve_rank_clocks(job.met.filter(pl.col("kind") == "send_recv"))
     assert len(clocks.parts) == 8
     assert clocks.collectives == 0
 
@@ -83,14 +80,14 @@ def test_late_exits_do_not_move_a_clock() -> None:
     # One rank returns 40 ms late from a fifth of its collectives, as after a pause.
     dice = np.random.default_rng(1)
     paused = (job.arrivals["rank"] == 3).to_numpy() & (dice.random(len(job.arrivals)) < 0.2)
-    late = job.arrivals.with_columns(end_ns=pl.col("end_ns") + pl.Series(paused * 40_000_000))
-    found = solve_rank_clocks(match(late, job.groups)).ranks["offset_ns"].to_numpy()
+    late = job.met.with_columns(end_ns=pl.col("end_ns") + pl.Series(paused * 40_000_000))
+    found = solve_rank_clocks(late).ranks["offset_ns"].to_numpy()
     assert np.abs(found).max() < 30_000
 
 
 def test_nothing_recorded_is_no_clock() -> None:
     job = simulate(grid_of(4), 0)
-    clocks = solve_rank_clocks(match(job.arrivals.clear(), job.groups))
+    clocks = solve_rank_clocks(job.met.clear())
     assert clocks.ranks.is_empty()
     with pytest.raises(UsageError, match="rank 2 is not known"):
         clocks.common(2, np.array([0]))

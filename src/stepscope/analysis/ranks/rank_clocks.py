@@ -30,10 +30,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.ranks.matching import SYNCHRONISING
 from stepscope.errors import UsageError
-from stepscope.fleet.matched import SYNCHRONISING, Matched, Numbers
 from stepscope.run.figures import ranks_in_words
 
+Numbers = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
 
 RANK_CLOCKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -47,7 +48,6 @@ RANK_CLOCKS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per rank."""
 
-_USED = [place for place, kind in enumerate(SYNCHRONISING) if kind != "send_recv"]
 _PRIOR_DRIFT = 100e-6
 _LEAST_SKEW_NS = 2_000.0
 _SKEW_OF_TRANSFER = 0.05
@@ -109,16 +109,32 @@ class RankClocks:
         row = found.row(0, named=True)
         return _corrected(times_ns, row["offset_ns"], row["drift_ppm"], self.middle_ns)
 
+    def corrected(self, column: str) -> pl.Expr:
+        """Times in a column on the clock of each rank's part.
 
-def solve_rank_clocks(matched: Matched) -> RankClocks:
-    """Finds offsets and drifts of the ranks' clocks."""
-    rows = _Rows(matched)
+        Args:
+            column: Its name; the columns `offset_ns` and `drift_ppm` are the rank's.
+        """
+        since = pl.col(column) - pl.col("offset_ns") - self.middle_ns
+        gained = (since * pl.col("drift_ppm") * 1e-6).round().cast(pl.Int64)
+        return pl.col(column) - pl.col("offset_ns") - gained
+
+
+def solve_rank_clocks(met: pl.DataFrame) -> RankClocks:
+    """Finds offsets and drifts of the ranks' clocks.
+
+    Args:
+        met: One row per rank and collective: rank, group, key (of the collective), kind, start_ns
+            and end_ns on the rank's clock.
+    """
+    ranks = met["rank"].unique().sort().to_numpy().astype(np.int64)
+    rows = _Rows(met, ranks)
     parts = _parts(rows)
     fit = _Fit(rows)
     error = _errors(rows, fit, parts)
     # Every part has its lowest rank as reference.
-    reference = np.zeros(len(matched.ranks), np.int64)
-    part_of = np.zeros(len(matched.ranks), np.int64)
+    reference = np.zeros(len(ranks), np.int64)
+    part_of = np.zeros(len(ranks), np.int64)
     for number, part in enumerate(parts):
         reference[part] = part.min()
         part_of[part] = number
@@ -127,37 +143,44 @@ def solve_rank_clocks(matched: Matched) -> RankClocks:
     drift = (fit.slope - fit.slope[reference]) / rows.half_span_ns
     table = pl.DataFrame(
         {
-            "rank": matched.ranks,
+            "rank": ranks,
             "part": part_of,
             "offset_ns": np.rint(offset).astype(np.int64),
             "drift_ppm": drift * 1e6,
             "error_ns": np.ceil(error).astype(np.int64),
-            "collectives": np.bincount(rows.rank, minlength=len(matched.ranks)),
-            "residual_ns": _medians(np.abs(fit.residual), rows.rank, len(matched.ranks)),
+            "collectives": np.bincount(rows.rank, minlength=len(ranks)),
+            "residual_ns": _medians(np.abs(fit.residual), rows.rank, len(ranks)),
         },
         schema=RANK_CLOCKS,
     )
     return RankClocks(
         table,
-        tuple(tuple(int(rank) for rank in matched.ranks[part]) for part in parts),
+        tuple(tuple(int(rank) for rank in ranks[part]) for part in parts),
         rows.middle_ns,
-        len(np.unique(rows.collective)),
+        rows.collectives,
     )
 
 
 class _Rows:
     """The arrivals that clocks can be compared by."""
 
-    def __init__(self, matched: Matched) -> None:
-        used = np.flatnonzero(np.isin(matched.kind[matched.collective], _USED))
-        self.ranks = len(matched.ranks)
-        self.rank = matched.rank[used]
-        self.group = matched.group[matched.collective[used]]
-        _, self.collective = np.unique(matched.collective[used], return_inverse=True)
+    def __init__(self, met: pl.DataFrame, ranks: Numbers) -> None:
+        duration = pl.col("end_ns") - pl.col("start_ns")
+        group = pl.col("group").cast(pl.String).fill_null("")
+        used = (
+            met.filter(pl.col("kind").is_in(SYNCHRONISING))
+            .with_columns(transfer_ns=duration.min().over("key"))
+            .filter(pl.len().over("key") > 1)
+            .with_columns(group=group.rank("dense"), key=pl.col("key").rank("dense") - 1)
+        )
+
+        self.ranks = len(ranks)
+        self.rank = np.searchsorted(ranks, used["rank"].to_numpy()).astype(np.int64)
+        self.group = used["group"].to_numpy().astype(np.int64)
+        self.collective = used["key"].to_numpy().astype(np.int64)
         self.collectives = int(self.collective.max()) + 1 if len(used) else 0
-        self.members = np.bincount(self.collective, minlength=self.collectives).astype(np.float64)
-        self.transfer = matched.transfer_ns[matched.collective[used]].astype(np.float64)
-        end = matched.end_ns[used]
+        self.transfer = used["transfer_ns"].to_numpy().astype(np.float64)
+        end = used["end_ns"].to_numpy().astype(np.int64)
         first, last = (int(end.min()), int(end.max())) if len(end) else (0, 0)
         self.middle_ns = (first + last) // 2
         self.half_span_ns = max((last - first) / 2, 1.0)

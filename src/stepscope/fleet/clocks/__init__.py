@@ -1,1 +1,0 @@
-"""Brings the clocks of ranks together."""
