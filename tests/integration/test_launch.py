@@ -484,3 +484,48 @@ def test_a_run_too_short_for_a_window_says_so(tmp_path):
     said = run_ours(tmp_path, SPAWNED, "group", options=["--wait", "20"])
     assert "and the first window would be steps 22 to 24: train 25 steps or more" in said
     assert ", or set --wait 6\n" in said
+
+
+EPOCHS = (
+    HEAD
+    + """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.zeros(8)
+
+
+def main(is_left):
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Slow(), batch_size=2, num_workers=2)
+    for epoch in range(4):
+        for number, x in enumerate(loader, 1):
+            model(x).sum().backward()
+            optimizer.step()
+            if is_left and number == 5:
+                break
+
+
+if __name__ == "__main__":
+    main("left" in sys.argv)
+"""
+)
+
+
+@pytest.mark.parametrize(("way", "steps"), [("ended", 6), ("left", 5)])
+def test_workers_that_start_in_each_epoch_are_part_of_the_input(tmp_path, way, steps):
+    """Whether the data ends, or the loop is left and the iterator dropped."""
+    run_ours(tmp_path, EPOCHS, way)
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert [step.step for step in rank.steps] == list(range(4 * steps))
+    first = [step for step in rank.steps if step.loader_workers_ns]
+    assert [step.step for step in first] == [steps, 2 * steps, 3 * steps]
+    for step in first:
+        assert step.loader_workers_ns <= step.data_wait_ns
+        other_ns = step.dur_ns - step.data_wait_ns - sum(step.phases.values())
+        assert 0 <= other_ns < step.loader_workers_ns
+    loader = rank.manifest.loader
+    assert (loader.workers, loader.is_persistent, loader.starts) == (2, False, 4)

@@ -57,6 +57,7 @@ SPARED = {
             "batch_came",
             "cpu_needed_ns",
             "see_loader",
+            "loader_workers_changed",
             "phase",
             "enter_phase",
             "leave_phase",

@@ -28,6 +28,7 @@ def step_records(
     wait_cpu_ms: float = 0,
     gc_ms: float = 0,
     compile_ms: Sequence[float] | float = 0,
+    workers_ms: Sequence[float] | float = 0,
 ) -> list[StepRecord]:
     """Consecutive training steps, back to back, in milliseconds."""
     count = len(durations_ms)
@@ -36,7 +37,7 @@ def step_records(
         row = [values] * count if isinstance(values, (int, float)) else values
         return [round(value * MS) for value in row]
 
-    waits, compiling = column(waits_ms), column(compile_ms)
+    waits, compiling, workers = column(waits_ms), column(compile_ms), column(workers_ms)
     phases = {name: column(values) for name, values in (phases_ms or {}).items()}
     records = []
     now = 1_700_000_000_000_000_000
@@ -52,6 +53,7 @@ def step_records(
                 cpu_ns=None if cpu_ms is None else round(cpu_ms * MS),
                 queued_ns=None if queued_ms is None else round(queued_ms * MS),
                 data_wait_cpu_ns=round(wait_cpu_ms * MS),
+                loader_workers_ns=workers[step],
                 gc_ns=round(gc_ms * MS),
                 compile_ns=compiling[step],
             )

@@ -149,6 +149,10 @@ class AccelerateProfiler(Profiler):
     def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:
         """Do nothing: `watch` times the waits."""
 
+    def before_workers(self, data: Any, *, is_start: bool) -> capture.Profiler | None:  # noqa: ARG002
+        """Do nothing: `watch` times the waits."""
+        return None
+
     def before_backward(self) -> capture.Profiler | None:
         """Time the backward pass."""
         return self

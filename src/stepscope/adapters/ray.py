@@ -133,6 +133,9 @@ class OptimizerSteps:
     def after_fetch(self, profiler: Any, batch: Any) -> None:
         """Leave the wait for a batch to the loop."""
 
+    def before_workers(self, data: Any, *, is_start: bool) -> None:
+        """Leave the loader's workers to the loop."""
+
     def before_backward(self) -> _Untimed:
         """Follow a backward pass, because optimizers may step within it."""
         return _Untimed()
@@ -157,4 +160,7 @@ class _Untimed:
         return contextlib.nullcontext()
 
     def see_loader(self, _: Any, /) -> None:
+        """Do nothing."""
+
+    def loader_workers_changed(self, _: int, /) -> None:
         """Do nothing."""

@@ -25,6 +25,14 @@ _CHEAPER = (
     "make the work per sample cheaper (decode and tokenise ahead of time, store larger records, "
     "read from local disk)"
 )
+KEEP_WORKERS = (
+    "Keep the loader's workers: DataLoader(..., persistent_workers=True), made once, before the "
+    "loop over epochs"
+)
+_DIVIDE = (
+    ", and let the IterableDataset give each worker its part (torch.utils.data.get_worker_info): "
+    "otherwise each returns all of the data"
+)
 _ONE_PROCESS, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 
 
@@ -37,12 +45,16 @@ class LoaderFacts:
         has_workers: Whether it has any.
         cpus: CPUs that this rank may use for itself.
         cpu_share: Share of the time of loading that is work for a CPU.
+        keeps_workers: Whether the same workers serve all epochs.
+        is_iterable: Whether its dataset is an `IterableDataset`.
     """
 
     workers: int | None = None
     has_workers: bool | None = None
     cpus: int | None = None
     cpu_share: float | None = None
+    keeps_workers: bool | None = None
+    is_iterable: bool | None = None
 
     @property
     def burns_cpu(self) -> bool | None:
@@ -80,6 +92,8 @@ def facts_of(subject: Subject) -> LoaderFacts:
             has_workers=loader.workers > 0,
             cpus=max(1, loader.cpus // loader.local_ranks),
             cpu_share=share,
+            keeps_workers=loader.is_persistent if loader.workers else None,
+            is_iterable=loader.is_iterable,
         )
     if subject.window is None:
         return LoaderFacts()
@@ -144,6 +158,8 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
             f" To keep up it would take {needed}, but there are only {_cpus(facts)}, and the "
             "training needs one."
         )
+    if facts.is_iterable:
+        do += _DIVIDE
     more = f" If that is not enough, {_CHEAPER}." if keep_up else f" Also {_CHEAPER}."
     storage = f" {_storage(facts)}" if not keep_up and _storage(facts) else ""
     return LoaderAdvice(workers, alone_ns, assumption, f"{do}.{reason}{more}{storage}")

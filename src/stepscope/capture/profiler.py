@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.session import CaptureSession
+from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.auto_phases import AutoPhases
+from stepscope.capture.steps.loaders import has_workers, kept_iterator
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
@@ -200,7 +202,11 @@ class Profiler:
             started_ns = time.perf_counter_ns()
             with self._session.steps.fetching():
                 if iterator is None:
+                    kept = attempt(kept_iterator, loader)
                     iterator = iter(loader)
+                    if iterator is not kept and attempt(has_workers, iterator):
+                        took_ns = time.perf_counter_ns() - started_ns
+                        self._session.steps.loader_workers_changed(took_ns)
                 batch = next(iterator, _END)
             if isinstance(batch, _End):
                 break
@@ -266,6 +272,14 @@ class Profiler:
             parts: The DataLoader, its iterator, or both.
         """
         self._session.steps.see_loader(*parts)
+
+    def loader_workers_changed(self, duration_ns: int) -> None:
+        """Note that part of the wait went into starting or ending a DataLoader's workers.
+
+        Args:
+            duration_ns: How long.
+        """
+        self._session.steps.loader_workers_changed(duration_ns)
 
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:

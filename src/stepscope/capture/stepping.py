@@ -246,15 +246,30 @@ class Stepping:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time inside as waiting for the step's batch, unless it ends with an error."""
+        """Count the time inside as waiting for the step's batch, unless it ends with an error.
+
+        The end of the data is no error: a loader may end its workers there.
+        """
         started_cpu_ns = self.cpu_needed_ns()
         started_ns = time.perf_counter_ns()
-        with self.range(DATA_WAIT_RANGE):
-            yield
+        try:
+            with self.range(DATA_WAIT_RANGE):
+                yield
+        except StopIteration:
+            self._add_wait(started_ns, started_cpu_ns)
+            raise
+        self._add_wait(started_ns, started_cpu_ns)
+
+    def _add_wait(self, started_ns: int, started_cpu_ns: int) -> None:
         if self._is_on() and self.recorder is not None:
             waited_ns = time.perf_counter_ns() - started_ns
             cpu_ns = self.cpu_needed_ns() - started_cpu_ns
             self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
+
+    def loader_workers_changed(self, duration_ns: int) -> None:
+        """So much of the wait went into starting or ending the workers of a loader."""
+        if self._is_on() and self.recorder is not None:
+            self._attempt("timing workers", self.recorder.add_loader_workers, duration_ns)
 
     def cpu_needed_ns(self) -> int:
         """Time that the current thread has so far run on a CPU, or waited for one."""

@@ -228,6 +228,11 @@ class LoaderRecord:
         local_ranks: Ranks of the job on this machine, which share these CPUs.
         worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU or waited for
             one; None if they were not watched for a second.
+        is_persistent: Whether it keeps its workers when its data ends (`persistent_workers`); None
+            if it does not say.
+        starts: How often its workers were seen to be new: once, or once per epoch where it does not
+            keep them.
+        is_iterable: Whether its dataset is an `IterableDataset`; None if that is unknown.
     """
 
     workers: int = 0
@@ -235,6 +240,9 @@ class LoaderRecord:
     cpus: int = 1
     local_ranks: int = 1
     worker_cpu_share: float | None = None
+    is_persistent: bool | None = None
+    starts: int = 0
+    is_iterable: bool | None = None
 
 
 @dataclass(frozen=True)

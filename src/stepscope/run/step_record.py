@@ -62,6 +62,8 @@ class StepRecord:
             had the CPUs; None if the system does not say (Linux does).
         data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU, or
             waited for one, because it made the batch itself.
+        loader_workers_ns: The part of `data_wait_ns` in which the DataLoader started its worker
+            processes, or ended them.
         gc_ns: Time in pauses of Python's garbage collector.
         compile_ns: Time in which torch.compile compiled.
         tokens: Tokens processed in the step, if the loop said so.
@@ -86,6 +88,7 @@ class StepRecord:
     cpu_ns: int | None = None
     queued_ns: int | None = None
     data_wait_cpu_ns: int = 0
+    loader_workers_ns: int = 0
     gc_ns: int = 0
     compile_ns: int = 0
     tokens: int | None = None
@@ -134,6 +137,8 @@ def encode_step(record: StepRecord) -> bytes:
         line["queued_ns"] = record.queued_ns
     if record.data_wait_cpu_ns:
         line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
+    if record.loader_workers_ns:
+        line["loader_workers_ns"] = record.loader_workers_ns
     if record.gc_ns:
         line["gc_ns"] = record.gc_ns
     if record.compile_ns:
@@ -174,6 +179,7 @@ def decode_step(line: bytes) -> StepRecord:
             cpu_ns=_optional(data.get("cpu_ns")),
             queued_ns=_optional(data.get("queued_ns")),
             data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
+            loader_workers_ns=_whole(data.get("loader_workers_ns", 0)),
             gc_ns=_whole(data.get("gc_ns", 0)),
             compile_ns=_whole(data.get("compile_ns", 0)),
             tokens=_optional(data.get("tokens")),

@@ -9,7 +9,7 @@ from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.loader_advice import LoaderFacts, advise, facts_of
-from stepscope.advice.rules import input_bound
+from stepscope.advice.rules import input_bound, uneven_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.record.summary import summarise_steps
@@ -109,3 +109,84 @@ def test_the_share_of_workers_comes_from_the_manifest():
     loader = LoaderRecord(workers=2, cpus=2, worker_cpu_share=0.03)
     facts = facts_of(Subject(0, summary, loader=loader))
     assert facts == LoaderFacts(2, True, 2, 0.03)
+
+
+def restarting(persistent=False, starts=5, wait_ms=1.0, *, workers_ms=100, first_ms=400, workers=2):
+    """100 steps of 20 ms: in four, workers end, others start, and their first batch comes."""
+    durations, waits, changed = [20.0] * 100, [wait_ms] * 100, [0.0] * 100
+    for step in (20, 40, 60, 80):
+        waits[step] = wait_ms + workers_ms + first_ms
+        durations[step], changed[step] = 20 + workers_ms + first_ms, workers_ms
+    summary = summarise_steps(step_records(durations, waits_ms=waits, workers_ms=changed))
+    loader = LoaderRecord(workers=workers, cpus=8, is_persistent=persistent, starts=starts)
+    return Subject(0, summary, loader=loader)
+
+
+def test_workers_that_start_anew_in_each_epoch_are_to_be_kept():
+    (finding,) = input_bound.find(restarting())
+    assert "starts its workers anew" in finding.title
+    assert finding.advice.startswith("Keep the loader's workers")
+    assert "persistent_workers=True" in finding.advice
+    assert "num_workers" not in finding.advice
+    # Of the first batch, what two workers may need for one is not promised: two steps of 20 ms.
+    assert finding.saving_ns == 4 * (100 + 400 - 2 * 20) * MS // 100
+    assert finding.steps == (20, 40, 60, 80)
+    told = {evidence.label: evidence.value for evidence in finding.evidence}
+    assert told["ending and starting them, each time"] == 100 * MS
+    assert told["wait beyond other steps', each time"] == 500 * MS
+    assert uneven_steps.find(restarting()) == []
+
+
+def test_workers_that_are_kept_are_not_to_be_kept():
+    (finding,) = input_bound.find(restarting(persistent=True))
+    assert "num_workers from 2" in finding.advice
+    assert "persistent_workers" not in finding.advice
+
+
+def test_waits_of_all_steps_come_first_where_they_are_most():
+    (finding,) = input_bound.find(restarting(wait_ms=10, workers_ms=100, first_ms=30))
+    assert finding.title == "the step waits for its input"
+    assert finding.advice.startswith("Raise num_workers from 2 to 5")  # as without the restarts
+    assert finding.advice.endswith("before the loop over epochs.")
+    assert finding.saving_ns == (100 * 10 + 4 * 130) * MS // 100
+
+
+def test_the_first_start_of_workers_is_paid_once():
+    records = step_records([220] + [20] * 9, waits_ms=[201] + [1] * 9, workers_ms=[150] + [0] * 9)
+    summary = summarise_steps(records)
+    assert summary.restarts.steps == ()
+
+
+@given(
+    durations=st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 900), st.integers(0, 900)), min_size=5
+    ),
+    workers=st.integers(1, 64),
+)
+def test_keeping_workers_never_saves_more_than_was_waited_where_they_start(durations, workers):
+    """Each step: work, wait, and how much of the wait started workers."""
+    records = step_records(
+        [1 + work + wait for work, wait, _ in durations],
+        waits_ms=[wait for _, wait, _ in durations],
+        workers_ms=[min(wait, changed) for _, wait, changed in durations],
+    )
+    summary = summarise_steps(records)
+    saved_ns = summary.restarts.kept_workers_save(workers)
+    steps = {record.step: record for record in records}
+    there = [steps[step] for step in summary.restarts.steps]
+    assert 0 <= saved_ns <= sum(record.data_wait_ns for record in there)
+    loader = LoaderRecord(workers=workers, is_persistent=False, starts=9)
+    for finding in input_bound.find(Subject(0, summary, loader=loader)):
+        assert finding.saving_ns <= sum(steps[s].data_wait_ns for s in summary.steps)
+
+
+def test_an_iterable_dataset_must_be_divided_before_it_gets_workers():
+    for workers in (0, 2):
+        facts = LoaderFacts(workers, workers > 0, 16, 0.9, is_iterable=True)
+        first_sentence = advise(facts, 30 * MS, 20 * MS).advice.split(". ")[0]
+        assert "IterableDataset" in first_sentence
+        assert "get_worker_info" in first_sentence
+        assert (
+            "IterableDataset"
+            not in advise(LoaderFacts(workers, workers > 0, 16, 0.9), 30, 20).advice
+        )

@@ -130,6 +130,18 @@ def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
     assert uneven_steps.find(subject([100] * 20)) == []
 
 
+def test_steps_that_wait_for_their_input_are_not_uneven():
+    durations, waits = [60.0] * 40, [1.0] * 40
+    for step in (10, 20, 30):
+        durations[step], waits[step] = 260, 151
+    waiting = subject(durations, waits_ms=waits)
+    assert uneven_steps.find(waiting) == []
+    assert input_bound.find(waiting)
+    durations[5] = durations[15] = 360  # for another reason
+    (finding,) = uneven_steps.find(subject(durations, waits_ms=waits))
+    assert finding.steps == (5, 15)
+
+
 def test_steps_that_are_slow_at_one_distance_promise_the_others():
     """Every tenth step saves for 150 ms; two others were disturbed, and one was recorded."""
     durations = [10.0] * 80

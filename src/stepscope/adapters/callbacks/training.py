@@ -277,7 +277,16 @@ class TrainingRecorder:
 
     def before_fetch(self, iterator: Any) -> Profiler | None:
         """Decide whether to time a fetch. One from the training's data ends an exclusion."""
-        if self._data is not None and id(getattr(iterator, "_dataset", None)) != self._data:
+        return self._before_wait(getattr(iterator, "_dataset", None))
+
+    def before_workers(self, data: Any, *, is_start: bool) -> Profiler | None:
+        """Decide whether to time a start or an end of workers, as a fetch."""
+        if not is_start and self._excluded is not None:
+            return None
+        return self._before_wait(data)
+
+    def _before_wait(self, data: Any) -> Profiler | None:
+        if self._data is not None and id(data) != self._data:
             return None
         if self.excluded == EVALUATION or (self.excluded and self._is_in_step):
             return None

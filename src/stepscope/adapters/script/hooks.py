@@ -150,7 +150,20 @@ class ScriptRecorder:
         profiler = self._running(is_from_start=True)
         if profiler is None:
             return None
-        data = _key_of(iterator)
+        data = _key_of(getattr(iterator, "_dataset", iterator))
+        self._batch_is_wanted(profiler, data)
+        self._fetched.add(data)
+        return profiler
+
+    def before_workers(self, data: Any, *, is_start: bool) -> Profiler | None:
+        """End the iteration where the training's loader starts again, before its first fetch."""
+        profiler = self._profiler
+        if profiler is not None and is_start and (key := _key_of(data)) in self._training_data:
+            self._batch_is_wanted(profiler, key)
+        return profiler
+
+    def _batch_is_wanted(self, profiler: Profiler, data: tuple[int, bool]) -> None:
+        """End the iteration, or exclude an evaluation, because a batch of this data is wanted."""
         self.watch.leave()
         if self._is_batch:
             if self._has_batch:
@@ -167,8 +180,6 @@ class ScriptRecorder:
             if foreign and (data in self._training_data or not self._training_data):
                 # No backward pass followed these batches, and now the training continues.
                 self._leave_out(profiler, foreign)
-        self._fetched.add(data)
-        return profiler
 
     def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
         """Begin the forward phase: a batch has arrived."""
@@ -384,7 +395,7 @@ class ScriptRecorder:
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
 
 
-def _key_of(iterator: Any) -> tuple[int, bool]:
+def _key_of(data: Any) -> tuple[int, bool]:
     """What tells the batches of a training from those of an evaluation.
 
     That is their data, and whether gradients are recorded while they are fetched: an evaluation may
@@ -392,7 +403,7 @@ def _key_of(iterator: Any) -> tuple[int, bool]:
     """
     import torch
 
-    return id(getattr(iterator, "_dataset", iterator)), torch.is_grad_enabled()
+    return id(data), torch.is_grad_enabled()
 
 
 def _remove_run(profiler: Profiler) -> None:

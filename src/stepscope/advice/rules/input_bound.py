@@ -5,8 +5,11 @@ Measured as the time in which the training thread waited for the next batch: fro
 DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
 makes some steps wait long and others not at all, so means are compared, not medians. The saving
 assumes that batches are prepared beside the step. Each step then lasts as long as it does now
-without its wait. In a trace with GPU work the steps are replayed without the wait, because the host
-may wait while the GPU works.
+without its wait. If most of the wait lies in steps in which the loader starts its workers anew, the
+saving is what keeping them saves at least (`analysis.record.loader_restarts`).
+
+In a trace with GPU work the steps are replayed without the wait, because the host may wait while
+the GPU works.
 """
 
 from __future__ import annotations
@@ -14,8 +17,15 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
+from stepscope.advice.loader_advice import (
+    KEEP_WORKERS,
+    LoaderAdvice,
+    LoaderFacts,
+    advise,
+    facts_of,
+)
 from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import replay, unchanged
@@ -27,6 +37,7 @@ from stepscope.trace.arrays import intervals
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
+KEPT_LABEL = "saved by keeping the workers, per step"
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -44,23 +55,25 @@ def find(subject: Subject) -> list[Finding]:
     limits = subject.thresholds
     if share < limits.input_bound_low:
         return []
-    severity = Severity.LOW
-    if share >= limits.input_bound_medium:
-        severity = Severity.MEDIUM
-    if share >= limits.input_bound_high:
-        severity = Severity.HIGH
     facts = facts_of(subject)
-    loader = advise(facts, step_ns, saved_ns)
+    kept_ns, there_ns = _saved_by_keeping(subject, facts, source)
+    loader = advise(facts, step_ns - there_ns, saved_ns - there_ns)
+    if kept_ns and 2 * there_ns >= saved_ns:
+        return [_of_restarts(subject, facts, loader, measured, kept_ns, saved_ns - there_ns)]
     predicted_ns = step_ns - saved_ns
+    assumption, advice = loader.assumption, loader.advice
+    if kept_ns:
+        assumption = f"{assumption}, and live on from epoch to epoch"
+        advice = f"{advice} {KEEP_WORKERS}."
     return [
         Finding(
             id=ID,
             title="the step waits for its input",
-            severity=severity,
+            severity=_severity(share, limits),
             rank=subject.rank,
             saving_ns=saved_ns,
             saving_reason="",
-            assumption=loader.assumption,
+            assumption=assumption,
             predicted_step_ns=predicted_ns,
             evidence=(
                 Evidence("step now", step_ns, "ns"),
@@ -69,16 +82,97 @@ def find(subject: Subject) -> list[Finding]:
                 *_median_step(subject, source, step_ns),
                 Evidence("steps measured", steps, "count"),
                 *_of_the_loader(facts, loader),
+                *_of_starts(subject, kept_ns),
                 Evidence("measured by", source, "text"),
             ),
             steps=(),
-            advice=loader.advice,
+            advice=advice,
             changes=_changes(subject),
         )
     ]
 
 
-def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
+def _severity(share: float, limits: Thresholds) -> Severity:
+    if share >= limits.input_bound_high:
+        return Severity.HIGH
+    return Severity.MEDIUM if share >= limits.input_bound_medium else Severity.LOW
+
+
+def _saved_by_keeping(subject: Subject, facts: LoaderFacts, source: str) -> tuple[int, int]:
+    """What keeping the workers from epoch to epoch saves per step, at least and at most."""
+    summary = subject.steps
+    if source != _RECORD or summary is None or facts.keeps_workers is not False:
+        return 0, 0
+    restarts, steps = summary.restarts, len(summary.steps)
+    return restarts.kept_workers_save(facts.workers or 0) // steps, restarts.excess_wait_ns // steps
+
+
+def _of_restarts(
+    subject: Subject,
+    facts: LoaderFacts,
+    loader: LoaderAdvice,
+    measured: _Measured,
+    kept_ns: int,
+    others_ns: int,
+) -> Finding:
+    """The finding where most of the wait is that for workers which start anew.
+
+    Args:
+        subject: What is looked at.
+        facts: What is known of the loader.
+        loader: The advice for the other waits.
+        measured: Steps and waits.
+        kept_ns: What keeping the workers saves per step, at least.
+        others_ns: The other waits, per step.
+    """
+    step_ns, _, share, source, steps, waited_ns = measured
+    limits = subject.thresholds
+    advice, of_the_loader = f"{KEEP_WORKERS}.", _of_the_loader(facts, None)
+    if others_ns >= limits.input_bound_low * step_ns:
+        advice = f"{advice} For the other waits: {loader.advice}"
+        of_the_loader = _of_the_loader(facts, loader)
+    return Finding(
+        id=ID,
+        title="the step waits for its input, mostly because the loader starts its workers anew",
+        severity=_severity(kept_ns / max(1, step_ns), limits),
+        rank=subject.rank,
+        saving_ns=kept_ns,
+        saving_reason="",
+        assumption=(
+            "the workers live on from epoch to epoch; it saves more if they have an epoch's first "
+            "batch sooner than is known here"
+        ),
+        predicted_step_ns=step_ns - kept_ns,
+        evidence=(
+            Evidence("step now", step_ns, "ns"),
+            Evidence("wait for input per step", waited_ns, "ns"),
+            Evidence(_SHARE_LABELS[source], share, "share"),
+            *_median_step(subject, source, step_ns),
+            Evidence("steps measured", steps, "count"),
+            *of_the_loader,
+            *_of_starts(subject, kept_ns),
+            Evidence("measured by", source, "text"),
+        ),
+        steps=subject.steps.restarts.steps if subject.steps is not None else (),
+        advice=advice,
+    )
+
+
+def _of_starts(subject: Subject, kept_ns: int) -> tuple[Evidence, ...]:
+    """What starting workers anew costs, where keeping them would save that."""
+    if not kept_ns or subject.steps is None:
+        return ()
+    restarts = subject.steps.restarts
+    times = len(restarts.steps)
+    return (
+        Evidence("steps in which the loader starts its workers anew", times, "count"),
+        Evidence("ending and starting them, each time", restarts.workers_ns // times, "ns"),
+        Evidence("wait beyond other steps', each time", restarts.excess_wait_ns // times, "ns"),
+        Evidence(KEPT_LABEL, kept_ns, "ns"),
+    )
+
+
+def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice | None) -> tuple[Evidence, ...]:
     """What the advice about workers rests on."""
     found = []
     if facts.workers is not None:
@@ -87,6 +181,8 @@ def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, 
         found.append(Evidence("CPUs for this rank", facts.cpus, "count"))
     if facts.cpu_share is not None:
         found.append(Evidence("share of loading that is work for a CPU", facts.cpu_share, "share"))
+    if loader is None:
+        return tuple(found)
     if loader.workers is not None:
         found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
     if loader.alone_ns is not None:

@@ -1,5 +1,7 @@
 """Uneven steps: some steps take more than twice the median, and no single phase is the reason.
 
+Nor is the wait for the input: that is `input-bound`.
+
 Measured from the step record over the steady steps. The record does not show the cause, so no
 saving is promised: it says how much time the slow steps cost and which they are. Steps that are
 slow at regular distances do something that the others do not: the saving assumes that they no
@@ -38,7 +40,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     limits = subject.thresholds
     explained = {step for finding in slow_phase.find(subject) for step in finding.steps}
-    explained |= compiling_steps(subject)
+    explained |= compiling_steps(subject) | set(summary.waiting_steps)
     slow = {
         step: excess_ns
         for step, excess_ns in zip(summary.slow_steps, summary.slow_excess_ns, strict=True)

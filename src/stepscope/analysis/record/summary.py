@@ -15,6 +15,7 @@ from stepscope.analysis.record.compile_times import (
     recurs,
 )
 from stepscope.analysis.record.host_time import HostTimes, host_times
+from stepscope.analysis.record.loader_restarts import LoaderRestarts, loader_restarts
 from stepscope.analysis.selection.odd_steps import SLOW_FACTOR, START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
@@ -124,6 +125,9 @@ class StepSummary:
         samples_per_second: The same for samples.
         slow_steps: Steps that took more than twice the median.
         slow_excess_ns: What each of those took beyond the median.
+        waiting_steps: Those of them of which the wait for the input, beyond its median, is at least
+            half of that.
+        restarts: Steps in which the loader ended its workers or started others.
         recording_factor: Median recorded step divided by the median unrecorded one, or by that of
             the last steps before a window if these took longer: then the steps changed for
             another reason. None if either is missing.
@@ -167,6 +171,8 @@ class StepSummary:
     steps_after_window: tuple[int, ...] = ()
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
+    waiting_steps: tuple[int, ...] = ()
+    restarts: LoaderRestarts = field(default_factory=LoaderRestarts)
 
     @property
     def wait_ns(self) -> int:
@@ -225,6 +231,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     median_ns = _median(record.dur_ns for record in steady)
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
+    median_wait_ns = _median(input_wait(record) for record in steady)
     return StepSummary(
         steps=tuple(record.step for record in steady),
         excluded=ExcludedSteps(
@@ -240,7 +247,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         mean_ns=round(total_ns / len(steady)),
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
-        median_wait_ns=_median(input_wait(record) for record in steady),
+        median_wait_ns=median_wait_ns,
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -262,6 +269,12 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         steps_after_window=tuple(record.step for record in after),
         host=host_times(steady),
         recorded_host=host_times(recorded),
+        waiting_steps=tuple(
+            record.step
+            for record in slow
+            if 2 * (input_wait(record) - median_wait_ns) >= record.dur_ns - median_ns
+        ),
+        restarts=loader_restarts(steady),
     )
 
 

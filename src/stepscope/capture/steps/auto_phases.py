@@ -119,6 +119,12 @@ class AutoPhases:
         self._has_loader = True
         self.watch.enter(profiler, FORWARD)
 
+    def before_workers(self, data: Any, *, is_start: bool) -> PhaseTimer | None:  # noqa: ARG002
+        """Decide whether to time a start or an end of workers: that of an evaluation's is not."""
+        if self._fetches or self.watch.is_in(EVALUATION) or not _records_gradients():
+            return None
+        return self._running()
+
     def before_backward(self) -> PhaseTimer | None:
         """Decide whether to time a backward pass."""
         self._evaluated = None  # a model that learns like that is part of the training

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import math
 import os
+import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,14 @@ from stepscope.run.manifest import LoaderRecord
 
 _EVERY_NS = 1_000_000_000
 _MOST_WORKERS = 64
+_MOST_LOADERS = 8
 
 
 class LoaderWatch:
     """Notes the training's DataLoader, and once a second how busy its workers are.
+
+    Loaders are told apart by their datasets. That of the training is the one that most batches came
+    from: an evaluation may be seen, too.
 
     Args:
         note: Is given what is known, whenever it changes.
@@ -27,13 +33,9 @@ class LoaderWatch:
 
     def __init__(self, note: Callable[[LoaderRecord], None]) -> None:
         self._note = note
-        self._seen = 0
-        self._record: LoaderRecord | None = None
-        self._workers: tuple[int, ...] = ()
-        self._last_ns = 0
-        self._needed_ns: dict[int, int] = {}
-        self._used_ns = 0
-        self._watched_ns = 0
+        self._loaders: list[_Loader] = []
+        self._latest: _Loader | None = None
+        self._noted: _Loader | None = None
 
     def see(self, *parts: Any) -> None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
@@ -41,43 +43,159 @@ class LoaderWatch:
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
         """
-        key = hash(tuple(map(id, parts)))
-        if key != self._seen:
-            self._seen = key
-            self._begin(parts)
-        if self._workers and time.monotonic_ns() - self._last_ns >= _EVERY_NS:
-            self._sample()
+        loader = self._latest
+        if loader is None or not loader.parts.are(parts):
+            loader = self._latest = self._loader_of(parts)
+            if loader is None:
+                return
+        loader.batches += 1
+        if self._noted is None or (
+            loader is not self._noted and loader.batches > self._noted.batches
+        ):
+            loader.has_news, self._noted = True, loader
+        if loader.workers and time.monotonic_ns() - loader.last_ns >= _EVERY_NS:
+            loader.sample()
+        if loader.has_news and loader is self._noted:
+            loader.has_news = False
+            self._note(loader.record)
 
-    def _begin(self, parts: Sequence[Any]) -> None:
+    def _loader_of(self, parts: Sequence[Any]) -> _Loader | None:
+        """What is known of the loader of these parts, with its present workers; None for none."""
+        for loader in self._loaders:
+            if loader.parts.are(parts):
+                return loader
         workers = _first(parts, "num_workers", "_num_workers")
         if workers is None:
-            return
-        record = LoaderRecord(
-            workers=workers,
-            prefetch_factor=_first(parts, "prefetch_factor", "_prefetch_factor"),
-            cpus=usable_cpus(),
-            local_ranks=_local_ranks(),
+            return None
+        data = _Same(_data_of(parts))
+        found = next((one for one in self._loaders if one.data.is_as(data)), None)
+        if found is None:
+            found = _Loader(data)
+            if len(self._loaders) >= _MOST_LOADERS:
+                others = [one for one in self._loaders if one is not self._noted]
+                self._loaders.remove(min(others, key=lambda one: one.batches))
+            self._loaders.append(found)
+        found.begin(parts, workers)
+        return found
+
+
+class _Same:
+    """Objects to be recognised, without keeping them alive.
+
+    An address alone would not do: that of an iterator which is gone may be that of the next one.
+    """
+
+    def __init__(self, objects: Sequence[Any]) -> None:
+        self._known = [(id(one), _reference(one)) for one in objects]
+
+    def are(self, objects: Sequence[Any]) -> bool:
+        """Whether these are the same objects."""
+        return len(objects) == len(self._known) and all(
+            address == id(one) and (reference is None or reference() is one)
+            for (address, reference), one in zip(self._known, objects, strict=True)
         )
-        if self._record is None or self._record.workers != workers:
-            self._record, self._used_ns, self._watched_ns = record, 0, 0
-            self._note(record)
+
+    def is_as(self, other: _Same) -> bool:
+        """Whether both were made of the same objects, which are all alive."""
+        alive = [None if reference is None else reference() for _, reference in other._known]
+        return [address for address, _ in self._known] == [
+            address for address, _ in other._known
+        ] and all(
+            reference is None or reference() is one
+            for (_, reference), one in zip(self._known, alive, strict=True)
+        )
+
+
+class _Loader:
+    """One loader: what is known of it, and what its workers have used.
+
+    Args:
+        data: Its dataset.
+    """
+
+    def __init__(self, data: _Same) -> None:
+        self.data = data
+        self.parts = _Same(())
+        self.record = LoaderRecord()
+        self.batches = 0
+        self.has_news = False
+        self.workers: tuple[int, ...] = ()
+        self.last_ns = 0
+        self._needed_ns: dict[int, int] = {}
+        self._used_ns = 0
+        self._watched_ns = 0
+
+    def begin(self, parts: Sequence[Any], workers: int) -> None:
+        """Take notice of a new loader over this data, or of a new iterator of it."""
+        self.parts = _Same(parts)
+        before = self.record
+        if not self.batches or before.workers != workers:
+            self._used_ns = self._watched_ns = 0
+            before = LoaderRecord(cpus=usable_cpus(), local_ranks=_local_ranks())
         processes = next((p for part in parts if (p := getattr(part, "_workers", None))), ())
         pids = (getattr(process, "pid", None) for process in processes[:_MOST_WORKERS])
-        self._workers = tuple(pid for pid in pids if isinstance(pid, int))
-        self._needed_ns = _needed_ns_of(self._workers)
-        self._last_ns = time.monotonic_ns()
+        present = tuple(pid for pid in pids if isinstance(pid, int))
+        is_new = bool(present) and present != self.workers
+        self.record = dataclasses.replace(
+            before,
+            workers=workers,
+            prefetch_factor=_first(parts, "prefetch_factor", "_prefetch_factor"),
+            is_persistent=_first_flag(parts, "persistent_workers", "_persistent_workers"),
+            starts=before.starts + is_new,
+            is_iterable=_is_iterable(parts),
+        )
+        self.has_news = True
+        self.workers = present
+        self._needed_ns = _needed_ns_of(present)
+        self.last_ns = time.monotonic_ns()
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
+        """Add what the workers have used since the last time."""
         now_ns = time.monotonic_ns()
-        needed = _needed_ns_of(self._workers)
+        needed = _needed_ns_of(self.workers)
         both = needed.keys() & self._needed_ns.keys()
         self._used_ns += sum(needed[pid] - self._needed_ns[pid] for pid in both)
-        self._watched_ns += len(both) * (now_ns - self._last_ns)
-        self._needed_ns, self._last_ns = needed, now_ns
-        if self._record is not None and self._watched_ns:
+        self._watched_ns += len(both) * (now_ns - self.last_ns)
+        self._needed_ns, self.last_ns = needed, now_ns
+        if self._watched_ns:
             busy = min(1.0, self._used_ns / self._watched_ns)
-            self._record = dataclasses.replace(self._record, worker_cpu_share=round(busy, 3))
-            self._note(self._record)
+            self.record = dataclasses.replace(self.record, worker_cpu_share=round(busy, 3))
+            self.has_news = True
+
+
+def has_workers(iterator: Any) -> bool:
+    """Whether this is a DataLoader's iterator with worker processes."""
+    return bool(getattr(iterator, "_workers", None))
+
+
+def kept_iterator(loader: Any) -> Any:
+    """The iterator that a DataLoader with persistent workers keeps; None for none."""
+    return getattr(loader, "_iterator", None)
+
+
+def _reference(one: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(one)
+    except TypeError:
+        return None  # a list, say: nothing that has workers
+
+
+def _data_of(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """The dataset of the first part that has one; the first part where none has."""
+    for part in parts:
+        for name in ("_dataset", "dataset"):
+            data = getattr(part, name, None)
+            if data is not None:
+                return (data,)
+    return tuple(parts[:1])
+
+
+def _is_iterable(parts: Sequence[Any]) -> bool | None:
+    """Whether the dataset is an `IterableDataset`; None if torch's loaders are not imported."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return None
+    return any(isinstance(one, torch_data.IterableDataset) for one in _data_of(parts))
 
 
 def usable_cpus() -> int:
@@ -104,6 +222,12 @@ def _first(parts: Sequence[Any], *names: str) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
     return None
+
+
+def _first_flag(parts: Sequence[Any], *names: str) -> bool | None:
+    """The first attribute of that name that is true or false."""
+    flags = (getattr(part, name, None) for part in parts for name in names)
+    return next((flag for flag in flags if isinstance(flag, bool)), None)
 
 
 def _needed_ns_of(workers: Sequence[int]) -> dict[int, int]:

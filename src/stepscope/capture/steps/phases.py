@@ -1,6 +1,7 @@
 """Detects input waits and phases from what the training does with torch.
 
-*input* is the wait for a DataLoader's batch. *forward* lasts from the arrival of the batch to the
+*input* is the wait for a DataLoader: for its batches, and for its workers to start and to end.
+*forward* lasts from the arrival of the batch to the
 start of backward. *backward* and *optimizer* last as long as torch works on them. *communication*
 lasts as long as a collective holds the training thread, wherever it is called, and *saving* as long
 as a function does that saves a checkpoint. Time in between belongs to no phase. If nothing reveals
@@ -16,14 +17,16 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.imports import when_imported
+from stepscope.capture.steps.loaders import has_workers, kept_iterator
 from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
 
 _COLLECTIVES = (
@@ -73,6 +76,9 @@ class PhaseTimer(Protocol):
     def see_loader(self, iterator: Any, /) -> None:
         """Take notice of the iterator that a batch came from."""
 
+    def loader_workers_changed(self, duration_ns: int, /) -> None:
+        """So much of the wait went into starting or ending a loader's workers."""
+
 
 class Listener(Protocol):
     """Is told about calls into torch and decides what is timed; None means not timed."""
@@ -85,6 +91,9 @@ class Listener(Protocol):
 
     def after_fetch(self, profiler: Any, batch: Any) -> None:
         """The iterator has returned a batch."""
+
+    def before_workers(self, data: Any, *, is_start: bool) -> PhaseTimer | None:
+        """A DataLoader over this data makes an iterator, or ends the workers of one."""
 
     def before_backward(self) -> PhaseTimer | None:
         """A backward pass is about to begin."""
@@ -126,6 +135,7 @@ class PhaseWatch:
         self._wanted: tuple[PhaseTimer, str] | None = None
         self._own_depth = 0
         self._fetch_depth = 0
+        self._fetching: PhaseTimer | None = None
         self._backward_depth = 0
         self._optimizer_depth = 0
         self._communication_depth = 0
@@ -149,6 +159,9 @@ class PhaseWatch:
 
         if fetches:
             self._replace(loaders._BaseDataLoaderIter, "__next__", self.around_fetch)
+            self._replace(loaders.DataLoader, "__iter__", self._around_start)
+            with_workers = loaders._MultiProcessingDataLoaderIter
+            self._replace(with_workers, "_shutdown_workers", self._around_end)
         self._replace(autograd, "backward", self.around_backward)
         before = optimizers.register_optimizer_step_pre_hook(_uncompiled(self.before_optimizer))
         after = optimizers.register_optimizer_step_post_hook(_uncompiled(self.after_optimizer))
@@ -292,16 +305,93 @@ class PhaseWatch:
                     self._end_untimed()
                     raise
             self._fetch_depth += 1
+            self._fetching = profiler
             try:
                 with profiler.waiting():
                     batch = fetch(iterator)
             finally:
+                self._fetching = None
                 self._fetch_depth -= 1
             attempt(self._listener.after_fetch, profiler, batch)
             attempt(profiler.see_loader, iterator)
             return batch
 
         return next_batch
+
+    def _around_start(self, start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap `__iter__` of a DataLoader, which starts its workers, to time it as a wait."""
+
+        @functools.wraps(start)
+        def iterator_of(loader: Any) -> Any:
+            if self._fetch_depth:
+                return start(loader)
+            data = getattr(loader, "dataset", None)
+            timer = attempt(self._before_workers, data, True)
+            if not timer:
+                return start(loader)
+            before = attempt(kept_iterator, loader)
+            with attempt(self._waiting_for_workers, timer) or nullcontext([]) as noted:
+                iterator = start(loader)
+                if iterator is not before and attempt(has_workers, iterator):
+                    noted.append(timer)
+            return iterator
+
+        return iterator_of
+
+    def _around_end(self, end: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap the method of a DataLoader's iterator that ends its workers.
+
+        It is called where the data ends, and where the iterator is dropped: by a loop that is left.
+        """
+
+        @functools.wraps(end)
+        def ended(iterator: Any) -> Any:
+            if getattr(iterator, "_shutdown", True):
+                return end(iterator)
+            if self._fetch_depth:
+                # The wait for the batch that does not come: it is timed already.
+                started_ns = time.perf_counter_ns()
+                try:
+                    return end(iterator)
+                finally:
+                    lasted_ns = time.perf_counter_ns() - started_ns
+                    if self._fetching is not None:
+                        attempt(self._fetching.loader_workers_changed, lasted_ns)
+            timer = attempt(self._before_workers, getattr(iterator, "_dataset", None), False)
+            if not timer:
+                return end(iterator)
+            with attempt(self._waiting_for_workers, timer) or nullcontext([]) as noted:
+                noted.append(timer)
+                return end(iterator)
+
+        return ended
+
+    def _before_workers(self, data: Any, is_start: bool) -> PhaseTimer | None:
+        # Within a backward pass, the time is that of the pass; within a phase of the loop's own,
+        # that of the phase.
+        if self._backward_depth or self._own_depth or not self._listener.listens():
+            return None
+        return self._listener.before_workers(data, is_start=is_start)
+
+    @contextmanager
+    def _waiting_for_workers(self, timer: PhaseTimer) -> Iterator[list[PhaseTimer]]:
+        """Time the block as a wait, which interrupts the open phase.
+
+        Yields:
+            What is to be told how long it took, if workers were started or ended in it.
+        """
+        noted: list[PhaseTimer] = []
+        attempt(self._close)
+        self._fetch_depth += 1
+        started_ns = time.perf_counter_ns()
+        try:
+            with timer.waiting():
+                yield noted
+        finally:
+            self._fetch_depth -= 1
+            for told in noted:
+                attempt(told.loader_workers_changed, time.perf_counter_ns() - started_ns)
+            attempt(self._open)
 
     def _end_untimed(self) -> None:
         if self._untimed_ended is not None and attempt(self._listener.listens):

@@ -155,6 +155,7 @@ class StepRecorder:
         self._queued_later_ns = 0
         self._data_wait_ns = 0
         self._data_wait_cpu_ns = 0
+        self._loader_workers_ns = 0
         self._phases: dict[str, int] = {}
         self._kind = TRAIN
         self._tokens: int | None = None
@@ -231,6 +232,7 @@ class StepRecorder:
             cpu_ns=host.cpu_ns,
             queued_ns=queued_ns,
             data_wait_cpu_ns=min(self._data_wait_cpu_ns, self._data_wait_ns),
+            loader_workers_ns=min(self._loader_workers_ns, self._data_wait_ns),
             gc_ns=host.gc_ns,
             compile_ns=min(host.compile_ns, dur_ns),
             tokens=self._tokens,
@@ -289,6 +291,10 @@ class StepRecorder:
         self._data_wait_ns += duration_ns
         self._data_wait_cpu_ns += cpu_ns
 
+    def add_loader_workers(self, duration_ns: int) -> None:
+        """Add time, part of the wait, in which the loader started or ended its workers."""
+        self._loader_workers_ns += duration_ns
+
     def count(self, tokens: int | None, samples: int | None) -> None:
         """Add to the work done in the current step."""
         if tokens is not None:
@@ -345,6 +351,7 @@ class StepRecorder:
     def _clear(self) -> None:
         self._data_wait_ns = 0
         self._data_wait_cpu_ns = 0
+        self._loader_workers_ns = 0
         self._phases = {}
         self._device_phases = []
         if self._owned_marks:

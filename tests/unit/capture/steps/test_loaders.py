@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
 from stepscope.capture.steps import loaders
 from stepscope.capture.steps.loaders import LoaderWatch, usable_cpus
 
@@ -46,3 +49,79 @@ def test_how_busy_the_workers_are(monkeypatch):
 
 def test_usable_cpus():
     assert usable_cpus() >= 1
+
+
+class Iterator:
+    """Like an iterator of a DataLoader with workers."""
+
+    def __init__(self, dataset, *pids, persistent=False):
+        self._dataset = dataset
+        self._num_workers = len(pids)
+        self._persistent_workers = persistent
+        self._workers = [SimpleNamespace(pid=pid) for pid in pids]
+
+
+class Dataset:
+    """Something that can be referred to weakly, as datasets can."""
+
+
+def test_an_iterator_at_the_address_of_one_that_is_gone_is_another(monkeypatch):
+    asked = []
+    monkeypatch.setattr(loaders, "_needed_ns_of", lambda pids: asked.append(pids) or {})
+    noted, dataset = [], Dataset()
+    watch = LoaderWatch(noted.append)
+    addresses = set()
+    for epoch in range(20):
+        iterator = Iterator(dataset, 100 + epoch)
+        addresses.add(id(iterator))
+        watch.see(iterator)
+        watch.see(iterator)
+        del iterator
+    assert len(addresses) < 20  # they do come again
+    assert asked == [(100 + epoch,) for epoch in range(20)]
+    assert noted[-1].starts == 20
+    assert noted[-1].is_persistent is False
+
+
+def test_workers_that_live_on_start_once():
+    noted, dataset = [], Dataset()
+    watch = LoaderWatch(noted.append)
+    kept = Iterator(dataset, 7, 8, persistent=True)
+    for _ in range(3):
+        watch.see(SimpleNamespace(num_workers=2), kept)
+    assert noted[-1].starts == 1
+    assert noted[-1].is_persistent is True
+
+
+def test_the_loader_of_an_evaluation_is_not_the_trainings():
+    noted, training, evaluation = [], Dataset(), Dataset()
+    watch = LoaderWatch(noted.append)
+    for epoch in range(3):
+        iterator = Iterator(training, 10 * epoch + 1, 10 * epoch + 2)
+        for _ in range(5):
+            watch.see(iterator)
+        other = Iterator(evaluation)
+        for _ in range(2):
+            watch.see(other)
+    assert noted[-1].workers == 2
+    assert noted[-1].starts == 3
+
+
+def test_loaders_without_number_are_not_kept():
+    watch, kept = LoaderWatch(lambda _: None), []
+    for pid in range(50):
+        kept.append(Iterator(Dataset(), pid + 1))
+        watch.see(kept[-1])
+    assert len(watch._loaders) <= 8
+    assert sum(len(one.parts._known) for one in watch._loaders) <= 8
+
+
+def test_an_iterable_dataset_is_noted():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(4))
+
+    for dataset, is_iterable in ((Stream(), True), (TensorDataset(torch.zeros(4)), False)):
+        noted = []
+        LoaderWatch(noted.append).see(iter(DataLoader(dataset)))
+        assert noted[0].is_iterable is is_iterable
