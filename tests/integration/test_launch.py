@@ -529,3 +529,112 @@ def test_workers_that_start_in_each_epoch_are_part_of_the_input(tmp_path, way, s
         assert 0 <= other_ns < step.loader_workers_ns
     loader = rank.manifest.loader
     assert (loader.workers, loader.is_persistent, loader.starts) == (2, False, 4)
+
+
+ACCUMULATED = (
+    HEAD
+    + """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(torch.randn(44, 8), batch_size=2)
+for epoch in range(3):
+    for number, x in enumerate(loader, 1):
+        model(x).sum().backward()
+        skips = int(sys.argv[1]) == 1 and number % 7 < 2
+        if number % int(sys.argv[1]) == 0 and not skips:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "said_to_be"),
+    [("4", "gradients are accumulated: 4 batches per step\n"), ("1", None)],
+    ids=["the rest of an epoch", "steps that are skipped"],
+)
+def test_the_usual_number_of_accumulated_batches_is_told(tmp_path, accumulate, said_to_be):
+    """22 batches: 2 are left for the first step of the next epoch; without accumulation, some
+    steps are skipped, as gradient scaling does."""
+    said = run_ours(tmp_path, ACCUMULATED, accumulate)
+    if said_to_be is None:
+        assert "accumulated" not in said
+    else:
+        assert said_to_be in said
+
+
+BY_HAND = (
+    HEAD
+    + """
+model = nn.Linear(8, 1)
+for x in DataLoader(torch.randn(24, 8), batch_size=2):
+    model(x).sum().backward()
+    for parameter in model.parameters():
+        parameter.data -= 0.1 * parameter.grad
+        parameter.grad = None
+"""
+)
+
+
+def test_a_training_without_an_optimizer_is_told_which_option_counts_its_steps(tmp_path):
+    said = run_ours(tmp_path, BY_HAND)
+    assert "nothing was trained" not in said
+    assert "use --step-on iteration: a step then ends where the next batch is asked" in said
+    assert not list(tmp_path.glob("profiles/*"))
+    said = run_ours(tmp_path, BY_HAND, options=["--step-on", "iteration"])
+    assert "recorded the times of 12 steps" in said
+
+
+COMPILED = (
+    HEAD
+    + """
+import torch._dynamo.utils
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.compile(backend="eager")
+def train_step(x):
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+for x in DataLoader(torch.randn(24, 8), batch_size=2):
+    train_step(x)
+breaks = torch._dynamo.utils.counters["graph_break"]
+print(sum(breaks.values()), file=open("breaks", "w"))
+"""
+)
+
+
+def test_a_step_compiled_as_a_whole_has_no_more_warnings_and_breaks(tmp_path):
+    (tmp_path / "bare").mkdir()
+    bare = plainly(tmp_path / "bare", COMPILED, [])
+    said = run_ours(tmp_path, COMPILED, options=["--wait", "100"])
+    assert "recorded the times of 12 steps" in said
+    own = [line for line in said.splitlines() if not line.startswith("stepscope: ")]
+    assert len(own) <= len(bare.stderr.splitlines())
+    breaks = [(folder / "breaks").read_text() for folder in (tmp_path / "bare", tmp_path)]
+    assert breaks[0] == breaks[1]
+
+
+BACKWARD_ALONE = (
+    HEAD
+    + """
+weight = torch.ones(8, 1, requires_grad=True)
+for x in DataLoader(torch.randn(24, 8), batch_size=2):
+    x.matmul(weight).sum().backward()
+print("torch._dynamo" in sys.modules, file=open("loaded", "w"))
+"""
+)
+
+
+def test_the_compiler_is_not_loaded_for_a_backward_pass(tmp_path):
+    options = ["--no-report", "--step-on", "iteration", "--wait", "100"]
+    done = recorded(tmp_path, BACKWARD_ALONE, options=options, python=sys.executable)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "loaded").read_text() == "False\n"

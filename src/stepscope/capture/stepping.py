@@ -256,15 +256,15 @@ class Stepping:
             with self.range(DATA_WAIT_RANGE):
                 yield
         except StopIteration:
-            self._add_wait(started_ns, started_cpu_ns)
+            self._attempt("timing a wait", self._add_wait, started_ns, started_cpu_ns)
             raise
-        self._add_wait(started_ns, started_cpu_ns)
+        self._attempt("timing a wait", self._add_wait, started_ns, started_cpu_ns)
 
     def _add_wait(self, started_ns: int, started_cpu_ns: int) -> None:
         if self._is_on() and self.recorder is not None:
             waited_ns = time.perf_counter_ns() - started_ns
             cpu_ns = self.cpu_needed_ns() - started_cpu_ns
-            self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
+            self.recorder.add_wait(waited_ns, cpu_ns)
 
     def loader_workers_changed(self, duration_ns: int) -> None:
         """So much of the wait went into starting or ending the workers of a loader."""

@@ -65,6 +65,7 @@ def read_result(path: Path) -> Launched | None:
         tuple(values["problems"]),
         {int(process_id): rank for process_id, rank in values["ranks"].items()},
         {Path(run): tuple(ranks) for run, ranks in values["members"].items()},
+        has_learned=values["has_learned"],
     )
 
 

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
@@ -41,6 +42,8 @@ log = logging.getLogger("stepscope")
 
 _REST = "the rest of a step"
 """What lies between the optimizer that ended the steps so far and the end of the iteration."""
+_MOST_BATCHES = 4096
+"""More batches of a step are not told apart."""
 _THEIRS = (
     "the script records itself: the run is its own, and the options given here do not apply to it"
 )
@@ -126,7 +129,8 @@ class ScriptRecorder:
         self._has_trained = False
         self._backwards = 0
         self._batches = 0
-        self._most_batches = 0
+        self._batches_of_steps: Counter[int] = Counter()
+        self._has_learned = False
         self._main = MainOptimizer()
         self._fetched: set[tuple[int, bool]] = set()
         self._training_data: set[tuple[int, bool]] = set()
@@ -193,6 +197,7 @@ class ScriptRecorder:
         if profiler is not None:
             self._training_data |= self._fetched
             self._backwards += 1
+            self._has_learned = True
         return profiler
 
     def mode_changed(self, module: Any, is_training: bool) -> None:
@@ -316,12 +321,21 @@ class ScriptRecorder:
         self.watch.leave()
         self._evaluated = None
         # Several losses of one batch are no accumulation; nor is a batch without a loss.
-        self._most_batches = max(self._most_batches, min(self._batches, self._backwards))
+        self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
         self._backwards = self._batches = 0
         self._fetched.clear()
         profiler.step()
         if self.after_step is not None:
             self.after_step(profiler.step_number)
+
+    def _usual_batches(self) -> int:
+        """How many batches most steps trained on; 0 without steps.
+
+        Not the most: at the end of an epoch some may be left for the next step, and a step may be
+        skipped, as for an overflow.
+        """
+        counts = self._batches_of_steps
+        return max(counts, key=lambda batches: (counts[batches], -batches), default=0)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -388,7 +402,8 @@ class ScriptRecorder:
             "run": str(path.absolute()) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,
             "has_trained": self._has_trained,
-            "batches_per_step": self._most_batches,
+            "batches_per_step": self._usual_batches(),
+            "has_learned": self._has_learned,
             "problem": self._problem,
         }
         with contextlib.suppress(OSError):

@@ -60,11 +60,12 @@ class Launched:
         exit_code: Its exit code; 128 plus the signal number if a signal ended it.
         runs: The run directories that it wrote, in no particular order.
         imported_torch: Whether any process imported torch.
-        batches_per_step: Maximum number of batches that a step trained on, over all processes; 0
-            where no DataLoader brought them.
+        batches_per_step: Number of batches that most steps trained on, the largest of all
+            processes'; 0 where no DataLoader brought them.
         problems: Why processes recorded nothing.
         ranks: Process ID to rank, for each process that trained.
         members: Run directory to the ranks that wrote into it.
+        has_learned: Whether any process ran a backward pass.
     """
 
     exit_code: int
@@ -74,6 +75,7 @@ class Launched:
     problems: tuple[str, ...]
     ranks: Mapping[int, int] = field(default_factory=dict)
     members: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
+    has_learned: bool = False
 
 
 def launch(
@@ -239,6 +241,7 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         tuple(sorted({note["problem"] for note in notes if note["problem"]})),
         {note["process_id"]: note["rank"] for note in notes if note["run"]},
         members,
+        any(note.get("has_learned") for note in notes),
     )
 
 

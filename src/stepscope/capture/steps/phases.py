@@ -424,7 +424,7 @@ class PhaseWatch:
                 attempt(self._name_stepped)
             return result
 
-        return timed
+        return _out_of_compiler(timed)
 
     def _begin_backward(self) -> PhaseTimer | None:
         profiler = self._listener.before_backward() if self._listener.listens() else None
@@ -574,12 +574,33 @@ def _uncompiled(hook: Callable[..., _Result]) -> Callable[..., _Result]:
     """
     import torch
 
-    def call(*given: Any) -> _Result:
-        return hook(*given)
+    def call(*given: Any, **named: Any) -> _Result:
+        return hook(*given, **named)
 
     # As torch.compiler.disable, which loads the compiler; optimizers load it anyway.
     leave_alone = getattr(torch, "_disable_dynamo", None)
     return call if leave_alone is None else leave_alone(call)
+
+
+def _out_of_compiler(call: Callable[..., _Result]) -> Callable[..., _Result]:
+    """A function that torch.compile calls and does not try to compile.
+
+    Unlike `_uncompiled`, it does not load the compiler into a training that does without.
+    """
+    import torch
+
+    uncompiled = _uncompiled(call)
+
+    @functools.wraps(call)
+    def called(*given: Any, **named: Any) -> _Result:
+        may_compile = "torch._dynamo" in sys.modules
+        return uncompiled(*given, **named) if may_compile else call(*given, **named)
+
+    frames = getattr(torch._C, "_dynamo", None)
+    leave_alone = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
+    if leave_alone is not None:
+        leave_alone(called.__code__)
+    return called
 
 
 def _is_in_autograd() -> bool:

@@ -11,6 +11,7 @@ from stepscope.run.reader import Run
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome
+    from stepscope.adapters.script.launch import Launched
 
 
 def outcome_lines(
@@ -33,7 +34,7 @@ def outcome_lines(
             "record them anyway, use --window-recorder torch"
         )
     if not launched.runs and not launched.problems:
-        yield _why_nothing(launched.imported_torch, launched.exit_code)
+        yield _why_nothing(launched, counts_steps=counts_steps)
     for run in launched.runs:
         ranks = launched.members.get(run, ())
         if len(ranks) > 1:
@@ -68,16 +69,28 @@ def _how_to_open(path: Path) -> str:
     return str(path)
 
 
-def _why_nothing(imported_torch: bool, exit_code: int) -> str:
-    if imported_torch:
+def _why_nothing(launched: Launched, *, counts_steps: bool) -> str:
+    if launched.has_learned and counts_steps:
+        return (
+            "no step was counted: gradients were computed, but no optimizer of torch.optim made a "
+            "step in a main thread, so there is no run (if the loop changes the parameters itself, "
+            "use --step-on iteration: a step then ends where the next batch is asked of a "
+            "DataLoader)"
+        )
+    if launched.imported_torch and not counts_steps:
+        return (
+            "no step was counted: torch was imported, but nothing that ends a step with this "
+            "--step-on was seen in a main thread, so there is no run"
+        )
+    if launched.imported_torch:
         return (
             "nothing was trained: torch was imported, but no optimizer of torch.optim made a step "
             "in a main thread, so there is no run (for inference, use --step-on batch or forward)"
         )
-    if exit_code:  # it failed or was interrupted, which is reason enough
+    if launched.exit_code:  # it failed or was interrupted, which is reason enough
         return (
-            f"nothing was trained: the command ended with exit code {exit_code}, and no process "
-            "was seen to import torch, so there is no run"
+            f"nothing was trained: the command ended with exit code {launched.exit_code}, and no "
+            "process was seen to import torch, so there is no run"
         )
     return (
         "nothing was trained: no process imported torch, so there is no run (Python started with "
