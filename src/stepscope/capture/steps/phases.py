@@ -21,8 +21,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from types import FunctionType, ModuleType
+from typing import Any, Protocol, TypeVar, cast
 
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.imports import when_imported
@@ -599,7 +599,7 @@ def _out_of_compiler(call: Callable[..., _Result]) -> Callable[..., _Result]:
     frames = getattr(torch._C, "_dynamo", None)
     leave_alone = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
     if leave_alone is not None:
-        leave_alone(called.__code__)
+        leave_alone(cast("FunctionType", called).__code__)
     return called
 
 
