@@ -100,6 +100,31 @@ def test_watch_counts_a_wait_once_whatever_it_iterates_over(tmp_path, is_loader)
         assert top(record) == {"forward", "backward", "optimizer"}
 
 
+@pytest.mark.parametrize("name", ["data", "fetch"])
+def test_a_wait_within_a_phase_of_the_loops_own_counts_once(tmp_path, name):
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return torch.ones(8)
+
+    weight = torch.ones(8, 1, requires_grad=True)
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        batches = iter(DataLoader(Slow(), batch_size=1))
+        for _ in range(3):
+            with profiler.phase(name):
+                batch = next(batches)
+                time.sleep(0.01)
+            batch.matmul(weight).sum().backward()
+            profiler.step()
+    for record in steps_of(tmp_path):
+        assert record.data_wait_ns >= 50_000_000
+        assert 10_000_000 <= record.phases[name] <= record.dur_ns - record.data_wait_ns
+        assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
+
+
 def test_a_loop_without_batches_has_no_forward_rather_than_a_wrong_one(tmp_path):
     weight = torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

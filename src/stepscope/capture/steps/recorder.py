@@ -282,7 +282,9 @@ class StepRecorder:
         self._drain()
 
     def add_wait(self, duration_ns: int, cpu_ns: int = 0) -> None:
-        """Add time in which the training thread waited for its batch.
+        """Add time up to now in which the training thread waited for its batch.
+
+        Phases that are open are timed without it, so that nothing counts twice.
 
         Args:
             duration_ns: How long.
@@ -290,6 +292,9 @@ class StepRecorder:
         """
         self._data_wait_ns += duration_ns
         self._data_wait_cpu_ns += cpu_ns
+        now_ns = time.perf_counter_ns() if self._open_phases else 0
+        for phase in self._open_phases:
+            phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
 
     def add_loader_workers(self, duration_ns: int) -> None:
         """Add time, part of the wait, in which the loader started or ended its workers."""
