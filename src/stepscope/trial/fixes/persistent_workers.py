@@ -15,7 +15,7 @@ def _plan(facts: Facts) -> Plan | str:
         True,
         "persistent_workers=True",
         ("DataLoader(..., persistent_workers=True)",),
-        promise_basis="saves the start of workers in each epoch; no finding says how much that is",
+        promise_basis="saves the start of workers in each epoch; input-bound says what it costs",
     )
 
 
