@@ -24,7 +24,7 @@ def step_records(
     phases_ms: dict[str, Sequence[float] | float] | None = None,
     recorded: range = range(0),
     cpu_ms: float | None = None,
-    queued_ms: float | None = None,
+    queued_ms: Sequence[float] | float | None = None,
     wait_cpu_ms: float = 0,
     gc_ms: float = 0,
     compile_ms: Sequence[float] | float = 0,
@@ -38,6 +38,7 @@ def step_records(
         return [round(value * MS) for value in row]
 
     waits, compiling, workers = column(waits_ms), column(compile_ms), column(workers_ms)
+    queued = None if queued_ms is None else column(queued_ms)
     phases = {name: column(values) for name, values in (phases_ms or {}).items()}
     records = []
     now = 1_700_000_000_000_000_000
@@ -51,7 +52,7 @@ def step_records(
                 phases={name: values[step] for name, values in phases.items()},
                 window=0 if step in recorded else None,
                 cpu_ns=None if cpu_ms is None else round(cpu_ms * MS),
-                queued_ns=None if queued_ms is None else round(queued_ms * MS),
+                queued_ns=None if queued is None else queued[step],
                 data_wait_cpu_ns=round(wait_cpu_ms * MS),
                 loader_workers_ns=workers[step],
                 gc_ns=round(gc_ms * MS),

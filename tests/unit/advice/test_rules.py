@@ -142,6 +142,34 @@ def test_steps_that_wait_for_their_input_are_not_uneven():
     assert finding.steps == (5, 15)
 
 
+def test_steps_that_wait_for_a_cpu_are_no_slow_phase():
+    forward, durations, queued = [40.0] * 40, [60.0] * 40, [0.5] * 40
+    for step in (10, 20, 30):
+        forward[step], durations[step], queued[step] = 240, 260, 180
+    columns = {"phases_ms": {"forward": forward}, "cpu_ms": 20}
+    assert slow_phase.find(subject(durations, **columns))
+    busy = subject(durations, queued_ms=queued, **columns)
+    assert slow_phase.find(busy) == []
+    (everywhere,) = busy_cpus.find(busy)
+    assert everywhere.saving_ns == pytest.approx((3 * 180 + 37 * 0.5) / 40 * MS, abs=1)
+    assert uneven_steps.find(busy) == []
+
+
+def test_few_steps_that_wait_for_a_cpu_have_their_reason_told():
+    durations, queued = [60.0] * 60, [0.5] * 60
+    for step in (10, 20):
+        durations[step], queued[step] = 260, 120
+    busy = subject(durations, queued_ms=queued, cpu_ms=20)
+    assert busy_cpus.find(busy) == []
+    (finding,) = uneven_steps.find(busy)
+    assert finding.title == "2 of 60 steps wait for a CPU that others have"
+    assert finding.steps == (10, 20)
+    assert finding.saving_ns == round(2 * 119.5 / 60 * MS)
+    queued[10] = queued[20] = 80  # less than half of what they take longer
+    (finding,) = uneven_steps.find(subject(durations, queued_ms=queued, cpu_ms=20))
+    assert finding.saving_ns is None
+
+
 def test_steps_that_are_slow_at_one_distance_promise_the_others():
     """Every tenth step saves for 150 ms; two others were disturbed, and one was recorded."""
     durations = [10.0] * 80

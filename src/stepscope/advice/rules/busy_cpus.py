@@ -15,7 +15,7 @@ from stepscope.advice.subject import Subject
 from stepscope.run.figures import percent
 
 ID = "busy-cpus"
-_ON_DEVICE = "the record does not show how much of it the device waited for"
+ON_DEVICE = "the record does not show how much of it the device waited for"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -51,7 +51,7 @@ def find(subject: Subject) -> list[Finding]:
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
             saving_ns=queued_ns if saves else None,
-            saving_reason="" if saves else _ON_DEVICE,
+            saving_reason="" if saves else ON_DEVICE,
             assumption="a CPU is free whenever the training thread can run" if saves else "",
             predicted_step_ns=summary.mean_ns - queued_ns if saves else None,
             evidence=tuple(evidence),

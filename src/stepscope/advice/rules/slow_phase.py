@@ -8,7 +8,8 @@ that it makes slow, or in all where it takes a large share of the time, is remov
 the training. A phase *spikes* if it takes more than
 three times its median in some steps and is the reason why they are slow; the fix removes what they
 took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`; if the
-steps compile code, it is `recompilation`.
+steps compile code, it is `recompilation`; and if they wait for a CPU that others have, whatever the
+thread does then takes longer: see `busy-cpus` and `uneven-steps`.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Findin
         return None
     compiling = compiling_steps(subject).intersection(phase.slow_steps)
     if 2 * len(compiling) >= len(phase.slow_steps):
+        return None
+    if 2 * len(set(summary.queued_steps).intersection(phase.slow_steps)) >= len(phase.slow_steps):
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))
     if phase.is_rare:

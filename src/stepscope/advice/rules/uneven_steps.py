@@ -1,6 +1,7 @@
 """Uneven steps: some steps take more than twice the median, and no single phase is the reason.
 
-Nor is the wait for the input: that is `input-bound`.
+Nor is the wait for the input: that is `input-bound`. Nor are busy CPUs, if `busy-cpus` reports
+them; if few steps wait for a CPU, so that it does not, this finding says what slows them.
 
 Measured from the step record over the steady steps. The record does not show the cause, so no
 saving is promised: it says how much time the slow steps cost and which they are. Steps that are
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.recorded import recorded_finding
-from stepscope.advice.rules import slow_phase
+from stepscope.advice.rules import busy_cpus, slow_phase
 from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
@@ -41,6 +43,8 @@ def find(subject: Subject) -> list[Finding]:
     limits = subject.thresholds
     explained = {step for finding in slow_phase.find(subject) for step in finding.steps}
     explained |= compiling_steps(subject) | set(summary.waiting_steps)
+    if busy_cpus.find(subject):
+        explained |= set(summary.queued_steps)
     slow = {
         step: excess_ns
         for step, excess_ns in zip(summary.slow_steps, summary.slow_excess_ns, strict=True)
@@ -50,6 +54,8 @@ def find(subject: Subject) -> list[Finding]:
     share = excess_ns / max(1, summary.partition.total_ns)
     if share < limits.uneven_steps_share or not slow:
         return []
+    if 2 * sum(slow[step] for step in slow.keys() & set(summary.queued_steps)) >= excess_ns:
+        return [_of_busy_cpus(subject, summary, slow)]
     regular = _at_one_distance(summary.steps, slow)
     if regular is not None:
         return [_regular(subject, summary, *regular)]
@@ -80,6 +86,43 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) -> Finding:
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    saving_ns = round(min(excess_ns, summary.queued_excess_ns) / len(summary.steps))
+    found = recorded_finding(
+        subject,
+        summary,
+        rule=ID,
+        title=f"{len(slow)} of {len(summary.steps)} steps wait for a CPU that others have",
+        severity=severity_of(share, subject.thresholds),
+        saving_ns=saving_ns,
+        assumption="a CPU is free whenever the training thread can run in them",
+        evidence=(
+            Evidence("beyond the median, together", excess_ns, "ns"),
+            Evidence("waiting for a CPU beyond the median", summary.queued_excess_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+            Evidence("longest", summary.worst_ns, "ns"),
+            Evidence("median step", summary.median_ns, "ns"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            "See what takes the CPUs then (top, `stepscope monitor`): another program, or threads "
+            "and workers of this one that begin together, as at the start of an epoch. Give the "
+            "training CPUs of its own (taskset, --cpus-per-task)."
+        ),
+    )
+    if summary.host.is_on_device:
+        return replace(
+            found,
+            saving_ns=None,
+            saving_reason=busy_cpus.ON_DEVICE,
+            assumption="",
+            predicted_step_ns=None,
+        )
+    return found
 
 
 def _at_one_distance(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,6 +127,8 @@ class StepSummary:
         slow_excess_ns: What each of those took beyond the median.
         waiting_steps: Those of them of which the wait for the input, beyond its median, is at least
             half of that.
+        queued_steps: The same for the wait for a CPU that others had.
+        queued_excess_ns: What these waited for a CPU beyond the median, in total.
         restarts: Steps in which the loader ended its workers or started others.
         recording_factor: Median recorded step divided by the median unrecorded one, or by that of
             the last steps before a window if these took longer: then the steps changed for
@@ -172,6 +174,8 @@ class StepSummary:
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
     waiting_steps: tuple[int, ...] = ()
+    queued_steps: tuple[int, ...] = ()
+    queued_excess_ns: int = 0
     restarts: LoaderRestarts = field(default_factory=LoaderRestarts)
 
     @property
@@ -232,6 +236,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
+    queued = _beyond_median(steady, slow, lambda record: record.queued_ns or 0, median_ns)
     return StepSummary(
         steps=tuple(record.step for record in steady),
         excluded=ExcludedSteps(
@@ -269,11 +274,9 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         steps_after_window=tuple(record.step for record in after),
         host=host_times(steady),
         recorded_host=host_times(recorded),
-        waiting_steps=tuple(
-            record.step
-            for record in slow
-            if 2 * (input_wait(record) - median_wait_ns) >= record.dur_ns - median_ns
-        ),
+        waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
+        queued_steps=tuple(queued),
+        queued_excess_ns=sum(queued.values()),
         restarts=loader_restarts(steady),
     )
 
@@ -283,6 +286,22 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None else usual[place]
+
+
+def _beyond_median(
+    steady: Sequence[StepRecord],
+    slow: Sequence[StepRecord],
+    part: Callable[[StepRecord], int],
+    median_step_ns: int,
+) -> dict[int, int]:
+    """The slow steps that are slow mostly because of one part, and what they have more of it."""
+    usual_ns = _median(map(part, steady))
+    found = {}
+    for record in slow:
+        more_ns = part(record) - usual_ns
+        if 2 * more_ns >= record.dur_ns - median_step_ns:
+            found[record.step] = more_ns
+    return found
 
 
 def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
