@@ -51,7 +51,7 @@ def find(subject: Subject) -> list[Finding]:
     measured = _from_record(subject) or _from_trace(subject)
     if measured is None:
         return []
-    step_ns, saved_ns, share, source, steps, waited_ns = measured
+    step_ns, saved_ns, share, source = measured[:4]
     limits = subject.thresholds
     if share < limits.input_bound_low:
         return []
@@ -75,16 +75,7 @@ def find(subject: Subject) -> list[Finding]:
             saving_reason="",
             assumption=assumption,
             predicted_step_ns=predicted_ns,
-            evidence=(
-                Evidence("step now", step_ns, "ns"),
-                Evidence("wait for input per step", waited_ns, "ns"),
-                Evidence(_SHARE_LABELS[source], share, "share"),
-                *_median_step(subject, source, step_ns),
-                Evidence("steps measured", steps, "count"),
-                *_of_the_loader(facts, loader),
-                *_of_starts(subject, kept_ns),
-                Evidence("measured by", source, "text"),
-            ),
+            evidence=_evidence(subject, measured, _of_the_loader(facts, loader), kept_ns),
             steps=(),
             advice=advice,
             changes=_changes(subject),
@@ -125,8 +116,7 @@ def _of_restarts(
         kept_ns: What keeping the workers saves per step, at least.
         others_ns: The other waits, per step.
     """
-    step_ns, _, share, source, steps, waited_ns = measured
-    limits = subject.thresholds
+    step_ns, limits = measured[0], subject.thresholds
     advice, of_the_loader = f"{KEEP_WORKERS}.", _of_the_loader(facts, None)
     if others_ns >= limits.input_bound_low * step_ns:
         advice = f"{advice} For the other waits: {loader.advice}"
@@ -143,18 +133,25 @@ def _of_restarts(
             "batch sooner than is known here"
         ),
         predicted_step_ns=step_ns - kept_ns,
-        evidence=(
-            Evidence("step now", step_ns, "ns"),
-            Evidence("wait for input per step", waited_ns, "ns"),
-            Evidence(_SHARE_LABELS[source], share, "share"),
-            *_median_step(subject, source, step_ns),
-            Evidence("steps measured", steps, "count"),
-            *of_the_loader,
-            *_of_starts(subject, kept_ns),
-            Evidence("measured by", source, "text"),
-        ),
+        evidence=_evidence(subject, measured, of_the_loader, kept_ns),
         steps=subject.steps.restarts.steps if subject.steps is not None else (),
         advice=advice,
+    )
+
+
+def _evidence(
+    subject: Subject, measured: _Measured, of_the_loader: tuple[Evidence, ...], kept_ns: int
+) -> tuple[Evidence, ...]:
+    step_ns, _, share, source, steps, waited_ns = measured
+    return (
+        Evidence("step now", step_ns, "ns"),
+        Evidence("wait for input per step", waited_ns, "ns"),
+        Evidence(_SHARE_LABELS[source], share, "share"),
+        *_median_step(subject, source, step_ns),
+        Evidence("steps measured", steps, "count"),
+        *of_the_loader,
+        *_of_starts(subject, kept_ns),
+        Evidence("measured by", source, "text"),
     )
 
 
