@@ -155,6 +155,14 @@ def test_steps_that_wait_for_a_cpu_are_no_slow_phase():
     assert uneven_steps.find(busy) == []
 
 
+def test_steps_that_are_slow_from_one_on_have_that_step_named():
+    (finding,) = uneven_steps.find(subject([50.0] * 70 + [150.0] * 30))
+    assert finding.title == "steps take 3 times as long from step 70 on"
+    assert finding.steps == tuple(range(70, 100))
+    (finding,) = uneven_steps.find(subject([60.0] * 5 + [180.0] * 30 + [60.0] * 65))
+    assert "times as long" not in finding.title
+
+
 def test_few_steps_that_wait_for_a_cpu_have_their_reason_told():
     durations, queued = [60.0] * 60, [0.5] * 60
     for step in (10, 20):

@@ -293,3 +293,10 @@ def test_of_ranks_that_wait_equally_little_the_one_that_others_wait_for_comes_fi
     table = table.with_columns(*(one for one in every if one.meta.output_name() not in table))
     monkeypatch.setattr(words, "ranks_table", lambda diagnosis: table)
     assert [row[0] for row in words.rank_rows(None)] == ["3", "1", "2", "0"]
+
+
+def test_a_mean_over_two_levels_of_steps_names_both(tmp_path):
+    path = write_run(tmp_path, {0: step_records([100] * 40 + [160] * 60)})
+    line = next(one for one in screen(path, width=200).splitlines() if one.startswith("Step "))
+    assert "136 ms" in line
+    assert line.endswith("; the median is 100 ms before step 40, and 160 ms from then on")

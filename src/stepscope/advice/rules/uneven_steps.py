@@ -3,6 +3,8 @@
 Nor is the wait for the input: that is `input-bound`. Nor are busy CPUs, if `busy-cpus` reports
 them; if few steps wait for a CPU, so that it does not, this finding says what slows them.
 
+Steps that are slow from one on, or up to one, have the step named where that changes.
+
 Measured from the step record over the steady steps. The record does not show the cause, so no
 saving is promised: it says how much time the slow steps cost and which they are. Steps that are
 slow at regular distances do something that the others do not: the saving assumes that they no
@@ -22,6 +24,7 @@ from stepscope.advice.rules import busy_cpus, slow_phase
 from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
+from stepscope.analysis.record.level_shift import LevelShift
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import significant
 
@@ -56,6 +59,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     if 2 * sum(slow[step] for step in slow.keys() & set(summary.queued_steps)) >= excess_ns:
         return [_of_busy_cpus(subject, summary, slow)]
+    if summary.shift is not None and _is_of_shift(slow, summary.shift):
+        return [_of_shift(subject, summary, summary.shift, slow)]
     regular = _at_one_distance(summary.steps, slow)
     if regular is not None:
         return [_regular(subject, summary, *regular)]
@@ -123,6 +128,45 @@ def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) 
             predicted_step_ns=None,
         )
     return found
+
+
+def _is_of_shift(slow: Mapping[int, int], shift: LevelShift) -> bool:
+    """Whether slow steps are those of one of two levels."""
+    is_later = shift.after_ns > shift.before_ns
+    mine = sum((step >= shift.step) is is_later for step in slow)
+    return mine >= _MOSTLY * len(slow)
+
+
+def _of_shift(
+    subject: Subject, summary: StepSummary, shift: LevelShift, slow: dict[int, int]
+) -> Finding:
+    excess_ns = sum(slow.values())
+    share = excess_ns / max(1, summary.partition.total_ns)
+    is_later = shift.after_ns > shift.before_ns
+    ratio = shift.ratio if is_later else 1 / shift.ratio
+    when = f"from step {shift.step} on" if is_later else f"until step {shift.step}"
+    return Finding(
+        id=ID,
+        title=f"steps take {significant(ratio)} times as long {when}",
+        severity=severity_of(share, subject.thresholds),
+        rank=subject.rank,
+        saving_ns=None,
+        saving_reason="the step record does not show what slows these steps",
+        assumption="",
+        predicted_step_ns=None,
+        evidence=(
+            Evidence(f"median before step {shift.step}", shift.before_ns, "ns"),
+            Evidence("median from then on", shift.after_ns, "ns"),
+            Evidence("beyond the median of all, together", excess_ns, "ns"),
+            Evidence("share of the time", share, "share"),
+        ),
+        steps=tuple(slow),
+        advice=(
+            f"Find what changed at step {shift.step}: the length of sequences or the size of "
+            "batches, what is trained, another program on the machine, a slower clock. If the "
+            "program means to do that, judge its parts one by one."
+        ),
+    )
 
 
 def _at_one_distance(

@@ -15,6 +15,7 @@ from stepscope.analysis.record.compile_times import (
     recurs,
 )
 from stepscope.analysis.record.host_time import HostTimes, host_times
+from stepscope.analysis.record.level_shift import LevelShift, find_level_shift
 from stepscope.analysis.record.loader_restarts import LoaderRestarts, loader_restarts
 from stepscope.analysis.selection.odd_steps import SLOW_FACTOR, START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
@@ -129,6 +130,7 @@ class StepSummary:
             half of that.
         queued_steps: The same for the wait for a CPU that others had.
         queued_excess_ns: What these waited for a CPU beyond the median, in total.
+        shift: The step from which on steps take another time; None if there is no such step.
         restarts: Steps in which the loader ended its workers or started others.
         recording_factor: Median recorded step divided by the median unrecorded one, or by that of
             the last steps before a window if these took longer: then the steps changed for
@@ -176,6 +178,7 @@ class StepSummary:
     waiting_steps: tuple[int, ...] = ()
     queued_steps: tuple[int, ...] = ()
     queued_excess_ns: int = 0
+    shift: LevelShift | None = None
     restarts: LoaderRestarts = field(default_factory=LoaderRestarts)
 
     @property
@@ -277,6 +280,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
         queued_excess_ns=sum(queued.values()),
+        shift=find_level_shift(steady),
         restarts=loader_restarts(steady),
     )
 

@@ -8,6 +8,7 @@ from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.record.level_shift import LevelShift
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
@@ -90,6 +91,8 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     else:
         words = f"mean of {units.plural(count, 'steady step')}"
     words = whose + words + (f" (excluding {left_out})" if left_out else "")
+    if summary.shift is not None:
+        return words + _shift(summary.shift)
     return words + _median(summary.mean_ns, summary.median_ns)
 
 
@@ -103,6 +106,12 @@ def _median(mean_ns: int | None, median_ns: int | None) -> str:
     if mean_ns is None or median_ns is None or not is_uneven(mean_ns, median_ns):
         return ""
     return f"; the median is {units.duration(median_ns)}, because some steps take far longer"
+
+
+def _shift(shift: LevelShift) -> str:
+    """That steps before and after some step are not alike, so that the mean is neither's."""
+    before, after = units.duration(shift.before_ns), units.duration(shift.after_ns)
+    return f"; the median is {before} before step {shift.step}, and {after} from then on"
 
 
 def partition_basis(rank: RankSummary) -> str:
