@@ -50,7 +50,8 @@ collective, and `queued_ns` how long before its start that was; null where it is
 `own_device_ns` says how far the rank's device was with the work launched before the collective, on
 a clock that stands still while it waits for collectives, `device_work_ns` how much of that it
 worked, and `ready_ns` how long before the start it was done; where they are known, `beside_ns` does
-not count."""
+not count. `launched_work_ns` says how long after the launch that was done at the soonest, for what
+was launched since the collective before it and since the host last waited for the GPU."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -67,6 +68,7 @@ LOCAL = "local_"
 BESIDE = "beside_ns"
 OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
 OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
+LAUNCHED_WORK = "launched_work_ns"
 OTHER = "other"
 OF_THE_GPU = ("compute", "copies")
 """Causes in which the rank's GPU works, and its host may be doing anything."""
@@ -109,6 +111,8 @@ class Matched:
         device_work_ns: Of each row, for how long of that the device worked; 0 likewise.
         ready_ns: Of each row, how long before its start the device had done what was launched
             before it, negative where it does not need that; `UNKNOWN` where that is not known.
+        launched_work_ns: Of each row, how long after its launch the device can have done what was
+            launched before it, as that was launched no sooner; `UNKNOWN` where that is not known.
         group: Of each collective, its row in `groups`.
         number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
@@ -138,6 +142,7 @@ class Matched:
     own_device_ns: Numbers
     device_work_ns: Numbers
     ready_ns: Numbers
+    launched_work_ns: Numbers
     group: Numbers
     number: Numbers
     kind: Numbers
@@ -290,11 +295,16 @@ def _launches(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numb
     return before, own, np.where(known, np.maximum(queued, 0), -1)
 
 
-def _devices(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Of each row the one before it, the device's own time and work since then, and `READY`."""
+def _devices(
+    rows: pl.DataFrame, rank: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
+    """Of each row the one before it, the device's own time and work since then, and the rest.
+
+    The rest is `READY` and `LAUNCHED_WORK`.
+    """
     nothing = np.zeros(len(rows), np.int64)
     if OWN_DEVICE not in rows.columns or not len(rows):
-        return nothing - 1, nothing, nothing, nothing + UNKNOWN
+        return nothing - 1, nothing, nothing, nothing + UNKNOWN, nothing + UNKNOWN
     known = rows[OWN_DEVICE].is_not_null().to_numpy()
     before = _last_known(known, rank)
 
@@ -307,6 +317,9 @@ def _devices(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbe
         since(OWN_DEVICE),
         since(DEVICE_WORK),
         rows[READY].fill_null(UNKNOWN).to_numpy().astype(np.int64),
+        rows[LAUNCHED_WORK].fill_null(UNKNOWN).to_numpy().astype(np.int64)
+        if LAUNCHED_WORK in rows.columns
+        else nothing + UNKNOWN,
     )
 
 

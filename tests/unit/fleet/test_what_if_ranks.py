@@ -81,6 +81,38 @@ def test_faster_transfers_save_what_a_job_with_faster_transfers_takes_less(
     assert saving(result, "all transfers", "in no time") == pytest.approx(free, rel=0.1, abs=us(60))
 
 
+def launched_late(transfer_ms):
+    """Ranks whose hosts come late with each step, rank 0 the latest, and then wait for no GPU."""
+
+    def build(rank, length):
+        t = GpuTrace(rank=rank, world_size=3, device=rank)
+        for _ in range(EACH):
+            with t.step():
+                t.python(ms(6 if rank else 12))
+                for _ in range(3):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(1))
+                reduced = t.collective("all_reduce", 50 << 20, length)
+                t.wait_collective(reduced)
+                t.op("aten::_fused_adamw_").launch("multi_tensor_apply_kernel", us(50))
+        t.sync()
+        return t
+
+    return meet(build, 3, round(ms(transfer_ms)))
+
+
+def test_transfers_hidden_behind_a_host_that_launches_late_save_nothing(tmp_path):
+    """A GPU that had nothing to do begins when the work is launched, and all after it follows."""
+    job = launched_late(2)
+    result = what_if_over_ranks(job_of(job, tmp_path / "ranks"))
+    assert result.steps["error_ns"].abs().max() <= us(1)
+    # Only the last transfer of the recording is on the way; steps follow each other as before.
+    at_the_end = ms(2) / EACH
+    assert step_of(job) - step_of(launched_late(0.001)) < us(2)
+    for change, part in (("in no time", 1), ("in half the time", 0.5)):
+        found = saving(result, "all transfers", change)
+        assert found == pytest.approx(part * at_the_end, abs=us(20))
+
+
 @pytest.mark.parametrize("transfer_ms", [0.5, 4])
 def test_a_rank_like_the_others_saves_what_the_job_without_its_delay_takes_less(
     transfer_ms, tmp_path

@@ -19,6 +19,11 @@ Definitions
     The host's own time up to a collective: from the first launch of one to the launch of this one,
     less what a launching thread spent in calls that wait for the GPU, or that a full queue
     kept. A host that runs ahead of its GPU gets so far however long collectives take.
+    The work's own time since the launch of a collective: how long after that launch the device had
+    done what was launched before it, had it begun each piece of work when it was launched or when
+    it was done with the one before, and waited for no collective. Only work counts that was
+    launched since the collective before, and since the host last waited for the GPU: a host that
+    launches such work late holds the collective up by that work too, not by its own launch alone.
 """
 
 from __future__ import annotations
@@ -62,9 +67,12 @@ OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
 OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
 """The columns with the device's own time up to a collective, what of it is work, and how long
 before the collective's start that work was done; negative where that was later."""
+LAUNCHED_WORK = "launched_work_ns"
+"""The column with the work's own time since the launch of a collective; null: there is none."""
 
-OF_LAUNCHES = (OWN_HOST, QUEUED, OWN_DEVICE, DEVICE_WORK, READY)
+OF_LAUNCHES = (OWN_HOST, QUEUED, OWN_DEVICE, DEVICE_WORK, READY, LAUNCHED_WORK)
 
+_NONE = -(2**62)
 _OF_ONE_STREAM = 0.95
 """The least share of a device's computing that its compute stream has."""
 _RESUMED_NS = 100_000
@@ -140,8 +148,12 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     done = _of_stream(trace, work, collectives, called, blocked)
     if done is not None:
         found |= {OWN_DEVICE: done[0], DEVICE_WORK: done[1], READY: start - done[2]}
+        found[LAUNCHED_WORK] = done[3]
     return [
-        pl.select(pl.when(is_known).then(pl.Series(values))).to_series().alias(name)
+        pl.select(pl.when(is_known).then(pl.Series(values)))
+        .to_series()
+        .replace(_NONE, None)
+        .alias(name)
         for name, values in found.items()
     ]
 
@@ -152,12 +164,13 @@ def _of_stream(
     collectives: pl.DataFrame,
     called: Int64Array,
     blocked: Intervals,
-) -> tuple[Int64Array, Int64Array, Int64Array] | None:
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array] | None:
     """When the compute stream had done what was launched before each collective.
 
     Returns:
-        The moments on its own clock, its work up to them, and the moments on the trace's clock;
-        None where several streams compute, or the stream has done nothing before a collective.
+        The moments on its own clock, its work up to them, the moments on the trace's clock, and
+        the work's own time since the launches, `_NONE` where there is none; None where several
+        streams compute, or the stream has done nothing before a collective.
     """
     device = collectives["device"].mode().min()
     own = work.table.filter(pl.col("device") == device, pl.col("kind") != "communication")
@@ -195,7 +208,38 @@ def _of_stream(
     place = np.searchsorted(launched.to_numpy(), called, side="left") - 1
     if (place < 0).any():
         return None
-    return clock[place] - clock[0], worked[place], end[place]
+    since = _since_launch(launched.to_numpy(), worked, called, place, blocked)
+    return clock[place] - clock[0], worked[place], end[place], since
+
+
+def _since_launch(
+    launched: Int64Array,
+    worked: Int64Array,
+    called: Int64Array,
+    place: Int64Array,
+    blocked: Intervals,
+) -> Int64Array:
+    """The work's own time since the launch of each collective, `_NONE` where there is none.
+
+    Args:
+        launched: When each piece of work was launched, ascending.
+        worked: How long the stream had worked at the end of each.
+        called: When each collective was launched.
+        place: The last piece of work launched before each collective.
+        blocked: When the host waited for the GPU.
+    """
+    begin = np.concatenate((launched[:1], called[:-1]))
+    ends = np.concatenate((launched[:1], blocked.ends))
+    waited = np.searchsorted(blocked.ends, called, side="right")
+    begin = np.maximum(begin, np.maximum.accumulate(ends)[waited])
+    first = np.searchsorted(launched, begin, side="left")
+    # Pieces that have the stream to themselves from their launch on, and all after them.
+    held = launched - np.concatenate((np.zeros(1, np.int64), worked[:-1]))
+    held = np.append(held, _NONE)
+    pairs = np.column_stack((np.minimum(first, place), place + 1)).ravel()
+    latest = np.maximum.reduceat(held, pairs)[::2]
+    found: Int64Array = np.where(first <= place, latest + worked[place] - called, _NONE)
+    return found
 
 
 def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:

@@ -22,7 +22,8 @@ class Replay:
     ends too early for the work that its GPU has to do first, beside collectives or not. Where that
     work is not known, it is all that the rank got done beside the previous collective. No rank
     arrives before its host has launched the collective, which takes the host's own time, however
-    long the rank's GPU waits. A collective
+    long the rank's GPU waits, nor before its GPU has done what the host launched just before it: a
+    GPU that had nothing to do begins with that at its launch. A collective
     ends its transfer time after the last arrival. Ranks' first arrivals are as they were recorded,
     on the clocks given. What happens after the last collective is not replayed.
     """
@@ -47,7 +48,11 @@ class Replay:
         self._launches = np.zeros_like(start)
         self._devices = np.zeros_like(start)
         end, arrival, _ = self._run(
-            self._gap, matched.own_host_ns, matched.own_device_ns, matched.transfer_ns
+            self._gap,
+            matched.own_host_ns,
+            matched.own_device_ns,
+            matched.launched_work_ns,
+            matched.transfer_ns,
         )
         # Members leave a collective one after another, which is not replayed: nobody has more
         # time for other work beside it than here.
@@ -91,19 +96,25 @@ class Replay:
         if not len(matched.rank):
             return np.zeros(0, np.int64), 0
         gap, transfer, host = self._gap, matched.transfer_ns, matched.own_host_ns
-        device = matched.own_device_ns
+        device, launched_work = matched.own_device_ns, matched.launched_work_ns
         if less_work_ns is not None:
             gap = np.maximum(gap - less_work_ns, 0)
             device = device - np.minimum(less_work_ns, np.maximum(device, 0))
             of_host = less_work_ns if less_host_ns is None else less_host_ns
             host = np.maximum(host - of_host, 0)
+            launched_work = launched_work - (less_work_ns - of_host)
         if less_transfer_ns is not None:
             transfer = np.maximum(transfer - less_transfer_ns, 0)
-        end, _, first = self._run(gap, host, device, transfer)
+        end, _, first = self._run(gap, host, device, launched_work, transfer)
         return end, first
 
     def _run(
-        self, gap: Numbers, host: Numbers, device: Numbers, transfer: Numbers
+        self,
+        gap: Numbers,
+        host: Numbers,
+        device: Numbers,
+        launched_work: Numbers,
+        transfer: Numbers,
     ) -> tuple[Numbers, Numbers, int]:
         """The end of each collective, the arrival of each row, and the first arrival."""
         matched = self._matched
@@ -112,7 +123,7 @@ class Replay:
         first: int = in_machine_code(replay_by_loop)(
             matched.collective, matched.previous, matched.first_row, matched.rows, gap,
             self._beside, (self._launches, matched.launched_before, host, matched.queued_ns),
-            (self._devices, matched.worked_before, device, matched.ready_ns),
+            (self._devices, matched.worked_before, device, matched.ready_ns, launched_work),
             transfer, end, arrival, launched, ready,
         )  # fmt: skip
         return end, arrival, first
@@ -146,7 +157,7 @@ def replay_by_loop(
     gap: Numbers,
     beside: Numbers,
     launches: tuple[Numbers, Numbers, Numbers, Numbers],
-    devices: tuple[Numbers, Numbers, Numbers, Numbers],
+    devices: tuple[Numbers, Numbers, Numbers, Numbers, Numbers],
     transfer: Numbers,
     end: Written[np.int64],
     arrival: Written[np.int64],
@@ -158,7 +169,8 @@ def replay_by_loop(
     Also fills in when each row's device has done what the collective needs.
 
     `launches` has of each row what is known of its launch, the rank's row launched before it, what
-    its host does in between, and for how long it was queued. `devices` has the same of its device.
+    its host does in between, and for how long it was queued. `devices` has the same of its device,
+    and how long after its launch that can have done what was launched just before it.
 
     `first_row` has one number more than there are collectives, and its numbers are places in
     `rows`; these are numbers of rows, as those of `previous` and of the rows launched before are
@@ -166,7 +178,7 @@ def replay_by_loop(
     indices lie inside.
     """
     known, launched_before, host, queued = launches
-    device, worked_before, work, lag = devices
+    device, worked_before, work, lag, launched_work = devices
     first = _LATEST
     for meeting in range(len(transfer)):
         latest = _EARLIEST
@@ -189,6 +201,10 @@ def replay_by_loop(
                 if launched_before[row] >= 0:
                     soonest = launched[launched_before[row]] + host[row]
                     moment = max(moment, soonest)
+                    if device[row] > 0:
+                        soonest_done = max(soonest_done, soonest + launched_work[row])
+                        if lag[row] >= 0:
+                            moment = max(moment, soonest_done)
                     # A host that waited for its GPU comes no sooner than what it waited for.
                     if known[row] == 1 or launched[row] < soonest:
                         launched[row] = soonest
