@@ -4,11 +4,13 @@ Definitions
     Steps in a row are alike: a machine is slow for minutes, every second step does more. The
     formulas for independent values then promise far too little. So a side of ten steps or more is
     also divided into five blocks of consecutive steps; blocks depend much less on each other.
-    The 95% interval of a median is the widest of three: that of its standard error as estimated
-    from the median absolute deviation (1.253 × 1.483 × MAD / √n, Student's t with n - 1 degrees of
-    freedom), on which single slow steps have no influence; that between two order statistics, the
-    ranks (n + 1) / 2 ± 1.96 √n / 2, which holds for steps of any distribution, such as two kinds
-    of step; and that of the medians of the blocks (Student's t with four degrees).
+    The interval of a median is the widest of three: the 95% interval of its standard error as
+    estimated from the median absolute deviation (1.253 × 1.483 × MAD / √n, Student's t with n - 1
+    degrees of freedom), on which single slow steps have no influence; that of the medians of the
+    blocks (Student's t with four degrees); and for steps of two kinds, whose median may jump from
+    one to the other, the interval between two order statistics, the ranks (n + 1) / 2 ± 1.386 √n /
+    2. That has the median in it in 83% of cases: two such intervals of the same median fail to meet
+    in 5%.
     Intervals need not be symmetric. The noise of a difference of medians takes from each the side
     on which the other lies: the root of the sum of their squares (the method of variance estimates
     recovery, Zou and Donner 2008).
@@ -28,7 +30,7 @@ BLOCKS = 5
 BLOCKS_FROM = 10
 """Steps from which blocks of them are looked at; blocks of one step would tell nothing new."""
 _MEDIAN_FROM_MAD = 1.2533 * 1.4826
-_NORMAL_95 = 1.96
+_NORMAL_83 = 1.386  # 1.96 / √2
 
 
 def noise_of_medians_ns(a: Int64Array, b: Int64Array) -> int:
@@ -49,7 +51,7 @@ def _reach(values: Int64Array, *, up: bool) -> float:
     median = float(np.median(values))
     deviation = float(np.median(np.abs(values - median)))
     reach = student_95(number - 1) * _MEDIAN_FROM_MAD * deviation / math.sqrt(number)
-    rank = max(1.0, (number + 1) / 2 - _NORMAL_95 * math.sqrt(number) / 2)
+    rank = max(1.0, (number + 1) / 2 - _NORMAL_83 * math.sqrt(number) / 2)
     ordered = np.sort(values)
     place = number - rank if up else rank - 1
     # Between two ranks: few steps would otherwise go to their extremes at once.
