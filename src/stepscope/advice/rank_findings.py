@@ -24,6 +24,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import SecondThread
 
 if TYPE_CHECKING:
+    from stepscope.advice.window_view import WindowView
     from stepscope.memory.view import MemoryView
 
 
@@ -118,11 +119,7 @@ def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Findin
     if window is None or subject.waits is None or not window.has_gpu:
         return list(found), None
     calm = without_waits(window, waited_in(window, subject.waits))
-    step_ns = subject.step_ns or window.step_ns
-
-    def saved_ns(changes: Changes) -> int:
-        return round(replay(changes).saving_ns / max(1, window.step_ns) * step_ns)
-
+    saved_ns = partial(_saved_by_replay_ns, subject, window)
     replayed = [one.changes for one in found if one.changes is not None]
     told = [
         one
@@ -142,9 +139,14 @@ def _without_collectives_ns(subject: Subject) -> int | None:
     if window is None or subject.waits is None or not window.has_gpu:
         return None
     collectives = window.graph.kind == NodeKind.COMMUNICATION
-    again = replay(unchanged(window.graph).scale_work(collectives, 0.0))
+    changes = unchanged(window.graph).scale_work(collectives, 0.0)
+    return _saved_by_replay_ns(subject, window, changes)
+
+
+def _saved_by_replay_ns(subject: Subject, window: WindowView, changes: Changes) -> int:
+    """What changes save of the rank's step: the same share as of the window's."""
     step_ns = subject.step_ns or window.step_ns
-    return round(again.saving_ns / max(1, window.step_ns) * step_ns)
+    return round(replay(changes).saving_ns / max(1, window.step_ns) * step_ns)
 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:

@@ -65,18 +65,13 @@ def find(subject: Subject) -> list[Finding]:
     if regular is not None:
         return [_regular(subject, summary, *regular)]
     return [
-        Finding(
-            id=ID,
+        _of_unknown_reason(
+            subject,
             title=(
                 f"{len(slow)} of {len(summary.steps)} steps "
                 f"{'take' if len(slow) > 1 else 'takes'} more than twice the median"
             ),
             severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
-            rank=subject.rank,
-            saving_ns=None,
-            saving_reason="the step record does not show what slows these steps",
-            assumption="",
-            predicted_step_ns=None,
             evidence=(
                 Evidence("beyond the median, together", excess_ns, "ns"),
                 Evidence("share of the time", share, "share"),
@@ -91,6 +86,31 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _of_unknown_reason(
+    subject: Subject,
+    *,
+    title: str,
+    severity: Severity,
+    evidence: tuple[Evidence, ...],
+    steps: tuple[int, ...],
+    advice: str,
+) -> Finding:
+    """A finding without a saving."""
+    return Finding(
+        id=ID,
+        title=title,
+        severity=severity,
+        rank=subject.rank,
+        saving_ns=None,
+        saving_reason="the step record does not show what slows these steps",
+        assumption="",
+        predicted_step_ns=None,
+        evidence=evidence,
+        steps=steps,
+        advice=advice,
+    )
 
 
 def _of_busy_cpus(subject: Subject, summary: StepSummary, slow: dict[int, int]) -> Finding:
@@ -145,15 +165,10 @@ def _of_shift(
     is_later = shift.after_ns > shift.before_ns
     ratio = shift.ratio if is_later else 1 / shift.ratio
     when = f"from step {shift.step} on" if is_later else f"until step {shift.step}"
-    return Finding(
-        id=ID,
+    return _of_unknown_reason(
+        subject,
         title=f"steps take {significant(ratio)} times as long {when}",
         severity=severity_of(share, subject.thresholds),
-        rank=subject.rank,
-        saving_ns=None,
-        saving_reason="the step record does not show what slows these steps",
-        assumption="",
-        predicted_step_ns=None,
         evidence=(
             Evidence(f"median before step {shift.step}", shift.before_ns, "ns"),
             Evidence("median from then on", shift.after_ns, "ns"),

@@ -121,7 +121,6 @@ def make_side(
             lacks what the scope names.
     """
     asked = asked or Scope()
-    empty = pl.DataFrame(schema=MEASURES)
     durations: Int64Array | None = None
     numbers: tuple[int, ...] = ()
     kept: list[StepRecord] = []
@@ -135,19 +134,12 @@ def make_side(
     if trace is None:
         if durations is None:
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
-        parts = _record_parts(kept)
-        return Side(
-            path, basis, numbers, durations, parts, basis, empty, empty, "", None, (),
-            queued_share=queued,
-        )  # fmt: skip
+        return _of_record(path, numbers, durations, _record_parts(kept), queued)
     measured = _trace_steps(trace, asked)
     if measured is None or measured.durations.is_empty():
         if durations is None:
             raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
-        return Side(
-            path, basis, numbers, durations, empty, basis, empty, empty, "", None, (),
-            queued_share=queued,
-        )  # fmt: skip
+        return _of_record(path, numbers, durations, pl.DataFrame(schema=MEASURES), queued)
     window_steps = tuple(measured.durations["step"].to_list())
     selected = gpu_work(trace, replace(asked, steps=window_steps if len(trace.steps) else None))
     if durations is None:
@@ -174,6 +166,31 @@ def make_side(
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
         record_parts=of_record,
         queued_share=queued,
+    )
+
+
+def _of_record(
+    path: str,
+    numbers: tuple[int, ...],
+    durations: Int64Array,
+    parts: pl.DataFrame,
+    queued_share: float | None,
+) -> Side:
+    """A side of which there is a step record only."""
+    empty = pl.DataFrame(schema=MEASURES)
+    return Side(
+        path,
+        RECORD_BASIS,
+        numbers,
+        durations,
+        parts,
+        RECORD_BASIS,
+        empty,
+        empty,
+        "",
+        None,
+        (),
+        queued_share=queued_share,
     )
 
 
