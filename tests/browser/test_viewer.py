@@ -25,6 +25,7 @@ from tests.support.snapshots import train
 from tests.support.viewer import serving, training, viewing
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
+COMPLETE = "() => Boolean(window.stepscope.context?.overview.extras)"
 CAMERA = """() => { const { start, end, width, endNs } = window.stepscope.timeline.timeline.camera;
     return { start, end, width, endNs } }"""
 PLACE = """key => { const { layout, camera } = window.stepscope.timeline.timeline;
@@ -64,14 +65,23 @@ def page(browser, viewer):
     found = browser()
     found.page.goto(viewer.link)
     found.until(SETTLED)
+    found.until(COMPLETE)
     yield found
     check(found, viewer)
     found.close()
 
 
 def to(page, hash_):
-    """Follow a link to a place in the viewer."""
-    page.page.evaluate("hash => { location.hash = hash }", hash_)
+    """Follow a link to a place in the viewer; the page hears of it later, and this waits for it."""
+    page.page.evaluate(
+        """hash => new Promise((heard) => {
+            const before = location.href;
+            window.addEventListener("hashchange", () => heard(), { once: true });
+            location.hash = hash;
+            if (location.href === before) heard();
+        })""",
+        hash_,
+    )
 
 
 def test_the_token_leaves_the_address(page):
@@ -240,13 +250,8 @@ def test_a_click_shows_the_slice_and_its_links_lead_on(page, viewer):
     to(page, f"from={kernel['start_ns'] - span}&to={kernel['start_ns'] + span}")
     page.until(SETTLED)
     key = index.lane_of_row(kernel["row"]).key
-    place = page.page.evaluate(PLACE, key)
-    camera = page.page.evaluate(CAMERA)
     middle = kernel["start_ns"] + kernel["dur_ns"] / 2
-    share = (middle - camera["start"]) / (camera["end"] - camera["start"])
-    page.when(
-        lambda: clicked(page, place["x"] + share * place["width"], place["y"], kernel["event"])
-    )
+    page.when(lambda: clicked(page, key, middle, kernel["event"]))
     assert "sgemm" in page.text(".event-name")
     derived = trace.derived.collect().row(kernel["event"], named=True)
     page.page.get_by_role("button", name="cudaLaunchKernel").first.click()
@@ -257,8 +262,15 @@ def test_a_click_shows_the_slice_and_its_links_lead_on(page, viewer):
     assert "cudaLaunchKernel" in page.text(".event-name")
 
 
-def clicked(page, x, y, event):
-    page.page.mouse.click(x, y)
+def click(page, key, at_ns):
+    """Click a lane at a time, where it is now: lanes that come later move those below them."""
+    place, camera = page.page.evaluate(PLACE, key), page.page.evaluate(CAMERA)
+    share = (at_ns - camera["start"]) / (camera["end"] - camera["start"])
+    page.page.mouse.click(place["x"] + share * place["width"], place["y"])
+
+
+def clicked(page, key, at_ns, event):
+    click(page, key, at_ns)
     return page.page.evaluate(
         "event => document.querySelector('[data-panel=details]').dataset.event === String(event)",
         event,
@@ -267,12 +279,8 @@ def clicked(page, x, y, event):
 
 def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
     content = viewer.library.traces[0].content
-    place = page.page.evaluate(PLACE, "device_steps/0")
-    camera = page.page.evaluate(CAMERA)
     step = viewer.get("/api/traces/{}/overview")["device_steps"][1]
-    middle = (step["start_ns"] + step["end_ns"]) / 2
-    share = (middle - camera["start"]) / (camera["end"] - camera["start"])
-    page.page.mouse.click(place["x"] + share * place["width"], place["y"])
+    click(page, "device_steps/0", (step["start_ns"] + step["end_ns"]) / 2)
     page.until("() => document.querySelector('[data-panel=range][data-ready]')")
     shown = page.page.evaluate(
         """() => Object.fromEntries(
