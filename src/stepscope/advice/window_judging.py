@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from stepscope.advice.collectives import cost_of_waits
-from stepscope.advice.compute_summary import summarise_compute
+from stepscope.advice.compute_summary import count_calls, summarise_compute
 from stepscope.advice.point_to_point import point_to_point
 from stepscope.advice.rank_findings import load_rules, subject_of, with_findings
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
@@ -149,12 +149,19 @@ class WindowJudge:
         asked = self.request.scope
         view = WindowView(self.trace, asked, self.request.baseline)
         _prepare(view, self.second)
-        host = partition_host(self.trace, view.scope.steps)
+        steps = view.scope.steps
+        view.return_freed_memory()  # making the graph took more than partitions do
+        host = partition_host(self.trace, steps)
         device = None
         if view.has_gpu:
             # Neither is needed for the other, nor for timeline and idle time.
             self.second.prepare(
-                lambda: view.path, view.return_freed_memory, partial(summarise_compute, view)
+                view.return_freed_memory,
+                lambda: view.path,
+                view.return_freed_memory,
+                partial(count_calls, view),
+                view.return_freed_memory,
+                partial(summarise_compute, view),
             )
             device = break_down_devices(view.timeline, view.idle)
             view.return_freed_memory()

@@ -13,7 +13,7 @@ Causes
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -52,8 +52,8 @@ PATH_CAUSES: tuple[str, ...] = (
     OTHER_WAIT,
 )
 _HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
-_SEGMENTS_AT_ONCE = 2**14
-"""Their times per cause stay in the processor's cache."""
+_NODES_AT_ONCE = 2**13
+"""The times per cause of these nodes of the path stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def what_steps_depend_on(asked: Scope) -> tuple[str, ...]:
 
 def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> CriticalPath:
     """The critical path of a graph that has been built."""
-    found = _find(graph)
+    found = _together(list(_find(graph)))
     names = _names(graph)
     numbers = graph.steps or (None,)
     table = pl.DataFrame(
@@ -129,7 +129,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
             "total_ns": found.of_steps.reshape(-1),
         }
     ).filter(pl.col("total_ns") > 0)
-    partition = _partition(graph, found)
+    partition = _partition(graph, found.of_steps)
     parts = partition.parts
     segments = _segment_table(graph, found)
     causes = pl.DataFrame(
@@ -161,11 +161,12 @@ def path_partition(graph: StepGraph) -> Partition:
 
     The path has as many segments as the graph has nodes; who asks for none keeps none.
     """
-    return _partition(graph, _find(graph))
+    none = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
+    return _partition(graph, sum((piece.of_steps for piece in _find(graph)), none))
 
 
 class _Found(NamedTuple):
-    """The path in order, and what it consists of.
+    """The path, or a piece of it, in order, and what it consists of.
 
     Attributes:
         starts: Starts of its segments.
@@ -182,9 +183,16 @@ class _Found(NamedTuple):
     of_steps: Int64Array
 
 
-def _find(graph: StepGraph) -> _Found:
-    node, edge = _walk(graph)
-    starts, ends, owner, code = _segments(graph, node, edge)
+def _find(graph: StepGraph) -> Iterator[_Found]:
+    """The path in pieces, for all of it would be the largest table of an analysis."""
+    node, edge = (walked[::-1] for walked in _walk(graph))
+    for low in range(0, len(node), _NODES_AT_ONCE):
+        yield _find_piece(graph, *_segments(graph, node, edge, low))
+
+
+def _find_piece(
+    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, code: Int64Array
+) -> _Found:
     # The host's part of the path may begin before the steps do.
     within = ends > graph.begin_ns
     starts, ends, owner, code = (column[within] for column in (starts, ends, owner, code))
@@ -197,12 +205,20 @@ def _find(graph: StepGraph) -> _Found:
     main_cause = np.maximum(code, 0)
     mine = np.flatnonzero(code[row] < 0)
     parts_of_host = _PartsOfHost(first[mine], last[mine], step[mine], row[mine])
-    _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
+    if len(mine):
+        _divide_host(graph, owner, parts_of_host, whole[:, _HOST_CAUSES], main_cause)
     return _Found(starts, ends, owner, main_cause, whole)
 
 
-def _partition(graph: StepGraph, found: _Found) -> Partition:
-    sums = found.of_steps.sum(axis=0).tolist()
+def _together(pieces: list[_Found]) -> _Found:
+    """The whole path; there is at least one piece, since something ends last."""
+    *columns, of_steps = zip(*pieces, strict=True)
+    starts, ends, owner, cause = (np.concatenate(column) for column in columns)
+    return _Found(starts, ends, owner, cause, np.sum(of_steps, axis=0))
+
+
+def _partition(graph: StepGraph, of_steps: Int64Array) -> Partition:
+    sums = of_steps.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(_names(graph), sums, strict=True) if t)
     count = max(1, len(graph.steps))
     return Partition(parts, graph.total_ns, count, "critical path of the steps")
@@ -242,14 +258,23 @@ def _last_node(graph: StepGraph) -> int:
 
 
 def _segments(
-    graph: StepGraph, node: Int64Array, edge: Int64Array
+    graph: StepGraph, nodes: Int64Array, edges: Int64Array, low: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Start, end, node (-1: a delay) and cause (-1: host, to be divided) of each segment."""
-    node, edge = node[::-1], edge[::-1]
+    """Start, end, node (-1: a delay) and cause (-1: host, to be divided) of each segment.
+
+    Args:
+        graph: The graph.
+        nodes: The nodes of the path, in order.
+        edges: The binding edge into each.
+        low: The first of `_NODES_AT_ONCE` nodes whose segments these are.
+    """
+    node, edge = nodes[low : low + _NODES_AT_ONCE], edges[low : low + _NODES_AT_ONCE]
     source, start = graph.source[edge], graph.start_ns[node]
     leaves = np.where(source >= 0, graph.end_ns[source], graph.origin_ns)
     # A node counts until the next one begins: work may overlap what follows it on its stream.
-    until = np.append(np.minimum(graph.end_ns[node][:-1], start[1:]), graph.end_ns[node][-1])
+    until = graph.end_ns[node]
+    following = graph.start_ns[nodes[low + 1 : low + 1 + len(node)]]
+    until[: len(following)] = np.minimum(until[: len(following)], following)
     kind = graph.edge_kind[edge]
     waits_for_device = np.isin(kind, (EdgeKind.STREAM, EdgeKind.WAIT, EdgeKind.SYNC))
     delay_cause = np.select(
@@ -300,28 +325,24 @@ def _divide_host(
 ) -> None:
     """Divide the host's parts of the path by what its threads did.
 
-    Some at a time: the times of all parts per cause would be the largest table of an analysis.
-
     Args:
         graph: The graph.
         owner: The node of each segment.
-        parts: The parts.
+        parts: The parts; at least one.
         of_steps: One row per step, one column per host cause: the time of each is added.
         main_cause: For each segment of the host, the cause with the most of it is put here.
     """
-    cuts = _starts_of_runs(parts.segment)[::_SEGMENTS_AT_ONCE].tolist()
-    for low, high in itertools.pairwise([*cuts, len(parts.segment)]):
-        start, end, step, segment = (column[low:high] for column in parts)
-        host = _time_per_cause(graph, start, end, owner[segment])
-        first = _starts_of_runs(step)
-        np.add.at(of_steps, step[first], np.add.reduceat(host, first, axis=1).T)
-        # Steps cut segments: what counts is the time in all parts of one together.
-        head = _starts_of_runs(segment)
-        of_segment = host[:, head]
-        further = np.flatnonzero(segment[1:] == segment[:-1]) + 1  # few: one for each step
-        of_which = np.searchsorted(head, further, side="right") - 1
-        np.add.at(of_segment.T, of_which, host[:, further].T)
-        main_cause[segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
+    host = _time_per_cause(graph, parts.start, parts.end, owner[parts.segment])
+    first = _starts_of_runs(parts.step)
+    np.add.at(of_steps, parts.step[first], np.add.reduceat(host, first, axis=1).T)
+    # Steps cut segments: what counts is the time in all parts of one together.
+    head = _starts_of_runs(parts.segment)
+    of_segment = host[:, head]
+    # There are few further parts: one for each step.
+    further = np.flatnonzero(parts.segment[1:] == parts.segment[:-1]) + 1
+    of_which = np.searchsorted(head, further, side="right") - 1
+    np.add.at(of_segment.T, of_which, host[:, further].T)
+    main_cause[parts.segment[head]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
 
 
 def _time_per_cause(

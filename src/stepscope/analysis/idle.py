@@ -141,7 +141,7 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
         UsageError: The scope names steps or devices that the trace does not have.
     """
     parts = _cut_gaps(trace, scope)
-    times = _times(parts)
+    times = _times(parts.work, parts.segments, parts.inside)
     return IdleCauses(
         idle_ns=times.idle_ns,
         total_ns=times.total_ns,
@@ -163,19 +163,19 @@ def idle_times(trace: Trace, scope: Scope | None = None) -> IdleTimes:
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
     """
-    return _times(_cut_gaps(trace, scope))
+    work, gaps, segments, inside = _cut_gaps(trace, scope, with_events=False)
+    del gaps  # there may be a million, and sums do without
+    return _times(work, segments, inside)
 
 
-def _cut_gaps(trace: Trace, scope: Scope | None) -> _IdleParts:
+def _cut_gaps(trace: Trace, scope: Scope | None, *, with_events: bool = True) -> _IdleParts:
     work = gpu_work(trace, scope)
     gaps = find_gaps(trace, work)
-    activity = host_activity(trace, work.table)
-    segments = cut(trace, gaps, activity)
+    segments = cut(trace, gaps, host_activity(trace, work.table, with_events=with_events))
     return _IdleParts(work, gaps, segments, _inside(segments, clip(segments, work.windows)))
 
 
-def _times(parts: _IdleParts) -> IdleTimes:
-    work, _, segments, inside = parts
+def _times(work: GpuWork, segments: pl.DataFrame, inside: pl.DataFrame) -> IdleTimes:
     idle_ns = int((inside["end_ns"] - inside["start_ns"]).sum())
     total_ns = int((work.windows["end_ns"] - work.windows["start_ns"]).sum())
     return IdleTimes(

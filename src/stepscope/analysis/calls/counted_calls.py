@@ -16,8 +16,10 @@ from stepscope.analysis.calls.operator_forest import (
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.selection.gpu_work import work_on_devices
 from stepscope.analysis.selection.memoize import memoized
+from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.model import Trace
 
 NO_SHAPES_OF = "{} matrix operators have no shapes that suffice: FLOPs are a lower bound"
@@ -34,12 +36,12 @@ def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFra
     """
     forest = operator_forest(trace)
     names = trace.name_rows["name_id", "name"]
-    with_formula = names.filter(pl.col("name").is_in(list(FORMULAS)))
+    has_formula = names_that(trace, pl.col("name").is_in(list(FORMULAS)))[forest.name_id]
+    row = np.flatnonzero(has_formula)
     rows = (
-        forest.rows["event", "name_id"]
-        .with_row_index("row")
-        .with_columns(pl.col("row").cast(pl.Int64))
-        .join(with_formula, on="name_id", how="inner", maintain_order="left")
+        forest.rows["event", "name_id"][row]
+        .insert_column(0, pl.Series("row", row))
+        .join(names, on="name_id", how="left", maintain_order="left")
     )
     texts = operands_as_categories(trace, rows["event"], concrete=True).drop("event")
     calls = pl.concat([rows, texts], how="horizontal")
@@ -62,7 +64,6 @@ def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFra
         how="horizontal",
     )
     calls = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    row = calls["row"].to_numpy()
     has_shapes = calls["flops"].is_not_null().to_numpy()
     abandoned = _abandoned(trace, forest, row[has_shapes])[row]
     is_known = has_shapes & ~abandoned
@@ -71,11 +72,11 @@ def counted_calls(trace: Trace, _scope: Scope | None = None) -> tuple[pl.DataFra
     below = forest.with_descendants(counts)
     innermost = is_known & (below[row] == 1)
     # A call without shapes is no loss where one inside it, or around it, is counted.
-    around = forest.nearest(counts > 0)
-    lost = ~is_known & ~abandoned & (below[row] == 0) & (around[row] < 0)
-    lost &= forest.outermost(_has_formula_key(forest, row))[row]
+    row_of_lost = row[~is_known & ~abandoned & (below[row] == 0)]
+    for are_around in (counts > 0, has_formula):
+        row_of_lost = row_of_lost[nearest_above(forest.parent, row_of_lost, are_around) < 0]
     found = calls.filter(pl.Series(innermost))
-    return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.String)), int(lost.sum())
+    return found.with_columns(pl.col("dims", "types", "concrete").cast(pl.String)), len(row_of_lost)
 
 
 def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> BoolArray:
@@ -95,10 +96,3 @@ def _abandoned(trace: Trace, forest: OperatorForest, counted: Int64Array) -> Boo
         return np.zeros(len(forest), np.bool_)
     found: BoolArray = again & (launches == 0)
     return found
-
-
-def _has_formula_key(forest: OperatorForest, rows: Int64Array) -> Int64Array:
-    """One key for all rows with a formula, and a key of its own for every other row."""
-    keys = np.arange(len(forest), dtype=np.int64)
-    keys[rows] = -1
-    return keys

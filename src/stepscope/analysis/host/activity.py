@@ -13,14 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.host.cause_sweep import Stretches
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.blockwise import gather, rows_where
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
 _MOST_OTHERS = 8  # threads that one may be waiting for
@@ -39,8 +43,8 @@ class Activity:
 
     starts: Int64Array
     ends: Int64Array
-    causes: Int64Array
-    lanes: Int64Array
+    causes: npt.NDArray[np.int8]
+    lanes: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,15 @@ class HostActivity:
     Attributes:
         by_lane: Activity of each launching thread.
         outermost: For each thread and cause the events that make it up and lie in no other of the
-            same cause: event number, start; sorted by start.
+            same cause: event number, start; sorted by start. Empty if they were not asked for.
     """
 
     by_lane: dict[int, Activity]
     outermost: dict[tuple[int, int], tuple[Int64Array, Int64Array]]
 
-    def event_at(self, lane: Int64Array, cause: Int64Array, times: Int64Array) -> Int64Array:
+    def event_at(
+        self, lane: npt.NDArray[np.int32], cause: npt.NDArray[np.int8], times: Int64Array
+    ) -> Int64Array:
         """For each moment the outermost event of that cause on that thread; -1: none."""
         found = np.full(len(times), -1, np.int64)
         for (one_lane, one_cause), (events, starts) in self.outermost.items():
@@ -67,18 +73,19 @@ class HostActivity:
         return found
 
 
-def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
+def host_activity(trace: Trace, work: pl.DataFrame, *, with_events: bool = True) -> HostActivity:
     """Find out what the threads did that launched this GPU work.
 
     Args:
         trace: The trace.
         work: GPU work with its launch (see `gpu_work`).
+        with_events: Whether the events are needed that explain the activity.
     """
     order = _feeding_lanes(trace, work)
     events = host_events(trace, tuple(sorted(order)))
-    claims = {lane: _with_launches_as_dispatch(events.claims(lane)) for lane in order}
-    by_lane = {lane: _with_others(lane, order, claims) for lane in order}
-    return HostActivity(by_lane, _outermost(events, order))
+    did = {lane: _with_launches_as_dispatch(events.stretches(lane)) for lane in order}
+    by_lane = {lane: _with_others(lane, order, did) for lane in order}
+    return HostActivity(by_lane, _outermost(events, order) if with_events else {})
 
 
 def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
@@ -92,14 +99,15 @@ def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
     return [*main, *(lane for lane in counts["lane_id"].to_list() if lane not in main)]
 
 
-def _with_launches_as_dispatch(claims: list[Intervals]) -> list[Intervals]:
-    """The moments of each cause, those of `LAUNCH` among those of `DISPATCH`."""
-    together = list(claims)
-    together[HostCause.DISPATCH] = intervals.union(
-        claims[HostCause.LAUNCH], claims[HostCause.DISPATCH]
-    )
-    together[HostCause.LAUNCH] = intervals.empty()
-    return together
+def _with_launches_as_dispatch(stretches: Stretches) -> Stretches:
+    """The same time with `LAUNCH` as `DISPATCH`; what then belongs together is one stretch."""
+    starts, ends, causes = stretches.starts, stretches.ends, stretches.causes
+    causes = np.where(causes == HostCause.LAUNCH, np.int8(HostCause.DISPATCH), causes)
+    is_dispatch = causes == HostCause.DISPATCH
+    goes_on = is_dispatch[1:] & is_dispatch[:-1] & (starts[1:] == ends[:-1])
+    begins, finishes = (np.ones(len(causes), np.bool_) for _ in range(2))
+    begins[1:] = finishes[:-1] = ~goes_on
+    return Stretches(starts[begins], ends[finishes], causes[begins])
 
 
 def _outermost(
@@ -112,38 +120,40 @@ def _outermost(
     start, end, event = (table[name].to_numpy() for name in ("start_ns", "end_ns", "event"))
     found = {}
     for one in lanes:
-        mine = np.nonzero(lane == one)[0]
-        causes = cause[mine]
-        for code in distinct_groups(causes):
-            rows = mine[causes == code]
-            reach = np.maximum.accumulate(end[rows])
-            is_outer = np.append(True, end[rows][1:] > reach[:-1])
-            found[one, code] = (event[rows[is_outer]], start[rows[is_outer]])
+        is_mine = lane == one
+        for code in distinct_groups(cause[is_mine]):
+            rows = rows_where(is_mine & (cause == code))
+            ends = gather(end, rows)
+            is_outer = np.ones(len(rows), np.bool_)
+            is_outer[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+            rows = rows[is_outer]
+            found[one, code] = (event[rows], start[rows])
     return found
 
 
-def _with_others(lane: int, order: list[int], claims: dict[int, list[Intervals]]) -> Activity:
+def _with_others(lane: int, order: list[int], did: dict[int, Stretches]) -> Activity:
     """What a thread does, and where it does nothing, what the others do."""
-    starts, ends, causes, lanes = [], [], [], []
-    claimed = intervals.empty()
-    for other in [lane, *(one for one in order[:_MOST_OTHERS] if one != lane)]:
-        active = intervals.empty()
-        for cause, own in enumerate(claims[other]):
-            if not len(own):
-                continue
-            left = intervals.difference(own, claimed)
-            starts.append(left.starts)
-            ends.append(left.ends)
-            causes.append(np.full(len(left), cause, np.int64))
-            lanes.append(np.full(len(left), other, np.int64))
-            active = intervals.union(active, own)
-        claimed = intervals.union(claimed, active)
-    none = [np.zeros(0, np.int64)]
-    start = np.concatenate(starts or none)
+    own = did[lane]
+    parts = [(own, lane)]
+    claimed = intervals.merge(own.starts, own.ends)
+    for other in order[:_MOST_OTHERS]:
+        theirs = did[other]
+        if other == lane or not len(theirs.starts):
+            continue
+        free = intervals.complement(claimed, int(theirs.starts[0]), int(theirs.ends[-1]))
+        active = intervals.Intervals(theirs.starts, theirs.ends)
+        _, starts, ends = intervals.clip_by_windows(active, free.starts, free.ends)
+        causes = theirs.causes[places(theirs.starts, starts, "right") - 1]
+        parts.append((Stretches(starts, ends, causes), other))
+        claimed = intervals.union(claimed, intervals.merge(theirs.starts, theirs.ends))
+    if len(parts) == 1:
+        lanes = np.broadcast_to(np.int32(lane), len(own.starts))
+        return Activity(own.starts, own.ends, own.causes, lanes)
+    start = np.concatenate([one.starts for one, _ in parts])
     by_time = np.argsort(start, kind="stable")
     return Activity(
         start[by_time],
-        np.concatenate(ends or none)[by_time],
-        np.concatenate(causes or none)[by_time],
-        np.concatenate(lanes or none)[by_time],
+        np.concatenate([one.ends for one, _ in parts])[by_time],
+        np.concatenate([one.causes for one, _ in parts])[by_time],
+        np.concatenate([np.full(len(one.starts), of, np.int32) for one, of in parts])[by_time],
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
@@ -283,7 +284,7 @@ def _divide(
     window = np.concatenate((window, free_window))
     starts = np.concatenate((starts, free_starts))
     ends = np.concatenate((ends, free_ends))
-    doing = np.concatenate((doing, np.full(len(free_window), int(HostCause.PYTHON))))
+    doing = np.concatenate((doing, np.full(len(free_window), HostCause.PYTHON, np.int8)))
     event = np.concatenate((event, np.full(len(free_window), -1)))
     cause, is_refilling = _refill(window, starts, ends, doing)
     note = np.where(doing == HostCause.COMMUNICATION, _COMMUNICATING, _NONE)
@@ -293,7 +294,7 @@ def _divide(
 
 
 def _refill(
-    window: Int64Array, starts: Int64Array, ends: Int64Array, doing: Int64Array
+    window: Int64Array, starts: Int64Array, ends: Int64Array, doing: npt.NDArray[np.int8]
 ) -> tuple[Int64Array, BoolArray]:
     """Cause of each segment; what refills the queue after a blocking call has the call's."""
     cause = _CAUSE_CODES[doing]

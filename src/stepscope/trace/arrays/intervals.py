@@ -373,12 +373,11 @@ def clip_by_windows(
     high = np.where(last > first, high, low)
     count = high - low
     window = np.repeat(np.arange(len(first), dtype=np.int64), count)
-    nth_in_window = np.arange(len(window), dtype=np.int64) - np.repeat(
-        np.cumsum(count) - count, count
-    )
-    index = low[window] + nth_in_window
-    return (
-        window,
-        np.maximum(intervals.starts[index], first[window]),
-        np.minimum(intervals.ends[index], last[window]),
-    )
+    # There may be many parts, so that every column of them counts: numbered on from `low`.
+    index = np.repeat(low - (np.cumsum(count) - count), count)
+    index += np.arange(len(index), dtype=np.int64)
+    begin = intervals.starts[index]
+    end = intervals.ends[index]
+    np.maximum(begin, first[window], out=begin)
+    np.minimum(end, last[window], out=end)
+    return window, begin, end

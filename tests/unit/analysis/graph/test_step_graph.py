@@ -185,7 +185,7 @@ def test_the_critical_path_divides_every_step(programme):
     assert segments["start_ns"][0] == graph.begin_ns
     assert segments["end_ns"][-1] == graph.step_ends_ns[-1]
     assert (segments["start_ns"][1:] == segments["end_ns"][:-1]).all()
-    with mock.patch.object(critical_path_module, "_SEGMENTS_AT_ONCE", 2):
+    with mock.patch.object(critical_path_module, "_NODES_AT_ONCE", 1):
         in_small_pieces = path_of(graph, trace)
     assert_frame_equal(in_small_pieces.steps, path.steps)
     assert_frame_equal(in_small_pieces.segments, path.segments)
