@@ -247,6 +247,7 @@ def _prepare(view: WindowView, second: SecondThread) -> None:
         partial(_return_memory, view),
         lambda: read_collectives(trace, gpu_work(trace, view.asked).members),
         *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
+        view.return_freed_memory,
     )
 
 

@@ -369,8 +369,8 @@ def _segment_table(graph: StepGraph, found: _Found) -> pl.DataFrame:
             "start_ns": found.starts,
             "end_ns": found.ends,
             "cause": pl.Series(_names(graph), dtype=pl.String)[found.cause],
-            "event": np.where(is_node, graph.event[found.owner], -1),
-            "lane_id": np.where(is_node, graph.lane[found.owner], -1),
+            "event": np.where(is_node, graph.event[found.owner], np.int64(-1)),
+            "lane_id": np.where(is_node, graph.lane[found.owner], np.int64(-1)),
         }
     ).with_columns(
         pl.when(pl.col(name) >= 0).then(pl.col(name)).alias(name) for name in ("event", "lane_id")

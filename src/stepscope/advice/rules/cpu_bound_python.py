@@ -30,6 +30,7 @@ import polars as pl
 
 from stepscope.advice.asleep import asleep_per_step
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.main_thread_work import MainThreadWork
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules import slow_phase
 from stepscope.advice.severities import severity_of
@@ -107,6 +108,7 @@ def find(subject: Subject) -> list[Finding]:
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
     advice = _ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}"
+    window.return_freed_memory()  # to find the place took tables of all operators
     found = replayed_finding(
         subject,
         window,
@@ -318,44 +320,20 @@ def _longest_half(long: Intervals) -> Intervals | None:
 
 def _name_of(window: WindowView, stretches: Intervals) -> str | None:
     """The function or range in which all of some stretches lie."""
-    host = _operators_and_ranges(window)
+    ran = MainThreadWork(window)
     names = {
-        _within(window, host, int(start), int(end))
+        ran.around(int(start), int(end))
         for start, end in zip(stretches.starts, stretches.ends, strict=True)
     }
     return names.pop() if len(names) == 1 else None
 
 
-def _operators_and_ranges(window: WindowView) -> pl.DataFrame:
-    """What the training thread ran, without the ranges of its steps."""
-    return window.main_spans(
-        pl.col("category").is_in(["cpu_op", "user_annotation"])
-        & (pl.col("group") != "profiler_step").fill_null(value=True)
-    )
-
-
-def _within(window: WindowView, host: pl.DataFrame, start_ns: int, end_ns: int) -> str | None:
-    """The Python frame in which a stretch lies, else the innermost operator or range."""
-    frame = window.frame_over(start_ns, end_ns)
-    if frame is not None:
-        return frame
-    starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
-    around = np.flatnonzero((starts <= start_ns) & (ends >= end_ns))
-    if not len(around):
-        return None
-    innermost = around[np.argmin(ends[around] - starts[around])]
-    name: str | None = window.names_of(host["event"][[int(innermost)]])[0]
-    return name
-
-
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
     """Where a stretch lies: in what, else between which operators."""
-    host = _operators_and_ranges(window)
-    name = _within(window, host, start_ns, end_ns)
+    ran = MainThreadWork(window)
+    name = ran.around(start_ns, end_ns)
     if name is not None:
         return f"in {name}"
-    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["event"]
-    after = host.filter(pl.col("start_ns") >= end_ns)["event"]  # in order of their starts
-    words = [f"after {name}" for name in window.names_of(before[-1:])]
-    words += [f"before {name}" for name in window.names_of(after[:1])]
+    words = [f"after {name}" for name in ran.last_before(start_ns)]
+    words += [f"before {name}" for name in ran.first_after(end_ns)]
     return " and ".join(words)

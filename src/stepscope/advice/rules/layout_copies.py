@@ -54,6 +54,7 @@ def find(subject: Subject) -> list[Finding]:
     places = shares_of(places_of_work(window.trace, copies), copies["dur_ns"])
     evidence += [Evidence("launched by", operators, "text")] if operators else []
     evidence += [Evidence("in", places, "text")] if places else []
+    window.return_freed_memory()  # to find the places took tables of all events
     return replayed_finding(
         subject,
         window,

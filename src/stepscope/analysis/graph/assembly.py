@@ -19,7 +19,7 @@ from stepscope.analysis.graph.threads import Pieces
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.blockwise import gather
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.loops import in_machine_code
@@ -60,7 +60,7 @@ def assemble(
     place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
     source = place[edges.source]
     target = place[edges.target]
-    kind, call, floor = edges.kind, edges.call, edges.floor_ns
+    kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.floor_ns
     del place, edges
     forward = source < target
     if not forward.all():
@@ -73,7 +73,7 @@ def assemble(
     source = np.concatenate((source, np.full(len(loose), ORIGIN, np.int64)))
     target = np.concatenate((target, loose))
     kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
-    call = np.concatenate((call, np.full(len(loose), -1, np.int64)))
+    call = np.concatenate((call, np.full(len(loose), -1, np.int32)))
     floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
     first_edge = np.zeros(number + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
@@ -89,9 +89,9 @@ def assemble(
     node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
-    step = gather(np.concatenate((work.step, host_step)), order)
-    lane = gather(np.concatenate((work.lane, pieces.lane)), order)
-    event = np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))
+    step = gather(_narrow(work.step, host_step), order)
+    lane = gather(_narrow(work.lane, pieces.lane), order)
+    event = _narrow(work.event, np.full(len(pieces), -1))
     step_rows = rows_of_steps(node_kind, lane == main_lane, step)
     return StepGraph(
         steps=tuple(chosen["step"].to_list()),
@@ -117,6 +117,11 @@ def assemble(
         clock_lag_ns=_clock_lag_ns(work),
         notes=_notes(work),
     )
+
+
+def _narrow(one: Int64Array, other: Int64Array) -> Int32Array:
+    """Numbers of events, threads or steps, one after the other."""
+    return np.concatenate((one, other), dtype=np.int32, casting="same_kind")
 
 
 def _clock_lag_ns(work: StepWork) -> int:

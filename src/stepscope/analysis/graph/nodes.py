@@ -37,12 +37,12 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     table = pl.DataFrame(
         {
             "node": nodes,
-            "event": graph.event[nodes],
+            "event": graph.event[nodes].astype(np.int64),
             "start_ns": graph.start_ns[nodes],
             "end_ns": graph.end_ns[nodes],
             "dur_ns": graph.dur_ns[nodes],
-            "step": graph.step[nodes],
-            "lane_id": graph.lane[nodes],
+            "step": graph.step[nodes].astype(np.int64),
+            "lane_id": graph.lane[nodes].astype(np.int64),
         }
     )
     recorded = recorded_work(trace)

@@ -49,7 +49,7 @@ import numpy.typing as npt
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.long_run import long_run_ns
 from stepscope.analysis.host.events import HostEvents
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.locked_cache import locked_cached_property
 
@@ -59,6 +59,8 @@ ORIGIN = -1
 @dataclass(frozen=True)
 class StepGraph:
     """The graph of consecutive steps; nodes in an order in which every edge points forward.
+
+    Of a large trace it is the largest table that stays, so what only counts events has 32 bits.
 
     Attributes:
         steps: Numbers of the steps; empty where the trace has none: the graph spans it whole.
@@ -100,15 +102,15 @@ class StepGraph:
     start_ns: Int64Array
     end_ns: Int64Array
     kind: npt.NDArray[np.int8]
-    lane: Int64Array
-    event: Int64Array
-    step: Int64Array
+    lane: Int32Array
+    event: Int32Array
+    step: Int32Array
     step_rows: StepRows
     first_edge: Int64Array
     source: Int64Array
     delay_ns: Int64Array
     edge_kind: npt.NDArray[np.int8]
-    call: Int64Array
+    call: Int32Array
     host: HostEvents
     clock_lag_ns: int
     notes: tuple[str, ...]
@@ -204,7 +206,7 @@ class StepRows:
 
     rows: Int64Array
     first: Int64Array
-    step: Int64Array
+    step: Int32Array
 
     def ends(self, end_ns: Int64Array, steps: int, begin_ns: int) -> Int64Array:
         """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
@@ -216,7 +218,7 @@ class StepRows:
         return ends
 
 
-def rows_of_steps(kind: npt.NDArray[np.int8], is_main: BoolArray, step: Int64Array) -> StepRows:
+def rows_of_steps(kind: npt.NDArray[np.int8], is_main: BoolArray, step: Int32Array) -> StepRows:
     """Which nodes tell when each step ends."""
     is_gpu = kind != NodeKind.HOST
     rows = np.nonzero(is_gpu if is_gpu.any() else is_main)[0]

@@ -22,6 +22,7 @@ from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 COMPILED_PAYS_FROM = 50_000
