@@ -65,6 +65,7 @@ def replayed_finding(
         most_ns: What the step record lets it save at most; None: it does not tell. Recording slows
             what consists of many operators more than the rest.
     """
+    window.return_freed_memory()  # a replay needs memory of other sizes than what came before
     again = replay(changes)
     limits = subject.thresholds
     saving_ns = again.saving_ns
@@ -84,7 +85,7 @@ def replayed_finding(
             "for the GPU"
         )
         # The host's steps may begin and end farther apart than the device's, which are shown.
-        alone_ns = min(window.per_step(host_alone_ns(unchanged(graph))), window.step_ns)
+        alone_ns = min(window.per_step(window.once(_host_alone_ns)), window.step_ns)
         evidence = (*evidence, Evidence("what the host alone needs for a step now", alone_ns, "ns"))
     severity = severity_of(share, limits)
     factor = subject.recording_factor
@@ -124,6 +125,10 @@ def replayed_finding(
             is_upper_bound=is_upper_bound,
         )
     ]
+
+
+def _host_alone_ns(window: WindowView) -> int:
+    return host_alone_ns(unchanged(window.graph))
 
 
 def _mean_step(window: WindowView, evidence: tuple[Evidence, ...]) -> list[Evidence]:

@@ -97,6 +97,7 @@ def find(subject: Subject) -> list[Finding]:
         Evidence("longest", int(lengths[longest]), "ns"),
     ]
     place = _place(window, int(long.starts[longest]), int(long.ends[longest]))
+    window.return_freed_memory()  # the place was found among all operators
     if place:
         evidence.append(Evidence("the longest is", place, "text"))
     graph = window.graph
@@ -108,7 +109,6 @@ def find(subject: Subject) -> list[Finding]:
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
     advice = _ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}"
-    window.return_freed_memory()  # to find the place took tables of all operators
     found = replayed_finding(
         subject,
         window,

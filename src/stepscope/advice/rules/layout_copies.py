@@ -52,9 +52,9 @@ def find(subject: Subject) -> list[Finding]:
     ]
     operators = shares_of(operator_names(window.trace, copies), copies["dur_ns"])
     places = shares_of(places_of_work(window.trace, copies), copies["dur_ns"])
+    window.return_freed_memory()  # the places were found among all events
     evidence += [Evidence("launched by", operators, "text")] if operators else []
     evidence += [Evidence("in", places, "text")] if places else []
-    window.return_freed_memory()  # to find the places took tables of all events
     return replayed_finding(
         subject,
         window,

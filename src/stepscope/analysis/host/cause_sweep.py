@@ -89,7 +89,9 @@ def find_stretches(
     cause = np.empty(most, np.int8)
     reach = np.full(number, _FIRST, np.int64)
     count = in_machine_code(sweep_by_loop)(starts, ends, causes, reach, first, last, cause)
-    return Stretches(first[:count].copy(), last[:count].copy(), cause[:count].copy())
+    for column in (first, last, cause):
+        column.resize(count, refcheck=False)  # what was not filled in is given back
+    return Stretches(first, last, cause)
 
 
 def sweep_by_loop(

@@ -28,6 +28,7 @@ from stepscope.analysis.selection.names import (
 )
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.blockwise import rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import distinct, filled
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -109,9 +110,10 @@ class HostEvents:
             return {}
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        lanes = distinct_groups(lane)
         found = {}
-        for one in distinct_groups(lane):
-            rows = np.nonzero(lane == one)[0]
+        for one in lanes:
+            rows = rows_where(lane == one) if len(lanes) > 1 else slice(None)  # no copies of all
             found[one] = find_stretches(start[rows], end[rows], cause[rows], len(CAUSES) - 1)
         return found
 
