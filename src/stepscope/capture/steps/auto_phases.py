@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.steps.modes import ModeWatch
-from stepscope.capture.steps.phases import PhaseTimer, PhaseWatch
+from stepscope.capture.steps.phase_timer import PhaseTimer
+from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.run.step_record import EVALUATION, FORWARD
 
 

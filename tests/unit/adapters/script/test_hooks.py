@@ -68,7 +68,7 @@ class Script:
         self.recorder = ScriptRecorder({}, step_on, tmp_path)
         self.listener = self.recorder._profiler = Listener()
         self.train, self.other = object(), object()
-        self.fetch = self.recorder.watch.around_fetch(lambda iterator: "batch")
+        self.fetch = self.recorder.watch.loaders.around_fetch(lambda iterator: "batch")
         self.backward = self.recorder.watch.around_backward(lambda *_: None)
         self.optimizer = Optimizer()
 
@@ -457,7 +457,7 @@ def test_what_the_script_raises_goes_through(script):
     with pytest.raises(ValueError, match="theirs"):
         script.recorder.watch.around_backward(broken)()
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.watch.around_fetch(broken)(Data(script.train))
+        script.recorder.watch.loaders.around_fetch(broken)(Data(script.train))
     script.step()
     assert script.count("step") == 1
 
@@ -467,7 +467,7 @@ def test_the_end_of_the_data_is_no_error(script):
         raise StopIteration
 
     with pytest.raises(StopIteration):
-        script.recorder.watch.around_fetch(exhausted)(Data(script.train))
+        script.recorder.watch.loaders.around_fetch(exhausted)(Data(script.train))
 
 
 def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):

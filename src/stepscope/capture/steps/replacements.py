@@ -1,0 +1,38 @@
+"""Functions of torch that are replaced for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Replacements:
+    """What was replaced, and how to put it back."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Put a wrapped function in the place of the original."""
+        original = getattr(owner, name)
+        self.put(owner, name, original, wrap(original))
+
+    def put(self, owner: Any, name: str, original: Any, wrapped: Any) -> None:
+        """Put what was wrapped already in the place of the original."""
+        setattr(owner, name, wrapped)
+
+        def put_back() -> None:
+            # If other code wrapped it again, ours stays inside and does nothing.
+            if getattr(owner, name) is wrapped:
+                setattr(owner, name, original)
+
+        self._undo.append(put_back)
+
+    def undo_by(self, undo: Callable[[], None]) -> None:
+        """Call this, too, to put everything back."""
+        self._undo.append(undo)
+
+    def put_back(self) -> None:
+        """Put everything back, the last first."""
+        while self._undo:
+            self._undo.pop()()
