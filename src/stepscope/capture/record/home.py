@@ -6,6 +6,8 @@ import datetime
 import logging
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from stepscope.capture.options.config import CaptureConfig
@@ -15,7 +17,7 @@ from stepscope.run.layout import RunLayout, run_name
 
 log = logging.getLogger("stepscope")
 
-_AGREE_SECONDS = 30.0
+_AGREE_SECONDS = 10.0
 _KEY = "stepscope/run_name"
 _MOST_TRIES = 10_000
 
@@ -24,10 +26,12 @@ def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> 
     """The layout of this run, with this rank's folder newly created.
 
     The name is that of the option, or else one that all ranks of the job arrive at: through the
-    process group's store if it is up, or from what the launcher gave to every rank. If a run of
-    that name exists (a restart), the first rank adds a number and tells the others. If it cannot
-    tell them, each rank adds a number if its own folder exists. The path is absolute, because the
-    training may change its working directory.
+    process group's store if it is up, or from what the launcher gave to every rank. In the store,
+    the rank that comes first says the name. It need not be rank 0, for that may be waiting for
+    another one in the training, as the first stage of a pipeline does for gradients. If a run of
+    that name exists (a restart), the rank adds a number. If ranks cannot tell each other, each adds
+    a number if its own folder exists. The path is absolute, because the training may change its
+    working directory.
 
     Raises:
         OSError: The folder cannot be created.
@@ -35,24 +39,19 @@ def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> 
     root = Path(config.output_dir).absolute()
     name = config.run_name or run_name(clock.epoch_ns, os.getpid())
     if identity.world_size > 1:
-        # Under a given name that is free, all ranks meet without communication.
-        is_known = config.run_name is not None and not _is_taken(root, name, identity)
-        proposal = _free(root, name) if identity.rank == 0 else name
-        agreed = _agree(identity, proposal, waits=not is_known)
+        agreed = _agree(identity, partial(_free, root, name))
         name = agreed or config.run_name or _launcher_name()
     return _claim(root, name, identity)
 
 
-def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:
-    layout = RunLayout(root / name)
-    return layout.run_file.exists() or layout.rank(identity.rank).root.exists()
-
-
 def _free(root: Path, name: str) -> str:
-    """The name, with a number if a run already has it. For the first rank."""
-    first = RankIdentity()
+    """The name, with a number if a run already has it."""
     tries = (name, *(f"{name}-{number}" for number in range(2, _MOST_TRIES)))
-    return next(candidate for candidate in tries if not _is_taken(root, candidate, first))
+    return next(candidate for candidate in tries if not _is_taken(RunLayout(root / candidate)))
+
+
+def _is_taken(layout: RunLayout) -> bool:
+    return layout.run_file.exists() or any(layout.root.glob("rank*"))
 
 
 def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
@@ -72,8 +71,11 @@ def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
     raise FileExistsError(f"{root / name}: too many runs have this name")
 
 
-def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
-    """Rank 0's proposal, passed through the process group's store; None if that is impossible."""
+def _agree(identity: RankIdentity, propose: Callable[[], str]) -> str | None:
+    """What the first rank to come proposed, through the process group's store; None without one.
+
+    Nobody waits for a rank that has not come yet, only for the name of one that has.
+    """
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -83,17 +85,16 @@ def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
         # A process may capture several times: the first runs of all ranks belong together, and so
         # on.
         key = f"{_KEY}/{store.add(f'{_KEY}/asked/{identity.rank}', 1)}"
-        if identity.rank == 0:
-            store.set(key, own)
-            return own
-        if not waits:
-            return None
+        if store.add(f"{key}/came", 1) == 1:
+            proposal = propose()
+            store.set(key, proposal)
+            return proposal
         store.wait([key], datetime.timedelta(seconds=_AGREE_SECONDS))
         return str(store.get(key).decode())
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways; none may stop the job
         log.warning(
-            "stepscope: rank %d could not agree on the run's name with rank 0 (%s): "
-            "give run_name to be sure that all ranks write into one directory",
+            "stepscope: rank %d could not agree on the run's name with the other ranks (%s): "
+            "give run_name to be sure that all write into one directory",
             identity.rank,
             error,
         )

@@ -84,10 +84,22 @@ def test_a_name_that_is_given_and_free_needs_no_first_rank(tmp_path, store):
     assert home(tmp_path, 3, 4, run_name="x").root == tmp_path / "x"
 
 
-def test_a_first_rank_that_says_nothing_leaves_the_given_name(tmp_path, store, caplog):
+@pytest.mark.parametrize("options", [{}, {"run_name": "x"}])
+def test_no_rank_waits_for_rank_0(tmp_path, store, options):
+    """It may be waiting for that rank: the first stage of a pipeline waits for gradients."""
     del store
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "run.json").touch()
+    roots = [home(tmp_path, rank, 3, **options).root for rank in (2, 0, 1)]
+    assert len(set(roots)) == 1
+
+
+def test_a_rank_that_comes_first_goes_to_a_place_of_its_own_after_a_restart(tmp_path, store):
+    home(tmp_path, 0, 2, run_name="x")
+    store.values.clear()
+    assert {home(tmp_path, rank, 2, run_name="x").root for rank in (1, 0)} == {tmp_path / "x-2"}
+
+
+def test_a_store_without_the_name_leaves_the_given_one(tmp_path, store, caplog):
+    store.values["stepscope/run_name/1/came"] = 1  # and the rank that came has ended
     assert home(tmp_path, 1, 2, run_name="x").root == tmp_path / "x"
     assert "could not agree" in caplog.text
 
