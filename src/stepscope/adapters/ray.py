@@ -164,3 +164,6 @@ class _Untimed:
 
     def loader_workers_changed(self, _: int, /) -> None:
         """Do nothing."""
+
+    def note_exchanges(self) -> None:
+        """Do nothing."""

@@ -166,6 +166,8 @@ def judge(
         passing = {r.rank: r.passing_ns for r in ranks}
         between = RankComparison.of(matched, means, costs, by_step, passing)
         ranks = limited_by_the_next(ranks, between, limits)
+    if any(rank.exchanges for rank in ranks):
+        skew = None  # stages of a pipeline, which wait for each other by design
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
     seen = recorded or skew_of_arrivals(between) or skew

@@ -16,7 +16,13 @@ from collections.abc import Sequence
 
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.run.course import EveryNth
-from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew, rank_steps, skew_of_positions
+from stepscope.run.rank_skew import (
+    RECORDED_WAITS,
+    RankSkew,
+    rank_steps,
+    skew_of_positions,
+    wait_by_design,
+)
 
 _LEAST_STEPS = 3
 _LEAST_SHARE = 0.2
@@ -36,7 +42,7 @@ def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
     if len(ranks) < 2 or any(rank.device is not None or rank.exchanges for rank in ranks):
         return None
     manifests = [one for rank in ranks if (one := rank.meeting.manifest) is not None]
-    if len({one.stage for one in rank_steps([(each, ()) for each in manifests])} - {None}) > 1:
+    if wait_by_design(rank_steps([(each, ()) for each in manifests])):
         return None
     waits: list[dict[int, int]] = []
     factors = []

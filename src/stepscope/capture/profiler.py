@@ -281,6 +281,13 @@ class Profiler:
         """
         self._session.steps.loader_workers_changed(duration_ns)
 
+    def note_exchanges(self) -> None:
+        """Note that ranks exchange data one to one, as the stages of a pipeline do.
+
+        They wait for each other by design, so that none of them is called late for it.
+        """
+        self._session.steps.note_exchanges()
+
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:
         """Exclude work between two steps, such as an evaluation, from the step times.

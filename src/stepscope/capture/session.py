@@ -165,6 +165,7 @@ class CaptureSession:
         steps.recorder = StepRecorder(clock, journal.write_step)
         steps.recorder.attach_host(HostClock())
         steps.loaders = LoaderWatch(journal.note_loader)
+        steps.exchanging = journal.note_exchanges
         steps.add_listener("counting a step", journal.count_step)
         steps.add_listener("summing up steps", self._sum_up)
         steps.probe = DeviceProbe()

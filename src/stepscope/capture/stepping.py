@@ -36,6 +36,7 @@ class Stepping:
         flops: Counts the operations of one step, if requested.
         census: Notes where tensors lie, with `memory_census`; None otherwise.
         loaders: Notes the training's DataLoader.
+        exchanging: Notes that the training sends to single ranks or receives.
         probe: Looks for a device in use; None once one was found.
         is_closing: Whether the capture is ending, so that steps no longer count.
     """
@@ -47,6 +48,7 @@ class Stepping:
         self.phases: AutoPhases | None = None
         self.flops: FlopCount | None = None
         self.loaders: LoaderWatch | None = None
+        self.exchanging: Callable[[], None] | None = None
         self.probe: DeviceProbe | None = None
         self.census: MemoryCensus | None = None
         self.is_closing = False
@@ -282,6 +284,11 @@ class Stepping:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""
         if self._is_on() and self.loaders is not None:
             self._attempt("looking at the loader", self.loaders.see, *parts)
+
+    def note_exchanges(self) -> None:
+        """Take notice that the training sends to single ranks or receives from them."""
+        if self._is_on() and self.exchanging is not None:
+            self._attempt("noting what ranks exchange", self.exchanging)
 
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.run.figures import duration, percent
-from stepscope.run.rank_skew import RankSteps, steps_in_common
+from stepscope.run.rank_skew import RankSteps, steps_in_common, wait_by_design
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
 INPUT, REST = "input", "the rest of the step"
@@ -100,7 +100,7 @@ def find_frontier(ranks: Sequence[RankSteps]) -> Frontier | None:
         The frontier; None with one rank, with fewer than five steps in common, and for the stages
         of a pipeline, which do different work.
     """
-    if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
+    if len(ranks) < 2 or wait_by_design(ranks):
         return None
     rows = steps_in_common(ranks)
     on_device = any(record.device_ns is not None for row in rows for record in row)

@@ -279,6 +279,7 @@ class RankManifest:
         uploaded_to: URL of the run's copy; empty if there is none. Files that could not be copied
             are among the problems.
         loader: The training's DataLoader; None if none was seen.
+        exchanges: Whether it sent to single ranks or received, as the stages of a pipeline do.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -307,6 +308,7 @@ class RankManifest:
     clock_samples: tuple[ClockSample, ...] = ()
     uploaded_to: str = ""
     loader: LoaderRecord | None = None
+    exchanges: bool = False
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 

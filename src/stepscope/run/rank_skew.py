@@ -74,6 +74,7 @@ class RankSteps:
         clock_offset_ns: What to add to its times for rank 0's clock; None if unknown.
         clock_error_ns: Bound on the error of the offset.
         stage: Its stage in a pipeline; None if there is none or it is unknown.
+        exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         clock_samples: The offset as measured at several moments, oldest first.
     """
 
@@ -83,6 +84,7 @@ class RankSteps:
     clock_error_ns: int = 0
     stage: int | None = None
     clock_samples: Sequence[ClockSample] = ()
+    exchanges: bool = False
 
     def offset_at(self, time_ns: int) -> int:
         """What to add to a time of this rank for rank 0's clock, interpolated between samples."""
@@ -186,10 +188,9 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
 
     Returns:
         The skew, notable or not; None with one rank, with fewer than ten steps in common, for the
-        stages of a pipeline (which wait for each other by design), or if the records do not show
-        it.
+        stages of a pipeline (`wait_by_design`), or if the records do not show it.
     """
-    if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
+    if len(ranks) < 2 or wait_by_design(ranks):
         return None
     rows = steps_in_common(ranks)
     if len(rows) < _LEAST_STEPS:
@@ -205,6 +206,11 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     if not is_device:
         found.append(_by_borders(ranks, rows))
     return max((skew for skew in found if skew is not None), key=_weight, default=None)
+
+
+def wait_by_design(ranks: Sequence[RankSteps]) -> bool:
+    """Whether the ranks are stages of a pipeline: they differ in work, and wait for each other."""
+    return len({rank.stage for rank in ranks} - {None}) > 1 or any(one.exchanges for one in ranks)
 
 
 def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...]:
@@ -256,7 +262,10 @@ def rank_steps(
             (at for name, at in manifest.coordinates.items() if name.lower() in _STAGES),
             None,
         )
-        result.append(RankSteps(manifest.rank, records, offset_ns, error_ns, stage, samples))
+        exchanges = manifest.exchanges
+        result.append(
+            RankSteps(manifest.rank, records, offset_ns, error_ns, stage, samples, exchanges)
+        )
     return tuple(result)
 
 

@@ -2,9 +2,10 @@
 
 Backends on the CPU (gloo, MPI, UCC) let a thread of their own do each collective and note it there,
 as `gloo:all_reduce`. The thread that asked for it goes on, and where it needs the result it waits,
-in which nothing is recorded of it: no operator, no call. Such a quiet stretch of at least
-`LEAST_NS`, at least half of which lies in collectives of other threads, is waiting as far as these
-collectives go; the rest of it is not.
+in which nothing is recorded of it: no operator, no call. What is sent to one rank or received is
+noted on the thread that asked for it, as `gloo:recv`, from then on until it is done. A quiet
+stretch of at least `LEAST_NS`, at least half of which lies in communication of these kinds, is
+waiting as far as that communication goes; the rest of it is not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 LEAST_NS = 200_000
+_EXCHANGES = r"^(gloo|mpi|ucc):(send|recv)"
+"""Names of the ranges in which they send to one rank or receive."""
 _WORK = (Category.CPU_OP.value, *CALLS)
 
 
@@ -33,14 +36,16 @@ def _are_collectives(trace: Trace) -> BoolArray:
 
 
 def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
-    """For each of some threads the moments in which it waits for collectives that others do."""
+    """For each of some threads the moments in which it waits for communication that others do."""
     names = np.flatnonzero(_are_collectives(trace))
     if not len(names):
         return dict.fromkeys(lanes, intervals.empty())
+    exchanges = np.flatnonzero(names_that(trace, pl.col("name").str.contains(_EXCHANGES)))
+    is_exchange = pl.col("name_id").is_in(pl.Series(exchanges).implode()).alias("is_exchange")
     end = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
     collectives = (
         trace.events.filter(pl.col("name_id").is_in(pl.Series(names).implode()))
-        .select("lane_id", "start_ns", end)
+        .select("lane_id", "start_ns", end, is_exchange)
         .collect()
     )
     own = (
@@ -50,7 +55,8 @@ def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Inter
     )
     return {
         lane: _waits(
-            own.filter(pl.col("lane_id") == lane), collectives.filter(pl.col("lane_id") != lane)
+            own.filter(pl.col("lane_id") == lane),
+            collectives.filter((pl.col("lane_id") != lane) | pl.col("is_exchange")),
         )
         for lane in lanes
     }

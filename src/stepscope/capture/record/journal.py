@@ -196,6 +196,12 @@ class Journal:
         """Note the training's DataLoader; it is written with the next change, or at the end."""
         self._manifest = dataclasses.replace(self._manifest, loader=loader)
 
+    def note_exchanges(self) -> None:
+        """Note that this rank sends to single ranks, or receives from them."""
+        if not self._manifest.exchanges:
+            self._manifest = dataclasses.replace(self._manifest, exchanges=True)
+            self._write_quietly()
+
     def note_clock(self, offset: ClockOffset) -> None:
         """Note the offset between this rank's clock and rank 0's.
 

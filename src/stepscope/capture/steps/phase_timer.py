@@ -22,6 +22,9 @@ class PhaseTimer(Protocol):
     def loader_workers_changed(self, duration_ns: int, /) -> None:
         """So much of the wait went into starting or ending a loader's workers."""
 
+    def note_exchanges(self) -> None:
+        """The training sends to single ranks, or receives from them."""
+
 
 class Listener(Protocol):
     """Is told about calls into torch and decides what is timed; None means not timed."""

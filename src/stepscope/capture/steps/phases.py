@@ -7,7 +7,7 @@ training thread, wherever it is called, and *saving* as long as a function does 
 checkpoint. Time in between belongs to no phase. If nothing reveals when a batch arrives, forward is
 left out.
 
-DataLoaders (`loader_watch`), `torch.autograd.backward`, optimizers, and the collectives and
+DataLoaders (`loader_waits`), `torch.autograd.backward`, optimizers, and the collectives and
 functions that save (`timed_calls`) are wrapped while a `PhaseWatch` is installed. Each wrapper
 calls the original with the same arguments and passes on what it returns or raises.
 """
@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from stepscope.capture.steps.attempt import attempt
-from stepscope.capture.steps.loader_watch import LoaderWatch
+from stepscope.capture.steps.loader_waits import LoaderWaits
 from stepscope.capture.steps.phase_timer import Depths, Listener, PhaseTimer
 from stepscope.capture.steps.replacements import Replacements
 from stepscope.capture.steps.timed_calls import TimedCalls
@@ -59,7 +59,7 @@ class PhaseWatch:
         self._stepped_in_backward: Any = None
         self._named_for_backward: weakref.ref[Any] | None = None
         self._replacements = Replacements()
-        self.loaders = LoaderWatch(listener, self, self._depths, untimed_ended)
+        self.loaders = LoaderWaits(listener, self, self._depths, untimed_ended)
 
     # -- into torch and out of it ---------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """Times collectives and the saving of checkpoints, wherever the training thread calls them.
 
-The collectives of torch.distributed and the functions that save are wrapped while the watch is
-installed: `torch.save`, and those of `_SAVERS` if their module is imported, or once it is. Each
-wrapper calls the original with the same arguments and passes on what it returns or raises.
+The collectives of torch.distributed, the wait for one that was only begun, and the functions that
+save are wrapped while the watch is installed: `torch.save`, and those of `_SAVERS` if their module
+is imported, or once it is. Each wrapper calls the original with the same arguments and passes on
+what it returns or raises. That a rank sends to single ranks or receives, as the stages of a
+pipeline do, is noted: such ranks wait for each other by design.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ _COLLECTIVES = (
     "send",
 )
 
+_EXCHANGES = ("send", "recv", "recv_anysource")
+"""Methods of a process group."""
+
 _SAVERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torch.distributed.checkpoint": (
         ("save", "async_save"),  # of the second, what it does before it returns
@@ -77,6 +82,7 @@ class TimedCalls:
         self._depths = depths
         self._replacements = replacements
         self._depth = 0
+        self._exchanges = False
 
     def install(self) -> None:
         """Wrap the functions that the training will use."""
@@ -100,6 +106,12 @@ class TimedCalls:
             for owner in (distributed, distributed_c10d):
                 if getattr(owner, name, None) is original:
                     self._replacements.put(owner, name, original, wrapped)
+        # Sending and receiving are wrapped inside the functions of torch.distributed: it compares
+        # those that it is given with its own, and scripts may have taken theirs before.
+        self._replacements.replace(distributed_c10d.Work, "wait", self._around_collective)
+        for name in _EXCHANGES:
+            if hasattr(distributed_c10d.ProcessGroup, name):
+                self._replacements.replace(distributed_c10d.ProcessGroup, name, self._noting)
 
     def _wrap_saving(self) -> None:
         import torch
@@ -152,6 +164,22 @@ class TimedCalls:
                 self._depth -= 1
 
         return timed
+
+    def _noting(self, exchange: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a method that sends to one rank or receives, to note that there is such a thing."""
+
+        @functools.wraps(exchange)
+        def noted(*arguments: Any, **keywords: Any) -> Any:
+            if not self._exchanges:
+                attempt(self._note_exchange)
+            return exchange(*arguments, **keywords)
+
+        return noted
+
+    def _note_exchange(self) -> None:
+        if self._listener.listens() and (timer := self._running()) is not None:
+            timer.note_exchanges()
+            self._exchanges = True
 
     def _around_saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function that saves: its time is no part of the phase in which it is called."""

@@ -18,7 +18,7 @@ from stepscope.capture.steps.phase_timer import Depths, Listener, OpenPhase, Pha
 from stepscope.capture.steps.replacements import Replacements
 
 
-class LoaderWatch:
+class LoaderWaits:
     """Times waits for DataLoaders.
 
     Args:
