@@ -131,8 +131,8 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
             workers,
             None,
             "batches cost so much less that the present workers keep up",
-            f"The loader's {_workers(now)} already {_take(now)} the {_cpus(facts)}: "
-            f"{_CHEAPER}, move it to the GPU, or give the job more CPUs. {_storage(facts)}".strip(),
+            f"{_all_cpus_taken(facts, now)}: {_CHEAPER}, move it to the GPU, or give the job more "
+            f"CPUs. {_storage(facts)}".strip(),
         )
     prepare, take = ("prepares", "takes") if workers == 1 else ("prepare", "take")
     assumption = (
@@ -182,8 +182,16 @@ def _workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
-def _take(number: int) -> str:
-    return "takes" if number == 1 else "take"
+def _all_cpus_taken(facts: LoaderFacts, now: int) -> str:
+    """Why there can be no more workers."""
+    take = "takes" if now == 1 else "take"
+    if facts.cpus is None or now >= facts.cpus:
+        return f"The loader's {_workers(now)} already {take} the {_cpus(facts)}"
+    rest = "the other" if now == 1 else f"the other {now}"
+    return (
+        f"The training takes one of the {_cpus(facts)}, and the loader's {_workers(now)} already "
+        f"{take} {rest}"
+    )
 
 
 def _cpus(facts: LoaderFacts) -> str:

@@ -10,7 +10,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_peaks
-from stepscope.analysis.calls.places import call_places, frame_over, has_stacks, names_of_events
+from stepscope.analysis.calls.places import (
+    call_places,
+    frame_over,
+    has_stacks,
+    names_of_events,
+    waits_over,
+)
 from stepscope.analysis.critical_path import path_partition
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.nodes import (
@@ -226,6 +232,10 @@ class WindowView:
     def frame_over(self, start_ns: int, end_ns: int) -> str | None:
         """The innermost Python frame of the main thread that spans nearly all of some time."""
         return frame_over(self.trace, self.graph.main_lane, start_ns, end_ns)
+
+    def waits_over(self, start_ns: int, end_ns: int) -> bool:
+        """Whether the main thread sleeps or waits in some time, by its Python frames."""
+        return waits_over(self.trace, self.graph.main_lane, start_ns, end_ns)
 
     @locked_cached_property
     def memory(self) -> pl.DataFrame:

@@ -57,6 +57,15 @@ def test_workers_that_take_all_cpus_are_to_do_less():
     assert "already take the 4 CPUs" in found.advice
 
 
+def test_the_training_itself_needs_a_cpu():
+    facts = LoaderFacts(workers=1, has_workers=True, cpus=2, cpu_share=0.95)
+    found = advise(facts, 30 * MS, 20 * MS)
+    assert found.workers == 1
+    assert found.advice.startswith(
+        "The training takes one of the 2 CPUs, and the loader's 1 worker already takes the other:"
+    )
+
+
 def test_a_trace_that_shows_workers_but_not_how_many():
     found = advise(LoaderFacts(has_workers=True), 30 * MS, 20 * MS)
     assert found.workers is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -450,6 +451,37 @@ def test_the_function_that_takes_most_of_the_python_is_named():
     assert (
         title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
     )
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        (
+            ("queue.py(154): get", "threading.py(320): wait", "<built-in method acquire of {}>"),
+            "the training thread sleeps or waits in queue.py(154): get",
+        ),
+        (
+            ("train.py(7): load", "<built-in function sleep>"),
+            "the training thread sleeps or waits in train.py(7): load",
+        ),
+        (
+            ("train.py(7): load", "<built-in method sort of {}>"),
+            "Python in train.py(7): load holds the step up",
+        ),
+        (("<built-in method sort of {}>",), "Python in <built-in method sort of list> holds"),
+    ],
+)
+def test_what_is_built_in_is_named_by_its_caller(frames, said):
+    t = GpuTrace(device_name=None)
+    for _ in range(3):
+        with t.step(), ExitStack() as inside:
+            t.op("aten::linear").python(ms(5))
+            for frame in frames:
+                inside.enter_context(t.frame(frame.format("list object at 0x7f540cabd840")))
+                t.python(us(20))
+            t.python(ms(9))
+    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    assert finding.title.startswith(said)
 
 
 def collectives_with(between, count=80, product_us=2_000):

@@ -56,8 +56,8 @@ _MORE_WORK = (
 )
 _ASLEEP = "the training thread sleeps or waits outside operators, and not for a CPU"
 _ADVICE_ASLEEP = (
-    "Take sleeps out of the step, and hand reads, requests and waits for other threads to "
-    "DataLoader workers or to a thread beside the training."
+    "Take sleeps out of the step, and hand reads and requests to DataLoader workers or to a thread "
+    "beside the training. Where it waits for such a thread, make that one quicker, or use several."
 )
 _FEWEST_STEPS = 3
 _MOSTLY = 0.9
@@ -108,14 +108,21 @@ def find(subject: Subject) -> list[Finding]:
     # Where most of it falls into few steps, these are to be looked at.
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
-    advice = _ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}"
+    where = function or _ANYWHERE
+    title, advice = f"Python {where} holds the step up", _ADVICE
+    assumption = "the long stretches of Python are gone, or run beside the training thread"
+    if _mostly_asleep(subject, window, long):
+        title, advice = f"the training thread sleeps or waits {where}", _ADVICE_ASLEEP
+        assumption = "it no longer sleeps there, and what it waits for is ready in time"
+    if not window.has_stacks:
+        advice = f"{advice} {_STACKS}"
     found = replayed_finding(
         subject,
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
-        title=_TOO_SMALL if is_small else f"Python {function or _ANYWHERE} holds the step up",
-        assumption="the long stretches of Python are gone, or run beside the training thread",
+        title=_TOO_SMALL if is_small else title,
+        assumption=assumption,
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
         advice=_MORE_WORK if is_small else advice,
@@ -164,6 +171,17 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
             advice=advice,
         )
     ]
+
+
+def _mostly_asleep(subject: Subject, window: WindowView, long: Intervals) -> bool:
+    """Whether it sleeps or waits in most of the stretches, by the record or by its frames."""
+    if 2 * asleep_per_step(subject, window) >= window.per_step(long.total_ns):
+        return True
+    longest = _longest_half(long)
+    return longest is not None and all(
+        window.waits_over(int(start), int(end))
+        for start, end in zip(longest.starts, longest.ends, strict=True)
+    )
 
 
 def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:

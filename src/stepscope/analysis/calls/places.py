@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,11 @@ from stepscope.trace.schema import Category
 
 _ENGINE = "autograd::engine::evaluate_function"
 _LINE = r"\.py\(\d+\): "
+_THREADS = "threading.py("
+_WAITING = (
+    r"<built-in (method|function) "
+    r"(acquire|sleep|select|poll|wait\w*|recv\w*|read\w*|accept|pause|sigwait)\b"
+)
 _NEARLY_ALL = 0.9
 _AT_ONCE = 2**16
 """Frames looked at in one go."""
@@ -147,16 +153,41 @@ def has_stacks(trace: Trace) -> bool:
 
 
 def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
-    """The innermost Python frame of a thread that spans nearly all of some time, if any does."""
+    """The Python function of a thread that spans nearly all of some time, if any does.
+
+    That is the innermost line of Python: what is built in, such as waiting for a lock, is named by
+    who calls it, if that was recorded, and so is what Python's own module for threads does.
+    """
+    names = _names_over(trace, lane_id, start_ns, end_ns)
+    lines = [name for name in names if re.search(_LINE, name)]
+    outside = [name for name in lines if not name.startswith(_THREADS)]
+    return next(iter((*outside, *lines, *map(_without_address, names))), None)
+
+
+def waits_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> bool:
+    """Whether a thread spends nearly all of some time in a built-in function that sleeps or waits.
+
+    For a lock, a socket, a file or a child process; by its Python frames.
+    """
+    names = _names_over(trace, lane_id, start_ns, end_ns)
+    return bool(names) and re.match(_WAITING, names[0]) is not None
+
+
+def _names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> list[str]:
+    """The Python frames of a thread that span nearly all of some time, the innermost first."""
     frames = frames_over(trace, lane_id, start_ns, end_ns)
     if not len(frames):
-        return None
+        return []
     spans = trace.columns("start_ns", "dur_ns")[frames]
     found = spans.with_columns(event=pl.Series(frames)).sort(
         "dur_ns", "start_ns", "event", descending=[False, True, True]
     )
-    name: str | None = names_of_events(trace, found["event"][:1])[0]
-    return name
+    return names_of_events(trace, found["event"]).drop_nulls().to_list()
+
+
+def _without_address(name: str) -> str:
+    """A name without where the object lies in memory, which tells nothing."""
+    return re.sub(r" object at 0x[0-9a-f]+", "", name)
 
 
 def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
