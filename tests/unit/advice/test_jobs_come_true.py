@@ -7,12 +7,11 @@ is called late that has nothing planted.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from tests.support.planted_jobs import Fault, PlantedJob
+from tests.support.planted_jobs import PlantedJob, chosen
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
@@ -24,46 +23,8 @@ PLANTED = {
     "input-bound": "input",
     "synchronisation": "item",
 }
-KINDS = (*PLANTED.values(), "input", "compute", "more layers")
 TOLERATED = 0.05
 """Of a step: what a saving may be too large by, as ranks with less of a cause have no finding."""
-
-
-def chosen(seed: int) -> PlantedJob:
-    """A job at random."""
-    dice = random.Random(seed)
-    style = dice.choice(("data", "sharded", "tensor"))
-    ranks = 4 if style == "tensor" else dice.choice((2, 3, 4))
-    layers, kernels = 4, dice.choice((1, 3))
-    kernel, dispatch = dice.choice((30, 100, 400)), dice.choice((4, 15, 40))
-    usual = layers * kernels * 3 * max(kernel, dispatch + 8)
-    faults = []
-    for _ in range(dice.choice((0, 1, 1, 2, 3))):
-        kind = dice.choice(KINDS)
-        count = dice.choice((1, 1, dice.randint(1, ranks), ranks))
-        size = {
-            "compute": dice.uniform(1.1, 2.0),
-            "more layers": dice.randint(1, 3),
-            "item": layers,
-        }.get(kind, usual * dice.uniform(0.1, 1.5))
-        faults.append(Fault(kind, tuple(sorted(dice.sample(range(ranks), count))), size))
-    return PlantedJob(
-        seed=seed,
-        ranks=ranks,
-        style=style,
-        steps=dice.choice((2, 3)),
-        layers=layers,
-        kernels=kernels,
-        kernel=kernel,
-        dispatch=dispatch,
-        transfer=dice.choice((0.1, 0.5, 1.5)) * kernels * kernel * 2,
-        noise=dice.choice((0.0, 0.01, 0.03)),
-        offset_ms=dice.choice((0, 0.9, 50)),
-        starts_idle=dice.random() < 0.5,
-        reads_loss=dice.random() < 0.5,
-        sync_records=dice.random() < 0.5,
-        faults=tuple(faults),
-    )
 
 
 class _Truth:
