@@ -26,6 +26,7 @@ import polars as pl
 
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
+from stepscope.fleet.progress import devices, launches
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
@@ -51,7 +52,9 @@ collective, and `queued_ns` how long before its start that was; null where it is
 a clock that stands still while it waits for collectives, `device_work_ns` how much of that it
 worked, and `ready_ns` how long before the start it was done; where they are known, `beside_ns` does
 not count. `launched_work_ns` says how long after the launch that was done at the soonest, for what
-was launched since the collective before it and since the host last waited for the GPU."""
+was launched since the collective before it and since the host last waited for the GPU,
+`host_waits_ns` for how long the host had waited by then, at the least, for such work, and
+`unlaunched_ns` for how long of `own_device_ns` nothing was launched."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -66,9 +69,6 @@ SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 
 LOCAL = "local_"
 BESIDE = "beside_ns"
-OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
-OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
-LAUNCHED_WORK = "launched_work_ns"
 OTHER = "other"
 OF_THE_GPU = ("compute", "copies")
 """Causes in which the rank's GPU works, and its host may be doing anything."""
@@ -76,7 +76,6 @@ OF_THE_GPU = ("compute", "copies")
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
 REPEATED = "collectives that a rank has twice under one number"
 ALONE = "collectives that only one recorded rank takes part in"
-UNKNOWN = -(2**62)
 CIRCULAR = "collectives whose order differs between ranks"
 
 
@@ -85,7 +84,8 @@ class Matched:
     """Matched collectives, as arrays.
 
     Rows are arrivals, ordered by rank and start; `collective` numbers lie in an order in which
-    each comes after all that any member had before it.
+    each comes after all that any member had before it, and after those that a member came to
+    before, unless ranks came to them in different orders.
 
     Attributes:
         causes: What time between collectives is divided into; the last is `OTHER`.
@@ -103,12 +103,16 @@ class Matched:
         launched_before: Of each row, the rank's last row before it whose launch is known; -1: none.
         own_host_ns: Of each row, what the rank's host did by itself since it launched that one; 0
             where there is none.
+        host_waits_ns: Of each row, for how long the host had to wait since then, at the least, for
+            work that it launched itself in between; 0 where that is not known.
         queued_ns: Of each row, how long before its start it was launched; -1 where unknown.
         worked_before: Of each row, the rank's last row before it of which is known how far its
             device was; -1: none.
         own_device_ns: Of each row, what the rank's device did by itself since that one; 0 where
             there is none.
         device_work_ns: Of each row, for how long of that the device worked; 0 likewise.
+        unlaunched_ns: Of each row, for how long of that the device had nothing to do, as it was not
+            launched yet; 0 likewise.
         ready_ns: Of each row, how long before its start the device had done what was launched
             before it, negative where it does not need that; `UNKNOWN` where that is not known.
         launched_work_ns: Of each row, how long after its launch the device can have done what was
@@ -137,10 +141,12 @@ class Matched:
     beside_ns: Numbers
     launched_before: Numbers
     own_host_ns: Numbers
+    host_waits_ns: Numbers
     queued_ns: Numbers
     worked_before: Numbers
     own_device_ns: Numbers
     device_work_ns: Numbers
+    unlaunched_ns: Numbers
     ready_ns: Numbers
     launched_work_ns: Numbers
     group: Numbers
@@ -195,7 +201,12 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     start, end = (rows[column].to_numpy().astype(np.int64) for column in ("start_ns", "end_ns"))
     previous = np.full(len(rows), -1, np.int64)
     in_machine_code(find_previous)(rank, start, end, np.lexsort((end, rank)), previous)
-    order = _order(named, previous, len(by_name))
+    # All that a rank came to before, if it overlaps as well: ranks may disagree about that.
+    before = np.arange(len(rows)) - 1
+    before[np.flatnonzero(np.diff(rank, prepend=-1))] = -1
+    order = _order(named, before, len(by_name))
+    if (order < 0).any():
+        order = _order(named, previous, len(by_name))
     if (order < 0).any():
         # Ranks that disagree on an order are of different jobs, or their numbers are wrong.
         bad = pl.Series(order < 0).gather(named)
@@ -221,8 +232,8 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         previous,
         local,
         _beside(rows, durations),
-        *_launches(rows, rank),
-        *_devices(rows, rank),
+        *launches(rows, rank, collective),
+        *devices(rows, rank, collective),
         _put(by_name["group"], order),
         _put(by_name["number"], order),
         _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
@@ -280,56 +291,6 @@ def _beside(rows: pl.DataFrame, durations: Numbers) -> Numbers:
         return np.zeros_like(durations)
     beside: Numbers = rows[BESIDE].fill_null(0).to_numpy().astype(np.int64)
     return np.clip(beside, 0, np.maximum(durations, 0))
-
-
-def _launches(rows: pl.DataFrame, rank: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Of each row the one launched before it, the host's own time since then, and its queueing."""
-    if OWN_HOST not in rows.columns or not len(rows):
-        before = np.full(len(rows), -1, np.int64)
-        return before, np.zeros_like(before), before.copy()
-    known = rows[OWN_HOST].is_not_null().to_numpy()
-    before = _last_known(known, rank)
-    host = rows[OWN_HOST].fill_null(0).to_numpy().astype(np.int64)
-    own = np.where(known & (before >= 0), np.maximum(host - host[before], 0), 0)
-    queued = rows[QUEUED].fill_null(-1).to_numpy().astype(np.int64)
-    return before, own, np.where(known, np.maximum(queued, 0), -1)
-
-
-def _devices(
-    rows: pl.DataFrame, rank: Numbers
-) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-    """Of each row the one before it, the device's own time and work since then, and the rest.
-
-    The rest is `READY` and `LAUNCHED_WORK`.
-    """
-    nothing = np.zeros(len(rows), np.int64)
-    if OWN_DEVICE not in rows.columns or not len(rows):
-        return nothing - 1, nothing, nothing, nothing + UNKNOWN, nothing + UNKNOWN
-    known = rows[OWN_DEVICE].is_not_null().to_numpy()
-    before = _last_known(known, rank)
-
-    def since(column: str) -> Numbers:
-        clock = rows[column].fill_null(0).to_numpy().astype(np.int64)
-        return np.where(known & (before >= 0), clock - clock[before], 0).astype(np.int64)
-
-    return (
-        before,
-        since(OWN_DEVICE),
-        since(DEVICE_WORK),
-        rows[READY].fill_null(UNKNOWN).to_numpy().astype(np.int64),
-        rows[LAUNCHED_WORK].fill_null(UNKNOWN).to_numpy().astype(np.int64)
-        if LAUNCHED_WORK in rows.columns
-        else nothing + UNKNOWN,
-    )
-
-
-def _last_known(known: npt.NDArray[np.bool_], rank: Numbers) -> Numbers:
-    """Of each row the last one of its rank before it of which something is known; -1: none."""
-    before = np.full(len(known), -1, np.int64)
-    latest = np.maximum.accumulate(np.where(known, np.arange(len(known)), -1))
-    before[1:] = latest[:-1]
-    before[(before >= 0) & (rank[before] != rank)] = -1
-    return before
 
 
 def _put(values: pl.Series, order: Numbers) -> Numbers:

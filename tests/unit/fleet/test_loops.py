@@ -54,8 +54,8 @@ def test_what_delays_caused(shape: tuple[int, ...], seed: int, kind: str) -> Non
         return [
             found.previous, found.collective, caused.work_ns, caused.transfer_ns,
             caused.unexplained_ns,
-            replayed.duration_ns(), replayed.duration_ns(usual.excess_ns.sum(axis=1)),
-            replayed.duration_ns(None, usual.transfer_excess_ns),
+            replayed.duration_ns(), replayed.duration_ns(replay.Less(usual.excess_ns.sum(axis=1))),
+            replayed.duration_ns(replay.Less(transfer_ns=usual.transfer_excess_ns)),
         ]  # fmt: skip
 
     by_machine, by_python = both(answer)

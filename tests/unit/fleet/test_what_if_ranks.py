@@ -105,12 +105,10 @@ def test_transfers_hidden_behind_a_host_that_launches_late_save_nothing(tmp_path
     job = launched_late(2)
     result = what_if_over_ranks(job_of(job, tmp_path / "ranks"))
     assert result.steps["error_ns"].abs().max() <= us(1)
-    # Only the last transfer of the recording is on the way; steps follow each other as before.
-    at_the_end = ms(2) / EACH
+    # The last transfer of the recording is on the way, but steps follow each other as before.
     assert step_of(job) - step_of(launched_late(0.001)) < us(2)
-    for change, part in (("in no time", 1), ("in half the time", 0.5)):
-        found = saving(result, "all transfers", change)
-        assert found == pytest.approx(part * at_the_end, abs=us(20))
+    for change in ("in no time", "in half the time"):
+        assert saving(result, "all transfers", change) < us(20)
 
 
 @pytest.mark.parametrize("transfer_ms", [0.5, 4])

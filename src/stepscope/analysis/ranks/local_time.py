@@ -14,16 +14,23 @@ Definitions
     that waits cannot always be told from one that works, so nothing counts there.
     The device's own time up to a collective: when its compute stream had done what was launched
     before the collective, on a clock that stands still while the stream waits for collectives: in
-    gaps that a collective ends, and while the host waits for one. A collective needs that work
-    unless it starts before the work is done. Nothing is known where several streams compute.
+    gaps that a collective ends, if what comes next was launched by then, and while the host waits
+    for one. A collective needs that work
+    unless it starts before the work is done. Nothing is known before the stream has done anything,
+    where several streams compute, and of a stage of a pipeline that begins with a receive.
     The host's own time up to a collective: from the first launch of one to the launch of this one,
     less what a launching thread spent in calls that wait for the GPU, or that a full queue
     kept. A host that runs ahead of its GPU gets so far however long collectives take.
     The work's own time since the launch of a collective: how long after that launch the device had
-    done what was launched before it, had it begun each piece of work when it was launched or when
-    it was done with the one before, and waited for no collective. Only work counts that was
-    launched since the collective before, and since the host last waited for the GPU: a host that
-    launches such work late holds the collective up by that work too, not by its own launch alone.
+    done what was launched before it, had it begun each piece of work as soon after its launch as
+    any, or when it was done with the one before, and waited for no collective. Only work counts
+    that was launched since the collective before, and since the host last waited for the GPU: a
+    host that launches such work late holds the collective up by that work too, not by its own
+    launch alone.
+    Waits of the host for the work's own time: what is left of that time of the work launched since
+    the launch of the collective before, and since the host last waited, when the host begins to
+    wait for it. A host that waits for a GPU, and launches more only then, waits so long however
+    short collectives are. Only where the work is done when the host goes on.
 """
 
 from __future__ import annotations
@@ -33,10 +40,12 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
+from stepscope.analysis.ranks.launched_work import NONE, Pieces
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -70,13 +79,28 @@ before the collective's start that work was done; negative where that was later.
 LAUNCHED_WORK = "launched_work_ns"
 """The column with the work's own time since the launch of a collective; null: there is none."""
 
-OF_LAUNCHES = (OWN_HOST, QUEUED, OWN_DEVICE, DEVICE_WORK, READY, LAUNCHED_WORK)
+HOST_WAITS = "host_waits_ns"
+"""The column with the waits of the host for the work's own time, up to a collective's launch."""
+UNLAUNCHED = "unlaunched_ns"
+"""The column with what of the device's own time it had nothing to do, as it was not launched."""
 
-_NONE = -(2**62)
+OF_LAUNCHES = (
+    OWN_HOST,
+    QUEUED,
+    OWN_DEVICE,
+    DEVICE_WORK,
+    READY,
+    LAUNCHED_WORK,
+    UNLAUNCHED,
+    HOST_WAITS,
+)
+
 _OF_ONE_STREAM = 0.95
 """The least share of a device's computing that its compute stream has."""
 _RESUMED_NS = 100_000
 """How long after a collective the work that waited for it begins at the latest."""
+_LONGEST_LAUNCH_NS = 20_000
+"""How long after its launch work begins on an idle device, at the most."""
 _KEPT_BY_QUEUE_NS = 200_000
 """A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
@@ -147,12 +171,11 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     found = {OWN_HOST: own - first, QUEUED: start - called}
     done = _of_stream(trace, work, collectives, called, blocked)
     if done is not None:
-        found |= {OWN_DEVICE: done[0], DEVICE_WORK: done[1], READY: start - done[2]}
-        found[LAUNCHED_WORK] = done[3]
+        found |= dict(zip(OF_LAUNCHES[2:], done, strict=True))
     return [
         pl.select(pl.when(is_known).then(pl.Series(values)))
         .to_series()
-        .replace(_NONE, None)
+        .replace(NONE, None)
         .alias(name)
         for name, values in found.items()
     ]
@@ -164,13 +187,15 @@ def _of_stream(
     collectives: pl.DataFrame,
     called: Int64Array,
     blocked: Intervals,
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array] | None:
+) -> tuple[Int64Array, ...] | None:
     """When the compute stream had done what was launched before each collective.
 
     Returns:
-        The moments on its own clock, its work up to them, the moments on the trace's clock, and
-        the work's own time since the launches, `_NONE` where there is none; None where several
-        streams compute, or the stream has done nothing before a collective.
+        The moments on its own clock, its work up to them, how long before the collectives' starts
+        they were, and the work's own time since the launches. `NONE` where there is no work
+        before a collective, or none since the launch. Then how long the stream had nothing to do,
+        as it was not launched, and the host's waits for the work's own time. None where nothing is
+        known of any collective.
     """
     device = collectives["device"].mode().min()
     own = work.table.filter(pl.col("device") == device, pl.col("kind") != "communication")
@@ -200,46 +225,28 @@ def _of_stream(
     # The last collective to end before each piece of work begins.
     last = ends[np.maximum(np.searchsorted(ends, start, side="right") - 1, 0)]
     waits = (last > before) & (last <= start) & (start - last <= _RESUMED_NS)
+    # What is launched only after its end did not wait for it: its host held it up.
+    waits &= launched.to_numpy() <= last
     begin = np.minimum(before, start)
     of_host = intervals.intersection(blocked, intervals.merge(begun, over))
     kept = np.where(waits, start - begin, intervals.covered(of_host, begin, start))
     clock = end - np.cumsum(kept)
     worked = np.cumsum(end - np.maximum(start, before))
     place = np.searchsorted(launched.to_numpy(), called, side="left") - 1
-    if (place < 0).any():
+    has_work = place >= 0
+    # A stage of a pipeline that begins with a receive waits for its work as much as for that.
+    if not has_work.all() and (collectives["kind"] == POINT_TO_POINT).any():
         return None
-    since = _since_launch(launched.to_numpy(), worked, called, place, blocked)
-    return clock[place] - clock[0], worked[place], end[place], since
-
-
-def _since_launch(
-    launched: Int64Array,
-    worked: Int64Array,
-    called: Int64Array,
-    place: Int64Array,
-    blocked: Intervals,
-) -> Int64Array:
-    """The work's own time since the launch of each collective, `_NONE` where there is none.
-
-    Args:
-        launched: When each piece of work was launched, ascending.
-        worked: How long the stream had worked at the end of each.
-        called: When each collective was launched.
-        place: The last piece of work launched before each collective.
-        blocked: When the host waited for the GPU.
-    """
-    begin = np.concatenate((launched[:1], called[:-1]))
-    ends = np.concatenate((launched[:1], blocked.ends))
-    waited = np.searchsorted(blocked.ends, called, side="right")
-    begin = np.maximum(begin, np.maximum.accumulate(ends)[waited])
-    first = np.searchsorted(launched, begin, side="left")
-    # Pieces that have the stream to themselves from their launch on, and all after them.
-    held = launched - np.concatenate((np.zeros(1, np.int64), worked[:-1]))
-    held = np.append(held, _NONE)
-    pairs = np.column_stack((np.minimum(first, place), place + 1)).ravel()
-    latest = np.maximum.reduceat(held, pairs)[::2]
-    found: Int64Array = np.where(first <= place, latest + worked[place] - called, _NONE)
-    return found
+    place = np.maximum(place, 0)
+    calls = launched.to_numpy().astype(np.int64)
+    least_ns = min(int((start - calls).min()), int((begun - called).min()), _LONGEST_LAUNCH_NS)
+    pieces = Pieces(calls + max(0, least_ns), calls, worked, end)
+    since = pieces.since_launch(called, place, blocked)
+    own_device, ready = clock[place] - clock[0], begun - end[place]
+    unlaunched = np.cumsum(np.where(calls > before, start - begin - kept, 0))
+    found = (own_device, worked[place], ready, since, unlaunched[place])
+    of_work = (np.where(has_work, one, NONE) for one in found)
+    return (*of_work, pieces.awaited(called, blocked))
 
 
 def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:

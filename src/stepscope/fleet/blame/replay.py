@@ -2,17 +2,94 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
 
-from stepscope.fleet.matched import UNKNOWN, Matched, Numbers
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.fleet.matched import Matched, Numbers
+from stepscope.fleet.progress import UNKNOWN
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
 _LATEST, _EARLIEST = 2**62, -(2**62)
-_UNKNOWN, _RUNS_AHEAD, _WAITS = range(3)
+UNKNOWN_LAUNCH, RUNS_AHEAD, WAITS = range(3)
 """What is known of a launch: nothing, or whether its host has waited for the GPU before it."""
 _WORKS_ON, _HAS_WAITED = 1, 2
 """The same of what a collective needs: whether the GPU has waited for a collective before it."""
+_LONGEST_LAUNCH_NS = 20_000
+"""How long after its launch a collective starts on an idle device, at the most."""
+
+
+@dataclass(frozen=True)
+class Less:
+    """What is shortened.
+
+    Attributes:
+        work_ns: Of each row, by how much the rank's work before it is shortened.
+        transfer_ns: Of each collective, by how much its transfer is shortened.
+        host_ns: Of each row, how much of that work is the host's, which then launches earlier by as
+            much. By default all of it.
+    """
+
+    work_ns: Numbers | None = None
+    transfer_ns: Numbers | None = None
+    host_ns: Numbers | None = None
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long everything takes that is replayed.
+
+    Attributes:
+        gap: Of each row, from the end of the rank's previous collective to its arrival.
+        host: Of each row, the host's own time since the launch before.
+        waits: Of each row, how long the host waits in between for work that it launched itself.
+        device: Of each row, the device's own time since what the collective before needed; without
+            that in which nothing was launched, where launches are known.
+        launched_work: Of each row, the work's own time since the launch.
+        transfer: Of each collective.
+        is_launched: The rows whose launches are known.
+    """
+
+    gap: Numbers
+    host: Numbers
+    waits: Numbers
+    device: Numbers
+    launched_work: Numbers
+    transfer: Numbers
+    is_launched: npt.NDArray[np.bool_]
+
+    def without(self, less: Less, is_ahead: npt.NDArray[np.bool_] | None = None) -> Times:
+        """The same with something shortened.
+
+        Args:
+            less: What.
+            is_ahead: The rows of whose gap what their host did is no part.
+        """
+        gap, host, waits, device = self.gap, self.host, self.waits, self.device
+        launched_work, transfer = self.launched_work, self.transfer
+        if less.work_ns is not None:
+            of_host = less.work_ns if less.host_ns is None else less.host_ns
+            of_gpu = less.work_ns - of_host
+            seen = less.work_ns if is_ahead is None else np.where(is_ahead, of_gpu, less.work_ns)
+            gap = np.maximum(gap - seen, 0)
+            host = np.maximum(host - of_host, 0)
+            waits = np.maximum(waits - of_gpu, 0)
+            of_device = np.where(self.is_launched, of_gpu, less.work_ns)
+            device = device - np.minimum(of_device, np.maximum(device, 0))
+            launched_work = launched_work - of_gpu
+        if less.transfer_ns is not None:
+            transfer = np.maximum(transfer - less.transfer_ns, 0)
+        return replace(
+            self,
+            gap=gap,
+            host=host,
+            waits=waits,
+            device=device,
+            launched_work=launched_work,
+            transfer=transfer,
+        )
 
 
 class Replay:
@@ -22,10 +99,18 @@ class Replay:
     ends too early for the work that its GPU has to do first, beside collectives or not. Where that
     work is not known, it is all that the rank got done beside the previous collective. No rank
     arrives before its host has launched the collective, which takes the host's own time, however
-    long the rank's GPU waits, nor before its GPU has done what the host launched just before it: a
-    GPU that had nothing to do begins with that at its launch. A collective
+    long the rank's GPU waits, and the time that the host waits for work that it launched itself;
+    nor before its GPU has done what the host launched just before it: a GPU that had nothing to do
+    begins with that at its launch. A collective
     ends its transfer time after the last arrival. Ranks' first arrivals are as they were recorded,
     on the clocks given. What happens after the last collective is not replayed.
+
+    Attributes:
+        times: What everything took.
+        beside: Of each row, for how long the rank got other work done in the collective.
+        launches: Of each row one of `UNKNOWN_LAUNCH`, `RUNS_AHEAD` and `WAITS`.
+        devices: Of each row whether it is known how far its device was: 0 where it is not.
+        start_up: Of each row, how long after its launch a collective starts at the soonest.
     """
 
     def __init__(self, matched: Matched, clock_offset_ns: Numbers | None = None) -> None:
@@ -41,111 +126,97 @@ class Replay:
         start = matched.start_ns - offsets
         has_previous = matched.previous >= 0
         origin = int(start.min()) if len(start) else 0
-        self._gap = np.where(
-            has_previous, matched.start_ns - matched.end_ns[matched.previous], start - origin
-        )
-        self._beside = np.zeros_like(start)
-        self._launches = np.zeros_like(start)
-        self._devices = np.zeros_like(start)
-        end, arrival, _ = self._run(
-            self._gap,
+        is_launched = matched.queued_ns >= 0
+        self.times = Times(
+            np.where(
+                has_previous, matched.start_ns - matched.end_ns[matched.previous], start - origin
+            ),
             matched.own_host_ns,
-            matched.own_device_ns,
+            matched.host_waits_ns,
+            # What a device lacks launches for is told by these, where they are known.
+            matched.own_device_ns - np.where(is_launched, matched.unlaunched_ns, 0),
             matched.launched_work_ns,
             matched.transfer_ns,
+            is_launched,
         )
+        self.beside = np.zeros_like(start)
+        self.launches = np.zeros_like(start)
+        self.devices = np.zeros_like(start)
+        self.start_up = _start_up(matched)
+        end, arrival, _ = self._run(self.times)
         # Members leave a collective one after another, which is not replayed: nobody has more
         # time for other work beside it than here.
-        self._beside = np.minimum(matched.beside_ns, end[matched.collective] - arrival)
-        self._launches = _launches(matched)
-        self._devices = _devices(matched)
+        self.beside = np.minimum(matched.beside_ns, end[matched.collective] - arrival)
+        self.launches = _launches(matched)
+        self.devices = _devices(matched)
 
-    def duration_ns(
-        self,
-        less_work_ns: Numbers | None = None,
-        less_transfer_ns: Numbers | None = None,
-        *,
-        less_host_ns: Numbers | None = None,
-    ) -> int:
+    def duration_ns(self, less: Less | None = None) -> int:
         """From the first arrival of any rank to the end of the last collective.
 
         Args:
-            less_work_ns: Of each row, by how much the rank's work before it is shortened.
-            less_transfer_ns: Of each collective, by how much its transfer is shortened.
-            less_host_ns: Of each row, how much of that work is the host's, which then launches
-                earlier by as much. By default all of it.
+            less: What is shortened.
         """
-        ends, first = self.ends_ns(less_work_ns, less_transfer_ns, less_host_ns=less_host_ns)
+        ends, first = self.ends_ns(less)
         return int(ends.max()) - first if len(ends) else 0
 
-    def ends_ns(
-        self,
-        less_work_ns: Numbers | None = None,
-        less_transfer_ns: Numbers | None = None,
-        *,
-        less_host_ns: Numbers | None = None,
-    ) -> tuple[Numbers, int]:
+    def ends_ns(self, less: Less | None = None) -> tuple[Numbers, int]:
         """When each collective ends, and the first arrival of any rank, on one clock.
 
         Args:
-            less_work_ns: See `duration_ns`, as for the others.
-            less_transfer_ns: Likewise.
-            less_host_ns: Likewise.
+            less: What is shortened.
         """
-        matched = self._matched
-        if not len(matched.rank):
+        if not len(self._matched.rank):
             return np.zeros(0, np.int64), 0
-        gap, transfer, host = self._gap, matched.transfer_ns, matched.own_host_ns
-        device, launched_work = matched.own_device_ns, matched.launched_work_ns
-        if less_work_ns is not None:
-            gap = np.maximum(gap - less_work_ns, 0)
-            device = device - np.minimum(less_work_ns, np.maximum(device, 0))
-            of_host = less_work_ns if less_host_ns is None else less_host_ns
-            host = np.maximum(host - of_host, 0)
-            launched_work = launched_work - (less_work_ns - of_host)
-        if less_transfer_ns is not None:
-            transfer = np.maximum(transfer - less_transfer_ns, 0)
-        end, _, first = self._run(gap, host, device, launched_work, transfer)
+        end, _, first = self._run(self.times if less is None else self.times.without(less))
         return end, first
 
-    def _run(
-        self,
-        gap: Numbers,
-        host: Numbers,
-        device: Numbers,
-        launched_work: Numbers,
-        transfer: Numbers,
-    ) -> tuple[Numbers, Numbers, int]:
+    def _run(self, times: Times) -> tuple[Numbers, Numbers, int]:
         """The end of each collective, the arrival of each row, and the first arrival."""
         matched = self._matched
-        end, arrival = np.zeros(len(transfer), np.int64), np.zeros(len(gap), np.int64)
-        launched, ready = np.zeros(len(gap), np.int64), np.zeros(len(gap), np.int64)
+        rows = len(matched.rank)
+        end, arrival = np.zeros(len(times.transfer), np.int64), np.zeros(rows, np.int64)
+        launched, ready = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        launches = (
+            self.launches, matched.launched_before, times.host + times.waits, matched.queued_ns,
+            self.start_up,
+        )  # fmt: skip
+        devices = (
+            self.devices, matched.worked_before, times.device, matched.ready_ns,
+            times.launched_work,
+        )  # fmt: skip
         first: int = in_machine_code(replay_by_loop)(
-            matched.collective, matched.previous, matched.first_row, matched.rows, gap,
-            self._beside, (self._launches, matched.launched_before, host, matched.queued_ns),
-            (self._devices, matched.worked_before, device, matched.ready_ns, launched_work),
-            transfer, end, arrival, launched, ready,
+            matched.collective, matched.previous, matched.first_row, matched.rows, times.gap,
+            self.beside, launches, devices, times.transfer, end, arrival, launched, ready,
         )  # fmt: skip
         return end, arrival, first
 
 
 def _launches(matched: Matched) -> Numbers:
-    """Of each row one of `_UNKNOWN`, `_RUNS_AHEAD` and `_WAITS`."""
+    """Of each row one of `UNKNOWN_LAUNCH`, `RUNS_AHEAD` and `WAITS`."""
     called = matched.start_ns - matched.queued_ns
     since = called - called[matched.launched_before]
     has_waited = (matched.launched_before < 0) | (since > matched.own_host_ns)
-    known = np.where(has_waited, _WAITS, _RUNS_AHEAD)
-    found: Numbers = np.where(matched.queued_ns >= 0, known, _UNKNOWN)
+    known = np.where(has_waited, WAITS, RUNS_AHEAD)
+    found: Numbers = np.where(matched.queued_ns >= 0, known, UNKNOWN_LAUNCH)
+    return found
+
+
+def _start_up(matched: Matched) -> Numbers:
+    """Of each row, how long after its launch a collective of its rank starts at the soonest."""
+    least = np.full(len(matched.ranks), _LONGEST_LAUNCH_NS, np.int64)
+    known = matched.queued_ns >= 0
+    np.minimum.at(least, matched.rank[known], matched.queued_ns[known])
+    found: Numbers = least[matched.rank] * known
     return found
 
 
 def _devices(matched: Matched) -> Numbers:
-    """Of each row one of `_UNKNOWN`, `_WORKS_ON` and `_HAS_WAITED`."""
+    """Of each row 0 where nothing is known, or one of `_WORKS_ON` and `_HAS_WAITED`."""
     before = matched.worked_before
     done = matched.start_ns - matched.ready_ns
     has_waited = (before < 0) | (done - done[before] > matched.own_device_ns)
     known = np.where(has_waited, _HAS_WAITED, _WORKS_ON)
-    found: Numbers = np.where(matched.ready_ns > UNKNOWN, known, _UNKNOWN)
+    found: Numbers = np.where(matched.ready_ns > UNKNOWN, known, 0)
     return found
 
 
@@ -156,7 +227,7 @@ def replay_by_loop(
     rows: Numbers,
     gap: Numbers,
     beside: Numbers,
-    launches: tuple[Numbers, Numbers, Numbers, Numbers],
+    launches: tuple[Numbers, Numbers, Numbers, Numbers, Numbers],
     devices: tuple[Numbers, Numbers, Numbers, Numbers, Numbers],
     transfer: Numbers,
     end: Written[np.int64],
@@ -169,15 +240,17 @@ def replay_by_loop(
     Also fills in when each row's device has done what the collective needs.
 
     `launches` has of each row what is known of its launch, the rank's row launched before it, what
-    its host does in between, and for how long it was queued. `devices` has the same of its device,
-    and how long after its launch that can have done what was launched just before it.
+    its host does in between, for how long it was queued, and for how long it is at the least.
+    `devices` has what is known of its device, the row before of which that is known, what its
+    device does in between, how long before the start it was ready, and how long after its launch
+    that can have done what was launched just before it.
 
     `first_row` has one number more than there are collectives, and its numbers are places in
     `rows`; these are numbers of rows, as those of `previous` and of the rows launched before are
     that are not below 0; of each row, `collective` is the number of one of the collectives. So
     indices lie inside.
     """
-    known, launched_before, host, queued = launches
+    known, launched_before, host, queued, start_up = launches
     device, worked_before, work, lag, launched_work = devices
     first = _LATEST
     for meeting in range(len(transfer)):
@@ -200,7 +273,7 @@ def replay_by_loop(
                 launched[row] = moment - queued[row]
                 if launched_before[row] >= 0:
                     soonest = launched[launched_before[row]] + host[row]
-                    moment = max(moment, soonest)
+                    moment = max(moment, soonest + start_up[row])
                     if device[row] > 0:
                         soonest_done = max(soonest_done, soonest + launched_work[row])
                         if lag[row] >= 0:

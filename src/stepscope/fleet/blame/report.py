@@ -8,9 +8,12 @@ Definitions
     all slow groups have in common. Where several have the same most, none can be told from the
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
-    divided by the number of steps. A late start counts once in the recording, not in each step.
-    Accused: a rank and cause whose gain is at least a fiftieth of the mean step, and whose excess
-    is more than chance gives (`beyond_chance.py`). On healthy ranks somebody is always last, but
+    divided by the number of steps; no more than a step is shorter by in the long run
+    (`long_run.py`), where that is known. A late start counts once in the recording, not in each
+    step, and is nothing in the long run.
+    Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
+    and half of that in the long run as well, and whose excess is more than chance gives
+    (`beyond_chance.py`). On healthy ranks somebody is always last, but
     not for long, and without that rank the next one is. A link is accused only if at least a fifth
     of the transfers in its slow groups take half as long again as usual, and five median deviations
     longer, and that happens more often than in the other groups of the dimension: single slow
@@ -27,14 +30,16 @@ import polars as pl
 
 from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 from stepscope.fleet.blame.delays import Delays, pass_back
-from stepscope.fleet.blame.replay import Replay
+from stepscope.fleet.blame.gains import Gain, Gains
+from stepscope.fleet.blame.replay import Less, Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
 from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
 
 LATE_START = "late start"
 SLOW_LINK = "slow link"
 
-_NOTABLE_GAIN = 0.02
+_NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
+"""Of a step: what must be gained in the recording, and in the long run as well."""
 _MOST_REPLAYED = 32
 _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
@@ -115,24 +120,26 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     delays = pass_back(matched, usual)
     late_ns = _late_starts_alone(usual, delays)
     links = _Links(matched, usual, delays)
-    steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
     table = _work_causes(matched, delays)
     table = pl.concat([table, links.table()]).sort(
         "caused_wait_ns", "rank", "cause", descending=[True, False, False]
     )
     replay = Replay(matched, clock_offset_ns)
-    whole = replay.duration_ns()
-    gains = [
-        (whole - _without(matched, usual, late_ns, links, replay, rank, cause)) / steps
+    gains = Gains(matched, replay)
+    steps, step_ns = gains.steps, replay.duration_ns() / gains.steps
+    found = [
+        gains.of(_excess(matched, usual, links, rank, cause))
+        if cause != LATE_START
+        else _gain_of_late_start(matched, late_ns, gains, rank)
         for rank, cause in table.head(_MOST_REPLAYED).select("rank", "cause").iter_rows()
     ]
+    unknown = [None] * (len(table) - len(found))
     table = table.with_columns(
-        gain_ns=pl.Series(
-            [round(gain) for gain in gains] + [None] * (len(table) - len(gains)), dtype=pl.Int64
-        )
-    ).select(pl.col(column).cast(dtype) for column, dtype in CAUSES.items())
-    step_ns = whole / steps
-    gaining = table.filter(pl.col("gain_ns") >= _NOTABLE_GAIN * step_ns)
+        gain_ns=pl.Series([round(one.sure_ns) for one in found] + unknown, dtype=pl.Int64),
+        is_much=pl.Series([_is_much(one, step_ns) for one in found] + unknown, dtype=pl.Boolean),
+    )
+    gaining = table.filter("is_much").select(*CAUSES)
+    table = table.select(pl.col(column).cast(dtype) for column, dtype in CAUSES.items())
     stands_out = [
         links.is_persistent(rank)
         if cause == SLOW_LINK
@@ -277,30 +284,26 @@ def _late_starts_alone(usual: Usual, delays: Delays) -> Numbers:
     return late
 
 
-def _without(
-    matched: Matched,
-    usual: Usual,
-    late_ns: Numbers,
-    links: _Links,
-    replay: Replay,
-    rank: int,
-    cause: str,
-) -> int:
-    """The recording's duration without a rank's excess of a cause."""
+def _is_much(gain: Gain, step_ns: float) -> bool:
+    return gain.recorded_ns >= _NOTABLE_GAIN * step_ns and gain.sure_ns >= _SURE_GAIN * step_ns
+
+
+def _gain_of_late_start(matched: Matched, late_ns: Numbers, gains: Gains, rank: int) -> Gain:
+    own = matched.ranks[matched.rank] == rank
+    return Gain(gains.of(Less(np.where(own, late_ns, 0))).recorded_ns, None)
+
+
+def _excess(matched: Matched, usual: Usual, links: _Links, rank: int, cause: str) -> Less:
+    """A rank's excess of a cause."""
     if cause == SLOW_LINK:
         less = np.zeros_like(usual.transfer_excess_ns)
         slow = links.collectives_of(rank)
         less[slow] = usual.transfer_excess_ns[slow]
-        return replay.duration_ns(less_transfer_ns=less)
+        return Less(transfer_ns=less)
     own = matched.ranks[matched.rank] == rank
     less = np.zeros(len(matched.rank), np.int64)
-    if cause == LATE_START:
-        less[own] = late_ns[own]
-        return replay.duration_ns(less)
-    place = matched.causes.index(cause)
-    less[own] = usual.excess_ns[own, place]
-    of_host = np.zeros_like(less) if cause in OF_THE_GPU else less
-    return replay.duration_ns(less, less_host_ns=of_host)
+    less[own] = usual.excess_ns[own, matched.causes.index(cause)]
+    return Less(less, host_ns=np.zeros_like(less) if cause in OF_THE_GPU else less)
 
 
 def _ranks(matched: Matched, causes: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.fleet.groups import TO_HIGHER, TO_LOWER
-from stepscope.fleet.matched import OF_THE_GPU, UNKNOWN, Matched, Numbers
+from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.fleet.progress import UNKNOWN
 
 Flags = npt.NDArray[np.bool_]
 
@@ -66,7 +67,7 @@ def _excess(matched: Matched) -> Numbers:
             "is_exchange": is_exchange,
             "whole": matched.local_ns.sum(axis=1),
             "has_previous": matched.previous >= 0,
-            "device": matched.device_work_ns,
+            "device": _device_work(matched),
             "is_known": matched.ready_ns > UNKNOWN,
             **{name: matched.local_ns[:, place] for place, name in enumerate(names)},
         }
@@ -113,6 +114,20 @@ def _excess(matched: Matched) -> Numbers:
     share = np.minimum(most / np.maximum(found, 1), 1.0)
     excess[:, of_gpu] = np.rint(excess[:, of_gpu] * share[:, None]).astype(np.int64)
     return excess
+
+
+def _device_work(matched: Matched) -> Numbers:
+    """Of each row, how long its rank's device worked since the collectives that needed its work.
+
+    Of one that started before that was done, it is what the rank computes after it as well.
+    """
+    rows = np.arange(len(matched.rank))
+    worked = np.cumsum(matched.device_work_ns)
+    first = np.searchsorted(matched.rank, matched.rank, side="left")
+    needed = np.maximum.accumulate(np.where(matched.ready_ns >= 0, rows, -1))
+    before = np.concatenate((np.full(1, -1), needed[:-1]))
+    found: Numbers = worked - worked[np.maximum(before, first)]
+    return found
 
 
 def _exchanges(matched: Matched) -> tuple[Flags, Flags]:

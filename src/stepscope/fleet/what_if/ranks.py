@@ -5,6 +5,8 @@ Definitions
     made alone. Step: from the first arrival of any rank at a collective to the end of the last
     collective, divided by the number of steps. A step of the table ends with the last of its
     collectives; the first one begins with the first arrival.
+    A change saves what it shortens a step by, but no more than in the long run, where that is known
+    (`fleet.blame.long_run`): of few steps, some save more than each of those that follow would.
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
     usual (`fleet.blame.usual`), whatever the cause. What is less than usual stays as it is, and
     so does what a rank was late by at its first collective.
@@ -24,7 +26,8 @@ import polars as pl
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.analysis.stragglers import check_ranks
-from stepscope.fleet.blame.replay import Replay
+from stepscope.fleet.blame.gains import Gains
+from stepscope.fleet.blame.replay import Less, Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
 from stepscope.fleet.compared import Compared, compare_ranks
 from stepscope.fleet.job import Job
@@ -116,14 +119,14 @@ def _answer(
 ) -> WhatIfOverRanks:
     matched = compared.matched
     replay = Replay(matched, compared.offset_ns)
-    steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
-    whole_ns = replay.duration_ns()
+    gains = Gains(matched, replay)
+    whole_ns, steps = replay.duration_ns(), gains.steps
     usual = find_usual(matched)
     changes = [
-        Change(subject, how, replayed / steps)
-        for subject, how, replayed in (
-            *_with_work_as_usual(matched, usual, replay),
-            *_with_transfers(matched, usual, replay),
+        Change(subject, how, whole_ns / steps - gains.of(less).sure_ns)
+        for subject, how, less in (
+            *_with_work_as_usual(matched, usual),
+            *_with_transfers(matched, usual),
         )
     ]
     table = changes_table(changes, whole_ns / steps)
@@ -152,35 +155,29 @@ def _answer(
     )
 
 
-def _with_work_as_usual(
-    matched: Matched, usual: Usual, replay: Replay
-) -> Iterator[tuple[str, str, int]]:
-    """The recording's duration with the work of all ranks, and of each, as fast as usual."""
+def _with_work_as_usual(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, Less]]:
+    """The work of all ranks, and of each, as fast as usual."""
     of_gpu = np.array([cause in OF_THE_GPU for cause in matched.causes])
     excess = usual.excess_ns.sum(axis=1)
     of_host = usual.excess_ns[:, ~of_gpu].sum(axis=1)
-    yield ALL_RANKS, AS_USUAL, replay.duration_ns(excess, less_host_ns=of_host)
+    yield ALL_RANKS, AS_USUAL, Less(excess, host_ns=of_host)
     in_all = np.bincount(matched.rank, excess, len(matched.ranks))
     for place in np.argsort(-in_all, kind="stable")[:_MOST_RANKS]:
         if in_all[place] > 0:
             own = matched.rank == place
-            replayed = replay.duration_ns(
-                np.where(own, excess, 0), less_host_ns=np.where(own, of_host, 0)
-            )
-            yield f"rank {matched.ranks[place]}", AS_USUAL, replayed
+            less = Less(np.where(own, excess, 0), host_ns=np.where(own, of_host, 0))
+            yield f"rank {matched.ranks[place]}", AS_USUAL, less
 
 
-def _with_transfers(
-    matched: Matched, usual: Usual, replay: Replay
-) -> Iterator[tuple[str, str, int]]:
-    """The recording's duration with faster transfers: of all, and of each dimension and kind."""
+def _with_transfers(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, Less]]:
+    """Faster transfers: of all, and of each dimension and kind."""
     transfer = matched.transfer_ns
     less = {HALF: transfer - transfer // 2, FREE: transfer}
     excess = usual.transfer_excess_ns
     if excess.any():
-        yield ALL_TRANSFERS, AS_USUAL, replay.duration_ns(less_transfer_ns=excess)
+        yield ALL_TRANSFERS, AS_USUAL, Less(transfer_ns=excess)
     for how, shorter in less.items():
-        yield ALL_TRANSFERS, how, replay.duration_ns(less_transfer_ns=shorter)
+        yield ALL_TRANSFERS, how, Less(transfer_ns=shorter)
     names = pl.Series(
         [f"{dimension} {SYNCHRONISING[kind]}" for dimension, kind in _kinds(matched)],
         dtype=pl.String,
@@ -190,8 +187,7 @@ def _with_transfers(
     for name in names.unique().sort():
         these = (names == name).to_numpy()
         for how, shorter in less.items():
-            replayed = replay.duration_ns(less_transfer_ns=np.where(these, shorter, 0))
-            yield str(name), how, replayed
+            yield str(name), how, Less(transfer_ns=np.where(these, shorter, 0))
 
 
 def _kinds(matched: Matched) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,70 @@
+"""What a step would be shorter by, in the recorded steps and in the long run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.fleet.blame.long_run import LongRun
+from stepscope.fleet.blame.replay import Less, Replay
+from stepscope.fleet.matched import Matched
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a step is shorter by, in nanoseconds.
+
+    Attributes:
+        recorded_ns: On average over the recorded steps, as `replay.py` has them.
+        long_run_ns: In the long run, as `long_run.py` has it; None where that is not known.
+    """
+
+    recorded_ns: float
+    long_run_ns: float | None
+
+    @property
+    def sure_ns(self) -> float:
+        """The lesser of both: what the recorded steps, and those that follow, are shorter by."""
+        if self.long_run_ns is None or self.recorded_ns <= 0:
+            return self.recorded_ns
+        return max(0.0, min(self.recorded_ns, self.long_run_ns))
+
+
+class Gains:
+    """A job's collectives, to be replayed with less work or shorter transfers."""
+
+    def __init__(self, matched: Matched, replay: Replay) -> None:
+        """Prepares replays.
+
+        Args:
+            matched: The collectives.
+            replay: The same, to be replayed.
+        """
+        self._matched = matched
+        self._replay = replay
+        self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
+
+    def of(self, less: Less) -> Gain:
+        """What a step is shorter by.
+
+        Args:
+            less: What is shortened.
+        """
+        recorded_ns = (self._whole_ns - self._replay.duration_ns(less)) / self.steps
+        if self._long_run is None:
+            return Gain(recorded_ns, None)
+        return Gain(recorded_ns, self._long_run_ns - self._long_run.step_ns(less))
+
+    @cached_property
+    def _whole_ns(self) -> int:
+        return self._replay.duration_ns()
+
+    @cached_property
+    def _long_run(self) -> LongRun | None:
+        return LongRun.of(self._matched, self._replay)
+
+    @cached_property
+    def _long_run_ns(self) -> float:
+        return 0.0 if self._long_run is None else self._long_run.step_ns()

@@ -1,0 +1,172 @@
+"""What a step takes in the long run: the recorded steps, repeated over and over.
+
+A recording of a few steps may begin with hosts that are not ahead of their GPUs, or end before a
+rank has used up what it is ahead: what is saved there is not saved in each step of a job that goes
+on for days.
+
+Definitions
+    The recorded steps follow each other again and again. What a rank does before its first
+    collectives is not wholly recorded; it is what it does before the same ones of the second step.
+    Of a rank of which no launches are known, only its time after the collective before is, and the
+    rest is its local time, as recorded.
+    At the beginning no host is ahead of its GPU. Steps are repeated until they take equally long.
+    A host that has not waited for its GPU between two collectives gets as far ahead as it can:
+    its GPU waits for what it launches, and not for as long as it happened to wait when recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stepscope.fleet.blame.replay import (
+    RUNS_AHEAD,
+    UNKNOWN_LAUNCH,
+    Less,
+    Replay,
+    Times,
+    replay_by_loop,
+)
+from stepscope.fleet.matched import OF_THE_GPU, OTHER, Matched, Numbers
+from stepscope.trace.machine.loops import in_machine_code
+
+_MOST_REPEATED = 16
+_SETTLED = 0.001
+"""Of a repetition: by how much it may differ from the one before at the most."""
+
+
+@dataclass(frozen=True)
+class _Circle:
+    """The rows of a recording whose end is followed by its beginning.
+
+    Attributes:
+        like: Of each row, the row that says what is done before it.
+        previous: As of `Matched`, but rows at the beginning follow those at the end.
+        launched_before: Likewise.
+        worked_before: Likewise.
+    """
+
+    like: Numbers
+    previous: Numbers
+    launched_before: Numbers
+    worked_before: Numbers
+
+
+class LongRun:
+    """A job's recorded steps, to be repeated."""
+
+    def __init__(self, matched: Matched, replay: Replay, circle: _Circle) -> None:
+        """Prepares repetitions; see `of`."""
+        self._matched = matched
+        self._replay = replay
+        self._circle = circle
+        self._steps = len(np.unique(matched.step))
+        like = circle.like
+        is_ahead = (replay.launches == RUNS_AHEAD) & (replay.devices > 0)
+        of_gpu = np.array([cause in (*OF_THE_GPU, OTHER) for cause in matched.causes])
+        idle = np.where(is_ahead, matched.local_ns[:, ~of_gpu].sum(axis=1), 0)
+        times = replay.times
+        gap = np.maximum(times.gap - idle, 0)[like]
+        # Of these, the time before the first collective is known as well as of any other.
+        self._own = replay.launches[like] == UNKNOWN_LAUNCH
+        local = matched.local_ns.sum(axis=1)
+        self._is_ahead = is_ahead[like]
+        self._times = Times(
+            np.where(self._own, np.maximum(gap - local[like] + local, 0), gap),
+            times.host[like],
+            times.waits[like],
+            times.device[like],
+            times.launched_work[like],
+            times.transfer,
+            times.is_launched[like],
+        )
+
+    @classmethod
+    def of(cls, matched: Matched, replay: Replay) -> LongRun | None:
+        """The recorded steps, to be repeated.
+
+        Args:
+            matched: The collectives.
+            replay: The same, to be replayed.
+
+        Returns:
+            None if a rank has other collectives in the first step than in the second or the last:
+            then it is not known what follows what.
+        """
+        circle = _circle(matched)
+        return None if circle is None else cls(matched, replay, circle)
+
+    def step_ns(self, less: Less | None = None) -> float:
+        """What a step takes.
+
+        Args:
+            less: What is shortened.
+        """
+        matched, replay, circle = self._matched, self._replay, self._circle
+        times = self._times
+        if less is not None:
+            moved = Less(self._moved(less.work_ns), less.transfer_ns, self._moved(less.host_ns))
+            times = times.without(moved, self._is_ahead)
+        like = circle.like
+        launches = (
+            replay.launches[like], circle.launched_before, times.host + times.waits,
+            matched.queued_ns[like], replay.start_up,
+        )  # fmt: skip
+        devices = (
+            replay.devices[like], circle.worked_before, times.device, matched.ready_ns[like],
+            times.launched_work,
+        )  # fmt: skip
+        # What rows at the end are left with is what those at the beginning follow.
+        end, arrival = np.zeros(len(times.transfer), np.int64), np.zeros(len(like), np.int64)
+        launched, ready = np.zeros(len(like), np.int64), np.zeros(len(like), np.int64)
+        last = took = 0.0
+        for number in range(_MOST_REPEATED):
+            in_machine_code(replay_by_loop)(
+                matched.collective, circle.previous, matched.first_row, matched.rows, times.gap,
+                replay.beside, launches, devices, times.transfer, end, arrival, launched, ready,
+            )  # fmt: skip
+            # Ranks that no collective connects may take differently long.
+            mean = float(end.mean())
+            before, took, last = took, mean - last, mean
+            if number > 1 and abs(took - before) <= _SETTLED * took:
+                break
+        return took / self._steps
+
+    def _moved(self, less_ns: Numbers | None) -> Numbers | None:
+        if less_ns is None:
+            return None
+        moved: Numbers = np.where(self._own, less_ns, less_ns[self._circle.like])
+        return moved
+
+
+def _circle(matched: Matched) -> _Circle | None:
+    steps = np.unique(matched.step)
+    if len(steps) < 2 or steps[0] < 0:
+        return None
+    like = np.arange(len(matched.rank))
+    links = matched.previous.copy(), matched.launched_before.copy(), matched.worked_before.copy()
+    meeting = np.column_stack((matched.group, matched.kind))[matched.collective]
+    bounds = np.searchsorted(matched.rank, np.arange(len(matched.ranks) + 1))
+    for start, end in pairwise(bounds.tolist()):
+        rows = np.arange(start, end)
+        of_step = matched.step[rows]
+        first, second, last = (rows[of_step == step] for step in (steps[0], steps[1], steps[-1]))
+        if (np.diff(of_step) < 0).any() or not len(first):
+            return None
+        for others in (second, last):
+            if len(others) != len(first) or (meeting[first] != meeting[others]).any():
+                return None
+        begins = np.minimum.reduce([link[first] for link in links]) < 0
+        like[first[begins]] = second[begins]
+        for link in links:
+            before = link[second[begins]]
+            # As far before the end as it is before the second step, or in the first one.
+            at_end = (before >= 0) & (before < second[0])
+            found = np.where(at_end, before - second[0] + last[-1] + 1, before - len(first))
+            found[before < 0] = -1
+            if (matched.collective[found] < matched.collective[first[begins]])[at_end].any():
+                return None
+            link[first[begins]] = found
+    return _Circle(like, *links)
