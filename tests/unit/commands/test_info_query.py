@@ -111,6 +111,18 @@ def test_info_fits_the_width_and_leaves_out_empty_lanes(trace, tmp_path, monkeyp
     assert "idle one" not in shown
 
 
+def test_info_shows_the_beginning_of_names_without_end(tmp_path):
+    """Millions of characters in one cell took minutes to lay out."""
+    path = tmp_path / "trace.json"
+    long = [{**EVENTS[1], "tid": "\\n" * 10**5 + end} for end in ("a", "b")]
+    path.write_text(json.dumps([*EVENTS, *long]))
+    shown = CliRunner().invoke(info, [str(path)]).output
+    assert len(shown) < 10_000
+    # Two that begin alike can still be told from each other.
+    tails = [line for line in shown.splitlines() if re.search(r"\\n[ab]\b", line)]
+    assert len(tails) == 2
+
+
 def test_info_as_json(trace):
     found = json.loads(run(info, trace, "--format", "json").stdout)
     assert (found["start_ns"], found["end_ns"]) == (0, 100_000)

@@ -12,10 +12,12 @@ from stepscope.analysis.contents import Contents
 from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
+from stepscope.report.text import shortened
 from stepscope.report.units import count, decimal_size, duration, plural, size
 from stepscope.run.plain_text import printable
 
 _SHOWN_LANES = 20
+_LONGEST_NAME = 200
 _INDENT = 13
 _UNBREAKABLE = "\u00a0"
 _AMOUNTS = frozenset({"memory", "events", "total", "host time"})
@@ -36,7 +38,11 @@ def print_contents(contents: Contents, console: Console) -> None:
         memory = contents.devices["total_memory_bytes"].to_list()
         sizes = pl.Series("memory", [None if m is None else size(m) for m in memory], pl.String)
         shown = contents.devices.select(
-            "device", "name", sizes, "multiprocessors", _counts(contents.devices)
+            "device",
+            _cut_off(contents.devices["name"]),
+            sizes,
+            "multiprocessors",
+            _counts(contents.devices),
         )
         print_frame(shown, console, _AMOUNTS)
     if contents.categories.is_empty():
@@ -71,8 +77,9 @@ def _print_events(contents: Contents, console: Console) -> None:
     print_heading(console, "Lanes")
     lanes = contents.lanes.filter(pl.col("events") > 0).sort("events", descending=True)
     first = lanes.head(_SHOWN_LANES)
+    named = [_cut_off(first[name]) for name in ("pid", "tid", "process_name", "thread_name")]
     print_frame(
-        first.select("pid", "tid", "process_name", "thread_name", _counts(first)),
+        pl.DataFrame([*named, _counts(first)]),
         console,
         _AMOUNTS,
     )
@@ -114,6 +121,15 @@ def _in_lines(parts: list[str], width: int) -> str:
     text = ", ".join(part.replace(" ", _UNBREAKABLE) for part in parts)
     lines = textwrap.wrap(text, max(width, 20))
     return f"\n{' ' * _INDENT}".join(lines).replace(_UNBREAKABLE, " ")
+
+
+def _cut_off(names: pl.Series) -> pl.Series:
+    """Names from the file, none longer than a few lines, as numbers and names of threads are."""
+    if names.dtype != pl.String:
+        return names
+    texts = names.to_list()
+    known = iter(shortened([text for text in texts if text is not None], _LONGEST_NAME))
+    return pl.Series(names.name, [None if one is None else next(known) for one in texts], pl.String)
 
 
 def _counts(frame: pl.DataFrame) -> pl.Series:
