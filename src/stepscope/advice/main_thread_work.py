@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stepscope.advice.window_view import WindowView
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+
+_AT_ONCE = 2**16
+"""Operators looked at in one go: there may be millions, and few are found."""
+
+
+class _Spans(NamedTuple):
+    """Event number, start and end of some operators and ranges, in the order of the file."""
+
+    event: Int64Array
+    start: Int64Array
+    end: Int64Array
 
 
 class MainThreadWork:
@@ -25,40 +37,55 @@ class MainThreadWork:
         self._window = window
 
     @functools.cached_property
-    def _rows(self) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Event number, start and end of each, in the order of the file."""
-        events = self._window.main_events(
+    def _events(self) -> Int64Array:
+        return self._window.main_events(
             pl.col("category").is_in(["cpu_op", "user_annotation"])
             & (pl.col("group") != "profiler_step").fill_null(value=True)
         )
-        columns = self._window.trace.columns("start_ns", "dur_ns")
-        starts = columns["start_ns"].to_numpy()[events]
-        return events, starts, starts + columns["dur_ns"].to_numpy()[events]
 
     def around(self, start_ns: int, end_ns: int) -> str | None:
         """The Python frame in which a stretch lies, else the innermost operator or range."""
         frame = self._window.frame_over(start_ns, end_ns)
         if frame is not None:
             return frame
-        _, starts, ends = self._rows
-        rows = np.flatnonzero((starts <= start_ns) & (ends >= end_ns))
-        return next(self._names(rows, starts[rows], ends[rows] - starts[rows]), None)
+        found = self._those(lambda start, end: (start <= start_ns) & (end >= end_ns))
+        return next(self._first_name(found, found.start, found.end - found.start), None)
 
     def last_before(self, time_ns: int) -> Iterator[str]:
         """What ended last before a moment; of several the one that began last."""
-        _, starts, ends = self._rows
-        ended = ends[ends <= time_ns]
-        rows = np.flatnonzero(ends == ended.max()) if len(ended) else np.zeros(0, np.int64)
-        return self._names(rows, -rows, -starts[rows])
+        found = self._those(lambda _, end: _latest(np.where(end <= time_ns, end, -_NEVER)))
+        order = np.arange(len(found.event))
+        return self._first_name(found, -order, -found.start, -found.end)
 
     def first_after(self, time_ns: int) -> Iterator[str]:
         """What began first after a moment."""
-        _, starts, _ = self._rows
-        begun = starts[starts >= time_ns]
-        rows = np.flatnonzero(starts == begun.min()) if len(begun) else np.zeros(0, np.int64)
-        return self._names(rows, rows)
+        found = self._those(lambda start, _: _latest(np.where(start >= time_ns, -start, -_NEVER)))
+        return self._first_name(found, found.start)
 
-    def _names(self, rows: Int64Array, *keys: Int64Array) -> Iterator[str]:
-        """The name of the first of some rows, by the last key, then the ones before; if any."""
-        first = rows[np.lexsort(keys)][:1]
-        yield from self._window.names_of(pl.Series(self._rows[0][first]))
+    def _those(self, choose: Callable[[Int64Array, Int64Array], BoolArray]) -> _Spans:
+        """Those that a condition on starts and ends chooses in each part of them."""
+        columns = self._window.trace.columns("start_ns", "dur_ns")
+        starts, lengths = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
+        nothing = np.zeros(0, np.int64)
+        found = [_Spans(nothing, nothing, nothing)]
+        for first in range(0, len(self._events), _AT_ONCE):
+            some = self._events[first : first + _AT_ONCE]
+            start = starts[some]
+            end = start + lengths[some]
+            chosen = choose(start, end)
+            found.append(_Spans(some[chosen], start[chosen], end[chosen]))
+        return _Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def _first_name(self, spans: _Spans, *keys: Int64Array) -> Iterator[str]:
+        """The name of the first of some spans, by the last key, then the ones before; if any."""
+        first = spans.event[np.lexsort(keys)][:1]
+        yield from self._window.names_of(pl.Series(first))
+
+
+_NEVER = 2**62
+
+
+def _latest(times: Int64Array) -> BoolArray:
+    """Which of some times are the latest; none of those that are never."""
+    found: BoolArray = (times == times.max(initial=-_NEVER)) & (times > -_NEVER)
+    return found

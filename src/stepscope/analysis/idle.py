@@ -172,6 +172,8 @@ def _cut_gaps(trace: Trace, scope: Scope | None, *, with_events: bool = True) ->
     work = gpu_work(trace, scope)
     gaps = find_gaps(trace, work)
     segments = cut(trace, gaps, host_activity(trace, work.table, with_events=with_events))
+    if not with_events:
+        segments = segments.drop("event", "note")
     return _IdleParts(work, gaps, segments, _inside(segments, clip(segments, work.windows)))
 
 

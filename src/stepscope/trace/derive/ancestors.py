@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, MOST_NARROW, RowNumbers
 from stepscope.trace.machine.arrays import Written
@@ -184,7 +185,7 @@ def nearest_of_with(
     narrow = parent.astype(np.int32, copy=False)
     done = loop(narrow, np.ascontiguousarray(rows), chosen, most_steps, found)
     if done < len(rows):
-        found = np.append(nearest(narrow, chosen), np.int32(-1))[rows]
+        found = np.where(rows >= 0, gather(nearest(narrow, chosen), np.maximum(rows, 0)), -1)
     return found.astype(parent.dtype, copy=False)
 
 
