@@ -6,12 +6,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.ranks.launch_columns import (
+    DEVICE_WORK,
+    HOST_WAITS,
+    LAUNCHED_WORK,
+    OWN_DEVICE,
+    OWN_HOST,
+    QUEUED,
+    READY,
+    UNLAUNCHED,
+)
+
 Numbers = npt.NDArray[np.int64]
 
-OWN_HOST, QUEUED, HOST_WAITS = "own_host_ns", "queued_ns", "host_waits_ns"
-OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
-LAUNCHED_WORK, UNLAUNCHED = "launched_work_ns", "unlaunched_ns"
-"""The columns of `matched.ARRIVALS` that say it."""
 UNKNOWN = -(2**62)
 """Stands for what is not known."""
 
@@ -22,7 +29,7 @@ def launches(
     """Of each row the one launched before it, the host's own time and waits since then, the rest.
 
     Args:
-        rows: Columns `matched.ARRIVALS` and those of this module that are known.
+        rows: Columns `matched.ARRIVALS` and those of `launch_columns` that are known.
         rank: Of each row.
         collective: Of each row, its number in order.
 

@@ -17,7 +17,8 @@ from stepscope.analysis.calls.collectives import (
     world_size,
 )
 from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
-from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, OF_LAUNCHES, local_time
+from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES
+from stepscope.analysis.ranks.local_time import BESIDE, LOCAL_CAUSES, local_time
 from stepscope.analysis.ranks.rank_arrivals import TEXTS, RankArrivals, packed
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.scope import OTHER_STEPS, Scope

@@ -8,6 +8,8 @@ import numpy as np
 
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 
+LONGEST_LAUNCH_NS = 20_000
+"""How long after its launch work begins on an idle device, at the most."""
 NONE = -(2**62)
 """Stands for no time."""
 

@@ -45,7 +45,8 @@ from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
-from stepscope.analysis.ranks.launched_work import NONE, Pieces
+from stepscope.analysis.ranks.launch_columns import OF_LAUNCHES, OWN_HOST, QUEUED
+from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS, NONE, Pieces
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -70,37 +71,11 @@ LOCAL_CAUSES = (
 
 BESIDE = "beside_ns"
 """The column with what a rank gets done beside a collective."""
-OWN_HOST, QUEUED = "own_host_ns", "queued_ns"
-"""The columns with the host's own time up to a collective, and from its launch to its start."""
-
-OWN_DEVICE, DEVICE_WORK, READY = "own_device_ns", "device_work_ns", "ready_ns"
-"""The columns with the device's own time up to a collective, what of it is work, and how long
-before the collective's start that work was done; negative where that was later."""
-LAUNCHED_WORK = "launched_work_ns"
-"""The column with the work's own time since the launch of a collective; null: there is none."""
-
-HOST_WAITS = "host_waits_ns"
-"""The column with the waits of the host for the work's own time, up to a collective's launch."""
-UNLAUNCHED = "unlaunched_ns"
-"""The column with what of the device's own time it had nothing to do, as it was not launched."""
-
-OF_LAUNCHES = (
-    OWN_HOST,
-    QUEUED,
-    OWN_DEVICE,
-    DEVICE_WORK,
-    READY,
-    LAUNCHED_WORK,
-    UNLAUNCHED,
-    HOST_WAITS,
-)
 
 _OF_ONE_STREAM = 0.95
 """The least share of a device's computing that its compute stream has."""
 _RESUMED_NS = 100_000
 """How long after a collective the work that waited for it begins at the latest."""
-_LONGEST_LAUNCH_NS = 20_000
-"""How long after its launch work begins on an idle device, at the most."""
 _KEPT_BY_QUEUE_NS = 200_000
 """A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
@@ -239,7 +214,7 @@ def _of_stream(
         return None
     place = np.maximum(place, 0)
     calls = launched.to_numpy().astype(np.int64)
-    least_ns = min(int((start - calls).min()), int((begun - called).min()), _LONGEST_LAUNCH_NS)
+    least_ns = min(int((start - calls).min()), int((begun - called).min()), LONGEST_LAUNCH_NS)
     pieces = Pieces(calls + max(0, least_ns), calls, worked, end)
     since = pieces.since_launch(called, place, blocked)
     own_device, ready = clock[place] - clock[0], begun - end[place]

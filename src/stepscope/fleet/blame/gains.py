@@ -46,20 +46,21 @@ class Gains:
         self._replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
 
+    @cached_property
+    def whole_ns(self) -> int:
+        """The recording as replayed, with nothing shortened."""
+        return self._replay.duration_ns()
+
     def of(self, less: Less) -> Gain:
         """What a step is shorter by.
 
         Args:
             less: What is shortened.
         """
-        recorded_ns = (self._whole_ns - self._replay.duration_ns(less)) / self.steps
+        recorded_ns = (self.whole_ns - self._replay.duration_ns(less)) / self.steps
         if self._long_run is None:
             return Gain(recorded_ns, None)
         return Gain(recorded_ns, self._long_run_ns - self._long_run.step_ns(less))
-
-    @cached_property
-    def _whole_ns(self) -> int:
-        return self._replay.duration_ns()
 
     @cached_property
     def _long_run(self) -> LongRun | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS
 from stepscope.fleet.matched import Matched, Numbers
 from stepscope.fleet.progress import UNKNOWN
 from stepscope.trace.machine.arrays import Written
@@ -17,8 +18,6 @@ UNKNOWN_LAUNCH, RUNS_AHEAD, WAITS = range(3)
 """What is known of a launch: nothing, or whether its host has waited for the GPU before it."""
 _WORKS_ON, _HAS_WAITED = 1, 2
 """The same of what a collective needs: whether the GPU has waited for a collective before it."""
-_LONGEST_LAUNCH_NS = 20_000
-"""How long after its launch a collective starts on an idle device, at the most."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ def _launches(matched: Matched) -> Numbers:
 
 def _start_up(matched: Matched) -> Numbers:
     """Of each row, how long after its launch a collective of its rank starts at the soonest."""
-    least = np.full(len(matched.ranks), _LONGEST_LAUNCH_NS, np.int64)
+    least = np.full(len(matched.ranks), LONGEST_LAUNCH_NS, np.int64)
     known = matched.queued_ns >= 0
     np.minimum.at(least, matched.rank[known], matched.queued_ns[known])
     found: Numbers = least[matched.rank] * known

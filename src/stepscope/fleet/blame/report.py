@@ -124,9 +124,8 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     table = pl.concat([table, links.table()]).sort(
         "caused_wait_ns", "rank", "cause", descending=[True, False, False]
     )
-    replay = Replay(matched, clock_offset_ns)
-    gains = Gains(matched, replay)
-    steps, step_ns = gains.steps, replay.duration_ns() / gains.steps
+    gains = Gains(matched, Replay(matched, clock_offset_ns))
+    steps, step_ns = gains.steps, gains.whole_ns / gains.steps
     found = [
         gains.of(_excess(matched, usual, links, rank, cause))
         if cause != LATE_START

@@ -120,7 +120,7 @@ def _answer(
     matched = compared.matched
     replay = Replay(matched, compared.offset_ns)
     gains = Gains(matched, replay)
-    whole_ns, steps = replay.duration_ns(), gains.steps
+    whole_ns, steps = gains.whole_ns, gains.steps
     usual = find_usual(matched)
     changes = [
         Change(subject, how, whole_ns / steps - gains.of(less).sure_ns)
