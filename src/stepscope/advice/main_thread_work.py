@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.selection.spans import Spans, spans_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
-_AT_ONCE = 2**16
-"""Operators looked at in one go: there may be millions, and few are found."""
-
-
-class _Spans(NamedTuple):
-    """Event number, start and end of some operators and ranges, in the order of the file."""
-
-    event: Int64Array
-    start: Int64Array
-    end: Int64Array
+_NEVER = 2**62
 
 
 class MainThreadWork:
@@ -62,27 +53,14 @@ class MainThreadWork:
         found = self._those(lambda start, _: _latest(np.where(start >= time_ns, -start, -_NEVER)))
         return self._first_name(found, found.start)
 
-    def _those(self, choose: Callable[[Int64Array, Int64Array], BoolArray]) -> _Spans:
+    def _those(self, choose: Callable[[Int64Array, Int64Array], BoolArray]) -> Spans:
         """Those that a condition on starts and ends chooses in each part of them."""
-        columns = self._window.trace.columns("start_ns", "dur_ns")
-        starts, lengths = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
-        nothing = np.zeros(0, np.int64)
-        found = [_Spans(nothing, nothing, nothing)]
-        for first in range(0, len(self._events), _AT_ONCE):
-            some = self._events[first : first + _AT_ONCE]
-            start = starts[some]
-            end = start + lengths[some]
-            chosen = choose(start, end)
-            found.append(_Spans(some[chosen], start[chosen], end[chosen]))
-        return _Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        return spans_where(self._window.trace, self._events, choose)
 
-    def _first_name(self, spans: _Spans, *keys: Int64Array) -> Iterator[str]:
+    def _first_name(self, spans: Spans, *keys: Int64Array) -> Iterator[str]:
         """The name of the first of some spans, by the last key, then the ones before; if any."""
         first = spans.event[np.lexsort(keys)][:1]
         yield from self._window.names_of(pl.Series(first))
-
-
-_NEVER = 2**62
 
 
 def _latest(times: Int64Array) -> BoolArray:

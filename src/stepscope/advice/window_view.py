@@ -12,10 +12,11 @@ import polars as pl
 from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.places import (
     call_places,
-    frame_over,
+    function_of,
     has_stacks,
+    is_waiting,
     names_of_events,
-    waits_over,
+    names_over,
 )
 from stepscope.analysis.critical_path import path_partition
 from stepscope.analysis.graph.build import build_step_graph
@@ -230,12 +231,12 @@ class WindowView:
         return has_stacks(self.trace)
 
     def frame_over(self, start_ns: int, end_ns: int) -> str | None:
-        """The innermost Python frame of the main thread that spans nearly all of some time."""
-        return frame_over(self.trace, self.graph.main_lane, start_ns, end_ns)
+        """The Python function of the main thread that spans nearly all of some time."""
+        return function_of(self.once(_names_over, start_ns, end_ns))
 
     def waits_over(self, start_ns: int, end_ns: int) -> bool:
         """Whether the main thread sleeps or waits in some time, by its Python frames."""
-        return waits_over(self.trace, self.graph.main_lane, start_ns, end_ns)
+        return is_waiting(self.once(_names_over, start_ns, end_ns))
 
     @locked_cached_property
     def memory(self) -> pl.DataFrame:
@@ -246,3 +247,7 @@ class WindowView:
     def recomputed(self) -> tuple[Intervals, BoolArray]:
         """Host moments of recomputed operators, and which nodes of the graph they launched."""
         return recomputed_nodes(self.trace, self.graph, self.work)
+
+
+def _names_over(window: WindowView, start_ns: int, end_ns: int) -> tuple[str, ...]:
+    return names_over(window.trace, window.graph.main_lane, start_ns, end_ns)

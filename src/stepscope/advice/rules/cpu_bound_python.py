@@ -96,13 +96,12 @@ def find(subject: Subject) -> list[Finding]:
         Evidence("stretches per step", len(long) / window.steps, "count"),
         Evidence("longest", int(lengths[longest]), "ns"),
     ]
-    place = _place(window, int(long.starts[longest]), int(long.ends[longest]))
-    window.return_freed_memory()  # the place was found among all operators
+    place, function = _where(window, long, longest)
+    window.return_freed_memory()  # they were found among all operators
     if place:
         evidence.append(Evidence("the longest is", place, "text"))
     graph = window.graph
     per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
-    function = _mostly_in(window, long)
     if function is None and _is_one_phase(subject, window.per_step(long.total_ns)):
         return []
     # Where most of it falls into few steps, these are to be looked at.
@@ -138,13 +137,13 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
         return []
     graph = window.graph
     of_steps = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
-    places = set()
+    ran, places = MainThreadWork(window), set()
     for start, end in zip(graph.step_starts_ns, graph.step_ends_ns, strict=True):
         inside = intervals.clip(long, int(start), int(end))
         if not len(inside) or 2 * int(inside.lengths.max()) < asleep_ns:
             return []
         longest = int(np.argmax(inside.lengths))
-        places.add(_place(window, int(inside.starts[longest]), int(inside.ends[longest])))
+        places.add(_place(ran, int(inside.starts[longest]), int(inside.ends[longest])))
     if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * asleep_ns or len(places) != 1:
         return []
     share = asleep_ns / max(1, summary.mean_ns)
@@ -317,11 +316,13 @@ def _is_one_phase(subject: Subject, stretches_ns: int) -> bool:
     return False
 
 
-def _mostly_in(window: WindowView, long: Intervals) -> str | None:
-    """The function or range that has the longest stretches, half of all, if one has."""
-    longest = _longest_half(long)
-    name = None if longest is None else _name_of(window, longest)
-    return None if name is None else f"in {name}"
+def _where(window: WindowView, long: Intervals, longest: int) -> tuple[str, str | None]:
+    """Where the longest stretch lies, and what has the longest ones, half of all, if one has."""
+    ran = MainThreadWork(window)
+    place = _place(ran, int(long.starts[longest]), int(long.ends[longest]))
+    half = _longest_half(long)
+    name = None if half is None else _name_of(ran, half)
+    return place, None if name is None else f"in {name}"
 
 
 def _longest_half(long: Intervals) -> Intervals | None:
@@ -336,9 +337,8 @@ def _longest_half(long: Intervals) -> Intervals | None:
     return intervals.merge(long.starts[order[:half]], long.ends[order[:half]])
 
 
-def _name_of(window: WindowView, stretches: Intervals) -> str | None:
+def _name_of(ran: MainThreadWork, stretches: Intervals) -> str | None:
     """The function or range in which all of some stretches lie."""
-    ran = MainThreadWork(window)
     names = {
         ran.around(int(start), int(end))
         for start, end in zip(stretches.starts, stretches.ends, strict=True)
@@ -346,9 +346,8 @@ def _name_of(window: WindowView, stretches: Intervals) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
+def _place(ran: MainThreadWork, start_ns: int, end_ns: int) -> str:
     """Where a stretch lies: in what, else between which operators."""
-    ran = MainThreadWork(window)
     name = ran.around(start_ns, end_ns)
     if name is not None:
         return f"in {name}"

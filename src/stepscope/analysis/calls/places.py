@@ -14,6 +14,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.selection.spans import Spans, spans_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
@@ -28,8 +29,6 @@ _WAITING = (
     r"(acquire|sleep|select|poll|wait\w*|recv\w*|read\w*|accept|pause|sigwait)\b"
 )
 _NEARLY_ALL = 0.9
-_AT_ONCE = 2**16
-"""Frames looked at in one go."""
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
 PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -153,36 +152,35 @@ def has_stacks(trace: Trace) -> bool:
 
 
 def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
-    """The Python function of a thread that spans nearly all of some time, if any does.
+    """The Python function of a thread that spans nearly all of some time, if any does."""
+    return function_of(names_over(trace, lane_id, start_ns, end_ns))
+
+
+def function_of(names: Sequence[str]) -> str | None:
+    """The function that a thread is in, by the names of its Python frames, the innermost first.
 
     That is the innermost line of Python: what is built in, such as waiting for a lock, is named by
     who calls it, if that was recorded, and so is what Python's own module for threads does.
     """
-    names = _names_over(trace, lane_id, start_ns, end_ns)
     lines = [name for name in names if re.search(_LINE, name)]
     outside = [name for name in lines if not name.startswith(_THREADS)]
     return next(iter((*outside, *lines, *map(_without_address, names))), None)
 
 
-def waits_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> bool:
-    """Whether a thread spends nearly all of some time in a built-in function that sleeps or waits.
+def is_waiting(names: Sequence[str]) -> bool:
+    """Whether a thread is in a built-in function that sleeps or waits, by the names of its frames.
 
-    For a lock, a socket, a file or a child process; by its Python frames.
+    For a lock, a socket, a file or a child process.
     """
-    names = _names_over(trace, lane_id, start_ns, end_ns)
     return bool(names) and re.match(_WAITING, names[0]) is not None
 
 
-def _names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> list[str]:
+def names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> tuple[str, ...]:
     """The Python frames of a thread that span nearly all of some time, the innermost first."""
-    frames = frames_over(trace, lane_id, start_ns, end_ns)
-    if not len(frames):
-        return []
-    spans = trace.columns("start_ns", "dur_ns")[frames]
-    found = spans.with_columns(event=pl.Series(frames)).sort(
-        "dur_ns", "start_ns", "event", descending=[False, True, True]
-    )
-    return names_of_events(trace, found["event"]).drop_nulls().to_list()
+    frames = _spans_over(trace, lane_id, start_ns, end_ns)
+    innermost_first = np.lexsort((-frames.event, -frames.start, frames.end - frames.start))
+    names = names_of_events(trace, pl.Series(frames.event[innermost_first]))
+    return tuple(names.drop_nulls())
 
 
 def _without_address(name: str) -> str:
@@ -192,18 +190,17 @@ def _without_address(name: str) -> str:
 
 def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
     """The Python frames of a thread that span nearly all of some time."""
+    return _spans_over(trace, lane_id, start_ns, end_ns).event
+
+
+def _spans_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Spans:
     frames = events_with_names(trace, _are_frames(trace), [lane_id])
-    columns = trace.columns("start_ns", "dur_ns")
-    starts, durations = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
     least = math.ceil(_NEARLY_ALL * (end_ns - start_ns))
-    found = [frames[:0]]
-    for first in range(0, len(frames), _AT_ONCE):  # there may be millions, and few are found
-        some = frames[first : first + _AT_ONCE]
-        start = starts[some]
-        end = start + durations[some]
-        covers = np.minimum(end, end_ns) - np.maximum(start, start_ns)
-        found.append(some[covers >= least])
-    return np.concatenate(found)
+    return spans_where(
+        trace,
+        frames,
+        lambda start, end: np.minimum(end, end_ns) - np.maximum(start, start_ns) >= least,
+    )
 
 
 def frames_at(

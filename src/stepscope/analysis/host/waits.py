@@ -21,7 +21,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 LEAST_NS = 200_000
-_EXCHANGES = r"^(gloo|mpi|ucc):(send|recv)"
+_EXCHANGES = f"{ON_THE_HOST}(send|recv)"
 """Names of the ranges in which they send to one rank or receive."""
 _WORK = (Category.CPU_OP.value, *CALLS)
 

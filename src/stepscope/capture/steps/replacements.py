@@ -12,6 +12,10 @@ class Replacements:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to put back."""
+        return bool(self._undo)
+
     def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         """Put a wrapped function in the place of the original."""
         original = getattr(owner, name)

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stepscope.capture.steps.replacements import Replacements
 from stepscope.run.error_words import error_in_words
 
 log = logging.getLogger("stepscope")
@@ -43,7 +44,7 @@ class TensorWatch:
     def __init__(self, sight: Sight) -> None:
         self._sight = sight
         self._owner = (os.getpid(), threading.get_ident())
-        self._undo: list[Callable[[], None]] = []
+        self._replacements = Replacements()
         self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._names: dict[int, str] = {}
         self._parameter_names: dict[int, str] = {}
@@ -56,29 +57,29 @@ class TensorWatch:
     @property
     def is_listening(self) -> bool:
         """Whether the hooks are there."""
-        return bool(self._undo)
+        return bool(self._replacements)
 
     def listen(self) -> None:
         """Put the hooks into torch."""
-        if self._undo or self.problem:
+        if self._replacements or self.problem:
             return
         from torch.nn.modules import module as modules
         from torch.optim import optimizer as optimizers
 
         after = optimizers.register_optimizer_step_post_hook(self._after_optimizer)
-        self._undo.append(after.remove)
+        self._replacements.undo_by(after.remove)
         if _has_compiled():
             # Hooks for all modules would have compiled ones compiled again.
             return
         self._let_functions_disable_hooks()
         begin = modules.register_module_forward_pre_hook(self._before_forward)
         end = modules.register_module_forward_hook(self._after_forward, always_call=True)
-        self._undo += [begin.remove, end.remove]
+        self._replacements.undo_by(begin.remove)
+        self._replacements.undo_by(end.remove)
 
     def leave(self) -> None:
         """Take the hooks out of torch."""
-        while self._undo:
-            self._undo.pop()()
+        self._replacements.put_back()
         self._end_forward()
         self._path.clear()
 
@@ -86,21 +87,16 @@ class TensorWatch:
         """Step aside for `torch.func.grad` and the like, which refuse to work inside hooks."""
         from torch.autograd import graph
 
-        original = graph.disable_saved_tensors_hooks
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            @contextlib.contextmanager
+            def disable(message: str) -> Iterator[None]:
+                with self._aside(), original(message):
+                    yield
 
-        @functools.wraps(original)
-        @contextlib.contextmanager
-        def disable(message: str) -> Iterator[None]:
-            with self._aside(), original(message):
-                yield
+            return disable
 
-        def put_back() -> None:
-            if graph.disable_saved_tensors_hooks is disable:
-                graph.disable_saved_tensors_hooks = original
-
-        wrapped: Any = disable
-        graph.disable_saved_tensors_hooks = wrapped
-        self._undo.append(put_back)
+        self._replacements.replace(graph, "disable_saved_tensors_hooks", around)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:

@@ -127,9 +127,7 @@ def _cut_off(names: pl.Series) -> pl.Series:
     """Names from the file, none longer than a few lines, as numbers and names of threads are."""
     if names.dtype != pl.String:
         return names
-    texts = names.to_list()
-    known = iter(shortened([text for text in texts if text is not None], _LONGEST_NAME))
-    return pl.Series(names.name, [None if one is None else next(known) for one in texts], pl.String)
+    return pl.Series(names.name, shortened(names.fill_null("").to_list(), _LONGEST_NAME))
 
 
 def _counts(frame: pl.DataFrame) -> pl.Series:

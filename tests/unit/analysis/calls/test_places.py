@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.analysis.calls import places
 from stepscope.analysis.calls.places import frame_over, frames_over
-from stepscope.analysis.selection import names
+from stepscope.analysis.selection import names, spans
 from stepscope.trace.model import Trace
 
 EVENTS = st.lists(
@@ -30,7 +29,7 @@ def test_frames_cover_nearly_all_of_a_time(events, first, length, threshold):
     lane = int(trace.columns("lane_id")["lane_id"][0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names, "COMPILED_PAYS_FROM", threshold)
-        patch.setattr(places, "_AT_ONCE", 3)
+        patch.setattr(spans, "_AT_ONCE", 3)
         found = frames_over(trace, lane, first, first + length)
     # What lies apart from the time covers less than none of it.
     expected = [
