@@ -179,6 +179,7 @@ class GpuTrace:
         sync_records: Whether the recorder writes `cuda_sync` records, as torch does with
             `enable_cuda_sync_events`.
         wake_ns: From the end of what the host waits for to the return of the waiting call.
+        queue_depth: How many launches of a stream may wait for their start; None: any number.
         start_ns: Time of the first event.
         header: More top-level keys of the file.
     """
@@ -195,6 +196,7 @@ class GpuTrace:
     latency_ns: int = 5_000
     wake_ns: int = 2_000
     sync_records: bool = False
+    queue_depth: int | None = None
     start_ns: int = 1_000_000_000
     header: dict[str, Any] = field(default_factory=dict)
 
@@ -207,6 +209,7 @@ class GpuTrace:
         self._clock = {MAIN_THREAD: self.start_ns}
         self._thread = MAIN_THREAD
         self._free: dict[tuple[int, int], int] = {}
+        self._started: dict[tuple[int, int], list[int]] = {}
         self._lanes: dict[int, str] = {MAIN_THREAD: "python"}
         self._open: list[int | None] = []
         self._frames: list[int] = []
@@ -348,8 +351,8 @@ class GpuTrace:
         self._frames.pop()
         self._add(self._host("python_function", name, args), start, self.now)
 
-    def data_wait(self, dur_ns: int, *, workers: bool = True) -> GpuTrace:
-        """Wait for the DataLoader's next batch; with workers as a waiting process, or without."""
+    def data_wait(self, dur_ns: int, *, workers: bool = False) -> GpuTrace:
+        """The DataLoader's next batch, loaded by the thread itself or by workers."""
         kind = "MultiProcessing" if workers else "SingleProcess"
         name = f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"
         with self.annotate(name):
@@ -802,6 +805,9 @@ class GpuTrace:
         linked: bool = True,
     ) -> None:
         taken = self.call_ns if call_ns is None else call_ns
+        started = self._started.setdefault(self._place(stream, device), [])
+        if self.queue_depth is not None and len(started) >= self.queue_depth:
+            taken += max(0, started[-self.queue_depth] - self.now)
         call, correlation = self._call(call_name, taken, recorded=linked)
         self._run(
             category, name, dur_ns, kind, stream, device, args, call, correlation, linked=linked
@@ -826,6 +832,7 @@ class GpuTrace:
         length = dur_ns(start) if callable(dur_ns) else dur_ns
         end = start + length
         self._free[place] = end
+        self._started.setdefault(place, []).append(start)
         around = {"External id": self._open[-1]} if linked and self._open and self._open[-1] else {}
         self.events.append(
             {

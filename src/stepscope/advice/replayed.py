@@ -11,7 +11,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
-from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
+from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.run.figures import duration
 
@@ -79,7 +79,7 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if again.is_host_bound:
+    if is_host_bound(changes, again):
         assumption += (
             "; then the host sets the pace: it needs this long for a step, even if it never waits "
             "for the GPU"

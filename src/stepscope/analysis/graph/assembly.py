@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.graph.edges import Edges
+from stepscope.analysis.graph.edges import Edges, FixedEdges
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import (
     COMPILED_PAYS_FROM,
@@ -14,7 +14,7 @@ from stepscope.analysis.graph.loops import (
     group_by_target,
     mark_candidates,
 )
-from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph, rows_of_steps
+from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph, rows_of_steps
 from stepscope.analysis.graph.threads import Pieces
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.host.events import HostEvents
@@ -26,6 +26,7 @@ from stepscope.trace.machine.loops import in_machine_code
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
+_LONG_AGO_NS = -(1 << 61)
 _MANY_SKEWED = 0.05
 """Share of the launched work that began before its launch: more, and the clocks are to blame."""
 _WITH_TYPICAL_DELAYS = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
@@ -37,6 +38,8 @@ def assemble(
     main_lane: int,
     pieces: Pieces,
     work: StepWork,
+    fixed: FixedEdges,
+    is_elastic: BoolArray,
     edges: Edges,
     host: HostEvents,
     *,
@@ -61,6 +64,10 @@ def assemble(
     source = place[edges.source]
     target = place[edges.target]
     kind, call, floor = edges.kind, edges.call.astype(np.int32), edges.floor_ns
+    fixed_source, fixed_target = place[fixed.source], place[fixed.target]
+    holds = fixed.is_carried | (fixed_source < fixed_target)
+    fixed_source, fixed_target = fixed_source[holds], fixed_target[holds]
+    fixed_source = np.where(fixed.is_carried[holds], CARRIED - fixed_source, fixed_source)
     del place, edges
     forward = source < target
     if not forward.all():
@@ -75,17 +82,27 @@ def assemble(
     kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
     call = np.concatenate((call, np.full(len(loose), -1, np.int32)))
     floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
+    # Edges of known delay come last: of several that bind a node, the first is on the path.
+    is_fixed = np.zeros(len(source) + len(fixed_target), np.bool_)
+    is_fixed[len(source) :] = True
+    source = np.concatenate((source, fixed_source))
+    target = np.concatenate((target, fixed_target))
+    kind = np.concatenate((kind, fixed.kind[holds]))
+    call = np.concatenate((call, fixed.call[holds].astype(np.int32)))
+    floor = np.concatenate((floor, fixed.delay_ns[holds]))
     first_edge = np.zeros(number + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
     by_target = _by_target(target, first_edge)
     source, target = gather(source, by_target), gather(target, by_target)
     kind, call = gather(kind, by_target), gather(call, by_target)
-    floor = gather(floor, by_target)
+    floor, is_fixed = gather(floor, by_target), gather(is_fixed, by_target)
     del has_edge, loose, forward, by_target
 
     start, end = gather(start, order), gather(end, order)
-    leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor
+    leaves = np.append(end, window[0])[np.maximum(source, ORIGIN)] + floor
+    leaves[is_fixed] = _LONG_AGO_NS  # binds nothing
     delay = settle_delays(start, target, leaves, kind, first_edge) + floor
+    delay[is_fixed] = floor[is_fixed]
     node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
@@ -108,6 +125,7 @@ def assemble(
         event=gather(event, order),
         step=step,
         step_rows=step_rows,
+        is_elastic=gather(np.concatenate((np.zeros(len(work), np.bool_), is_elastic)), order),
         first_edge=first_edge,
         source=source,
         delay_ns=delay,

@@ -23,6 +23,21 @@ _SURE_WAIT_NS = 20_000
 
 
 @dataclass(frozen=True)
+class BacklogWaits:
+    """Waits of the main thread for GPU work of earlier steps, in order.
+
+    Attributes:
+        call: The blocking call.
+        start_ns: When it began to wait.
+        end_ns: When it returned.
+    """
+
+    call: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+
+@dataclass(frozen=True)
 class Resolved:
     """Where threads are cut because of calls, and what blocking calls waited for.
 
@@ -37,6 +52,7 @@ class Resolved:
         stream_wait_call: The calls that made a stream wait for another.
         stream_wait_lane: Thread of each.
         stream_wait_ns: Start of it.
+        backlog: Waits for work of earlier steps.
     """
 
     cut_lane: Int64Array
@@ -49,6 +65,7 @@ class Resolved:
     stream_wait_call: Int64Array
     stream_wait_lane: Int64Array
     stream_wait_ns: Int64Array
+    backlog: BacklogWaits
 
 
 @dataclass(frozen=True)
@@ -57,12 +74,16 @@ class HostCalls:
 
     table: pl.DataFrame
 
-    def resolve(self, work: StepWork, records: pl.DataFrame) -> Resolved:
+    def resolve(
+        self, work: StepWork, records: pl.DataFrame, main_lane: int, until_ns: int
+    ) -> Resolved:
         """Find what each blocking call waited for.
 
         Args:
             work: The GPU work.
             records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
+            main_lane: The main thread.
+            until_ns: Until when the devices were busy with work of earlier steps.
         """
         with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
         table = self.table.join(
@@ -94,6 +115,16 @@ class HostCalls:
         calls = work.call[by_call]
         launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
         streams = self.table.filter(pl.col("role") == STREAM_WAIT)
+        call_start = waits["start_ns"].to_numpy()
+        is_backlog = (waits["lane_id"] == main_lane).to_numpy() & (call_start < until_ns)
+        is_backlog[row] = False
+        earlier = np.nonzero(is_backlog)[0]
+        earlier_end = np.minimum(waits["end_ns"].to_numpy()[earlier], until_ns)
+        backlog = BacklogWaits(
+            waits["event"].to_numpy()[earlier],
+            np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end),
+            earlier_end,
+        )
         return Resolved(
             cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
             cut_ns=np.concatenate((work.issue_ns[launches], wait_start, wait_end)),
@@ -105,6 +136,7 @@ class HostCalls:
             stream_wait_call=streams["event"].to_numpy(),
             stream_wait_lane=streams["lane_id"].to_numpy(),
             stream_wait_ns=streams["start_ns"].to_numpy(),
+            backlog=backlog,
         )
 
 

@@ -8,8 +8,11 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.assembly import assemble
+from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls
-from stepscope.analysis.graph.edges import find_edges
+from stepscope.analysis.graph.edges import find_edges, find_fixed_edges
+from stepscope.analysis.graph.launch_queue import find_launch_queue
+from stepscope.analysis.graph.steady_state import with_steady_state
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.graph.sync_records import read_sync_records, recorded_waits
 from stepscope.analysis.graph.threads import (
@@ -60,6 +63,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         claims = beside.submit(host.find_claims)
         graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host)
         claims.result()
+        graph = with_steady_state(graph)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     if float(graph.dur_ns.sum(dtype=np.float64)) > _LONGEST_NS:
@@ -91,7 +95,9 @@ def _graph_of(
     handovers = find_handovers(activity, main_lane, window)
     del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)
-    resolved = calls.resolve(work, records)
+    resolved = calls.resolve(work, records, main_lane, begin_ns)
+    queue = find_launch_queue(trace, work)
+    arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen))
     active = active_time(
         window,
         main_lane,
@@ -101,12 +107,20 @@ def _graph_of(
         resolved.wait_end_ns,
         lanes,
     )
+    on_main = np.full(len(arrivals) + len(resolved.backlog.call), main_lane, np.int64)
+    elastic_lane = np.concatenate((on_main, queue.wait_lane))
+    elastic_start = np.concatenate(
+        (arrivals.start_ns, resolved.backlog.start_ns, queue.wait_start_ns)
+    )
+    elastic_end = np.concatenate((arrivals.end_ns, resolved.backlog.end_ns, queue.wait_end_ns))
     boundaries = chosen["start_ns"].to_numpy() if len(chosen) else np.zeros(0, np.int64)
     cut_lanes = np.concatenate(
         (
             resolved.cut_lane,
             np.full(2 * len(handovers.lane) + len(boundaries), main_lane, np.int64),
             handovers.lane,
+            elastic_lane,
+            elastic_lane,
         )
     )
     cut_times = np.concatenate(
@@ -116,6 +130,8 @@ def _graph_of(
             handovers.back_ns,
             boundaries,
             handovers.back_ns,
+            elastic_start,
+            elastic_end,
         )
     )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
@@ -123,12 +139,26 @@ def _graph_of(
     waits = handovers.start_ns if len(work) else np.append(handovers.start_ns, window[1])
     pieces = add_moments(pieces, main_lane, waits, ends)
     has_steps_or_work = len(chosen) or len(work)
+    fixed = find_fixed_edges(
+        pieces,
+        work,
+        resolved,
+        handovers,
+        queue,
+        arrivals,
+        main_lane=main_lane,
+        origin_ns=window[0],
+        host_window=host_window,
+    )
+    is_elastic = pieces.within(elastic_lane, elastic_start, elastic_end)
     return assemble(
         chosen,
         window,
         main_lane,
         pieces,
         work,
+        fixed,
+        is_elastic,
         find_edges(  # nothing else refers to them, so that they are freed on the way
             pieces,
             work,

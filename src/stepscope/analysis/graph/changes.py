@@ -82,10 +82,26 @@ class Changes:
         return replace(shortened, scaled=(*self.scaled, (moments, factor, lanes)))
 
     def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
-        """Some pieces of threads take so much less time, one value per row, never negative."""
+        """Some pieces of threads take so much less time, one value per row, never negative.
+
+        Of a wait for a batch, the batch comes so much sooner after the one before.
+        """
         dur = self.dur_ns.copy()
         dur[rows] = np.maximum(dur[rows] - less_ns, 0)
-        return replace(self, dur_ns=dur)
+        return replace(self, dur_ns=dur)._with_sooner_batches(rows, less_ns)
+
+    def _with_sooner_batches(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
+        graph = self.graph
+        arrivals = np.flatnonzero(graph.edge_kind == EdgeKind.ARRIVAL)
+        if not len(arrivals):
+            return self
+        less = np.zeros(len(graph), np.int64)
+        less[rows] = less_ns
+        waits = graph.target_of(arrivals)
+        delay, is_kept = self.delay_ns.copy(), self.is_kept.copy()
+        delay[arrivals] -= less[waits]
+        is_kept[arrivals[less[waits] >= graph.dur_ns[waits]]] = False
+        return replace(self, delay_ns=delay, is_kept=is_kept)
 
     def drop_edges(self, edges: BoolArray) -> Changes:
         """Some dependencies are gone. The order of a thread and of a stream always stays."""

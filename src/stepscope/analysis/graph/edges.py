@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.graph.batch_arrivals import BatchArrivals
 from stepscope.analysis.graph.blocking_calls import Resolved
 from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.graph.launch_queue import LaunchQueue
 from stepscope.analysis.graph.sync_records import RecordedWaits
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS, Handovers, Pieces
 from stepscope.analysis.graph.work import StepWork
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
 
@@ -36,6 +38,70 @@ class Edges:
     kind: npt.NDArray[np.int8]
     call: Int64Array
     floor_ns: Int64Array
+
+
+@dataclass(frozen=True)
+class FixedEdges:
+    """Edges whose delay is known, between the same rows as those of `Edges`.
+
+    Attributes:
+        source: Row that each edge leaves; -1: the origin.
+        target: Row that it leads to.
+        kind: Its `EdgeKind`.
+        call: The call that made it; -1: none.
+        delay_ns: Its delay, from the end of the source.
+        is_carried: Whether the source is that of the steps before, if the same steps come again
+            and again.
+    """
+
+    source: Int64Array
+    target: Int64Array
+    kind: npt.NDArray[np.int8]
+    call: Int64Array
+    delay_ns: Int64Array
+    is_carried: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class _FixedCollector:
+    def __init__(self) -> None:
+        self._parts: list[FixedEdges] = []
+
+    def add(
+        self,
+        source: npt.ArrayLike,
+        target: Int64Array,
+        kind: EdgeKind,
+        delay_ns: npt.ArrayLike,
+        *,
+        call: npt.ArrayLike = -1,
+        is_carried: bool = False,
+    ) -> None:
+        """Keep the edges whose target exists."""
+        shape = target.shape
+        columns = [np.broadcast_to(column, shape) for column in (source, call, delay_ns)]
+        valid = target >= 0
+        sources, calls, delays = (column[valid].astype(np.int64) for column in columns)
+        count = len(sources)
+        self._parts.append(
+            FixedEdges(
+                sources,
+                target[valid],
+                np.full(count, kind, np.int8),
+                calls,
+                delays,
+                np.full(count, is_carried),
+            )
+        )
+
+    def edges(self) -> FixedEdges:
+        """All edges."""
+        names = FixedEdges.__dataclass_fields__
+        return FixedEdges(
+            *(np.concatenate([getattr(part, name) for part in self._parts]) for name in names)
+        )
 
 
 class _Collector:
@@ -124,6 +190,82 @@ def find_edges(
         _add_inferred_waits(found, work, idle_before)
     first, floor_ns = _backlog(work, origin_ns)
     return found.edges(first, floor_ns)
+
+
+def find_fixed_edges(
+    pieces: Pieces,
+    work: StepWork,
+    resolved: Resolved,
+    handovers: Handovers,
+    queue: LaunchQueue,
+    arrivals: BatchArrivals,
+    *,
+    main_lane: int,
+    origin_ns: int,
+    host_window: tuple[int, int],
+) -> FixedEdges:
+    """Edges with known delays: arrivals, room in launch queues, and what joins repeated steps.
+
+    Args:
+        pieces: The pieces of threads.
+        work: The GPU work.
+        resolved: What blocking calls waited for.
+        handovers: Bursts of work on other threads.
+        queue: What launches depend on.
+        arrivals: The batches that the main thread waited for.
+        main_lane: The main thread.
+        origin_ns: The origin.
+        host_window: Start and end of the steps on the host.
+    """
+    found = _FixedCollector()
+    base = len(work)
+
+    def piece(rows: Int64Array) -> Int64Array:
+        return np.where(rows >= 0, base + rows, -1)
+
+    def main(count: int) -> Int64Array:
+        return np.full(count, main_lane, np.int64)
+
+    # A wait for a batch is a piece that takes no time in a replay, and begins when it arrives.
+    waits = piece(pieces.ending_by(main(len(arrivals)), arrivals.end_ns))
+    found.add(waits[:-1], waits[1:], EdgeKind.ARRIVAL, np.diff(arrivals.end_ns))
+    if len(arrivals):
+        found.add(waits[-1:], waits[:1], EdgeKind.ARRIVAL, arrivals.cycle_ns, is_carried=True)
+        first_ns = arrivals.end_ns[:1] - origin_ns
+        found.add(-1, waits[:1], EdgeKind.ARRIVAL, first_ns)
+
+    following = piece(pieces.starting_from(queue.lane, queue.after_ns))
+    leaves = np.where(queue.work >= 0, queue.leaves_ns, queue.leaves_ns - origin_ns)
+    found.add(queue.work, following, EdgeKind.QUEUE, leaves)
+    following = piece(pieces.starting_from(queue.previous_lane, queue.previous_after_ns))
+    lasting = work.end_ns[queue.previous_work] - work.start_ns[queue.previous_work]
+    found.add(queue.previous_work, following, EdgeKind.QUEUE, -lasting, is_carried=True)
+
+    # The same steps again: each thread and stream goes on where it was.
+    mine = np.nonzero((pieces.lane == main_lane) & (pieces.start_ns >= host_window[0]))[0]
+    first_piece = piece(mine[:1])
+    found.add(piece(mine[-1:]), first_piece, EdgeKind.THREAD, 0, is_carried=True)
+    streams = np.array(work.streams(), np.int64).reshape(-1, 2)
+    last_work = streams[:, 1] - 1
+    found.add(last_work, streams[:, 0], EdgeKind.STREAM, 0, is_carried=True)
+    lanes, ends = resolved.wait_lane, resolved.wait_end_ns
+    is_last = (lanes == main_lane) & (pieces.starting_from(lanes, ends) < 0)
+    for row in np.nonzero(is_last)[0].tolist():
+        call = resolved.wait_call[row]
+        work_row = resolved.wait_work[row]
+        found.add(work_row, first_piece, EdgeKind.SYNC, 0, call=call, is_carried=True)
+    back = np.nonzero(handovers.is_waited_for)[0]
+    back = back[pieces.starting_from(main(len(back)), handovers.back_ns[back]) < 0]
+    for row in piece(pieces.ending_by(handovers.lane[back], handovers.back_ns[back])).tolist():
+        if row >= 0:
+            found.add(row, first_piece, EdgeKind.HANDOVER, 0, is_carried=True)
+    # What the host waited for before the devices began with these steps is the steps before.
+    backlog = resolved.backlog
+    waits = piece(pieces.ending_by(main(len(backlog.end_ns)), backlog.end_ns))
+    found.add(-1, waits, EdgeKind.SYNC, backlog.end_ns - origin_ns, call=backlog.call)
+    for row in last_work.tolist():
+        found.add(row, waits, EdgeKind.SYNC, 0, call=backlog.call, is_carried=True)
+    return found.edges()
 
 
 def _backlog(work: StepWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:

@@ -25,3 +25,5 @@ class EdgeKind(IntEnum):
     SYNC = 4
     WAIT = 5
     HANDOVER = 6
+    ARRIVAL = 7
+    QUEUE = 8

@@ -32,27 +32,19 @@ def sweep(
     delay: Int64Array,
     is_kept: BoolArray,
     dur: Int64Array,
-    is_gpu: BoolArray,
-    origin: int,
-    devices_from: int,
     start: Written[np.int64],
     end: Written[np.int64],
 ) -> None:
-    """Fill in start and end of each node: it starts at the latest of what it depends on.
+    """Find start and end of each node: it starts at the latest of what it depends on.
 
-    `source` is the number of a node, or negative. GPU work starts at `devices_from` at the
-    earliest, which is not before `origin`.
+    `start` holds when each may start at the earliest. Edges that are kept have a node as source,
+    which is before the edge's target.
     """
     for node in range(len(dur)):
-        latest = origin
-        if is_gpu[node]:
-            latest = devices_from
+        latest = start[node]
         for edge in range(first_edge[node], first_edge[node + 1]):
             if is_kept[edge]:
-                before = origin
-                if source[edge] >= 0:
-                    before = end[source[edge]]
-                latest = max(latest, before + delay[edge])
+                latest = max(latest, end[source[edge]] + delay[edge])
         start[node] = latest
         end[node] = latest + dur[node]
 

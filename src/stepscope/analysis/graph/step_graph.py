@@ -20,7 +20,13 @@ Edges, each with a delay, from the end of one node to the start of another
         streams had been given last before, if that had ended in time; and where nothing else
         explains why work began late, it waits for the work on another stream that ended just
         before.
+    Some edges lead from the end of the steps to their beginning: they hold if the same steps come
+        again and again (`steady_state`).
     handover: between the main thread and the thread that it hands work to, and back.
+    arrival: from one batch that the main thread waited for to the next (`batch_arrivals`): from the
+        end of one wait to that of the next, at the pace of the loader's workers.
+    queue: from the start of GPU work to the end of the launching call that needed its place in the
+        stream's queue (`launch_queue`).
     origin: the beginning of the first step, for what depends on nothing else; and for the first
         work of a stream that was still busy with work of earlier steps, the end of that.
 
@@ -47,13 +53,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.kinds import NodeKind
-from stepscope.analysis.graph.long_run import long_run_ns
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.locked_cache import locked_cached_property
 
 ORIGIN = -1
+CARRIED = -2
+"""Source of an edge that leaves node 0 of the steps before, if they come again; node n: -2 - n."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,11 @@ class StepGraph:
         event: Number of the GPU event of each node; -1: a piece of a thread.
         step: Index in `steps` of each node.
         step_rows: The nodes that tell when each step ends.
+        is_elastic: Whether each node is a wait whose end other nodes decide (arrival, queue, and
+            sync for work of earlier steps): in a replay it takes no time of its own.
         first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
-        source: Node that each edge leaves, `ORIGIN` for the origin.
+        source: Node that each edge leaves, `ORIGIN` for the origin; `CARRIED` and below: a node of
+            the steps before.
         delay_ns: Delay of each edge.
         edge_kind: `EdgeKind` of each edge.
         call: Number of the call that made each edge: launch, sync; -1: none.
@@ -90,6 +100,8 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         notes: What limits the graph, in words.
+        steady_state_ns: What the measured steps take together in the steady state
+            (`steady_state`), at most as long as measured.
     """
 
     steps: tuple[int, ...]
@@ -106,6 +118,7 @@ class StepGraph:
     event: Int32Array
     step: Int32Array
     step_rows: StepRows
+    is_elastic: BoolArray
     first_edge: Int64Array
     source: Int64Array
     delay_ns: Int64Array
@@ -114,6 +127,7 @@ class StepGraph:
     host: HostEvents
     clock_lag_ns: int
     notes: tuple[str, ...]
+    steady_state_ns: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -136,8 +150,11 @@ class StepGraph:
 
     @locked_cached_property
     def early_edges(self) -> Int64Array:
-        """Edges that leave nodes which end after the edge's target begins."""
-        early: Int64Array = np.flatnonzero((self.delay_ns < 0) & (self.source >= 0))
+        """Edges that leave GPU work which ends after the edge's target begins."""
+        rows = np.flatnonzero((self.delay_ns < 0) & (self.source != ORIGIN))
+        source = self.source[rows]
+        source = np.where(source <= CARRIED, CARRIED - source, source)
+        early: Int64Array = rows[self.is_gpu[source]]
         return early
 
     @locked_cached_property
@@ -146,6 +163,10 @@ class StepGraph:
         rows = np.arange(len(self), dtype=np.int64)
         target: Int64Array = np.repeat(rows, np.diff(self.first_edge))
         return target
+
+    def target_of(self, edges: Int64Array) -> Int64Array:
+        """Node that each of some edges leads to."""
+        return np.searchsorted(self.first_edge, edges, side="right") - 1
 
     @property
     def total_ns(self) -> int:
@@ -165,27 +186,11 @@ class StepGraph:
         return rows
 
     @locked_cached_property
-    def first_host_rows(self) -> Int64Array:
-        """The first piece of the main thread in each step on the host; -1 where it has none."""
-        rows = self.host_rows
-        first = np.full(len(self.steps), -1, np.int64)
-        if len(self.steps):
-            by_step, place = np.unique(self.step[rows], return_index=True)
-            first[by_step] = rows[place]
-        return first
-
-    @locked_cached_property
-    def long_run_ns(self) -> int:
-        """What the measured steps take together in the long run (`long_run`), at most as measured.
-
-        A host that was ahead at the start made them shorter than they would be later. Nothing is
-        promised of time that was not measured.
-        """
-        is_kept = np.ones(len(self.source), np.bool_)
-        in_long_run = long_run_ns(
-            self, self.dur_ns, self.delay_ns, is_kept, self.start_ns, self.step_ends_ns
-        )
-        return min(in_long_run, self.total_ns)
+    def earlier_host_rows(self) -> Int64Array:
+        """The pieces of the main thread before the steps begin on the host."""
+        mine = (~self.is_gpu) & (self.lane == self.main_lane)
+        rows: Int64Array = np.nonzero(mine & (self.start_ns < self.host_window[0]))[0]
+        return rows
 
     @locked_cached_property
     def host_time_ns(self) -> int:

@@ -109,6 +109,16 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.lane)
 
+    def within(self, lanes: Int64Array, starts: Int64Array, ends: Int64Array) -> BoolArray:
+        """Whether each piece begins within one of some spans of its thread."""
+        inside = np.zeros(len(self), np.bool_)
+        for lane in distinct_groups(lanes):
+            first, last = self._rows_of(lane)
+            mine = lanes == lane
+            spans = intervals.merge(starts[mine], ends[mine])
+            inside[first:last] = intervals.contains(spans, self.start_ns[first:last])
+        return inside
+
     def _rows_of(self, lane: int) -> tuple[int, int]:
         first = int(np.searchsorted(self.lane, lane, side="left"))
         return first, int(np.searchsorted(self.lane, lane, side="right"))

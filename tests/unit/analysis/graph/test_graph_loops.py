@@ -11,7 +11,7 @@ from tests.support.planted import SCENARIOS
 from stepscope.analysis import critical_path
 from stepscope.analysis.critical_path import path_of
 from stepscope.analysis.graph import assembly as graph_assembly
-from stepscope.analysis.graph import sweeps
+from stepscope.analysis.graph import steady_state
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replayed_times, unchanged
 from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
@@ -21,12 +21,12 @@ ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind",
 
 @pytest.fixture
 def always_compiled(monkeypatch):
-    monkeypatch.setattr(sweeps, "SWEEPS_PAY_FROM", np.inf)  # not before it is switched on
+    monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", np.inf)  # not before it is switched on
 
     def switch():
         for module in (critical_path, graph_assembly):
             monkeypatch.setattr(module, "COMPILED_PAYS_FROM", 1)
-        monkeypatch.setattr(sweeps, "SWEEPS_PAY_FROM", 1)
+        monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", 1)
 
     return switch
 
@@ -61,11 +61,14 @@ def test_sweeps_are_compiled_once_they_are_many(monkeypatch: pytest.MonkeyPatch)
         compiled.append(loop.__name__)
         return in_machine_code(loop)
 
-    monkeypatch.setattr(sweeps, "in_machine_code", noted)
-    monkeypatch.setattr(sweeps, "_SWEPT", WorkSoFar())
-    monkeypatch.setattr(sweeps, "SWEEPS_PAY_FROM", 3 * len(graph))
-    ends = []
-    for count in (0, 0, 1, 2):
+    monkeypatch.setattr(steady_state, "in_machine_code", noted)
+    monkeypatch.setattr(steady_state, "_SWEPT", WorkSoFar())
+    monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", 9 * len(graph))
+    ends, counts = [], []
+    for _ in range(6):
         ends.append(replayed_times(unchanged(graph))[1])
-        assert compiled == ["sweep"] * count
+        counts.append(len(compiled))
+    assert counts[0] == 0
+    assert counts[-1] > counts[-2] > 0
+    assert set(compiled) == {"sweep"}
     assert all(np.array_equal(end, graph.end_ns) for end in ends)

@@ -292,14 +292,14 @@ def test_growing_is_refused():
 
 def test_the_compiled_sweep_and_the_plain_one_agree():
     graph = build_step_graph(run([("kernel", 90), ("collective", 70), ("item", 3)]).load())
-    keep = np.ones(len(graph.source), np.bool_)
-    edges = (graph.first_edge, graph.source, graph.delay_ns, keep)
-    columns = (*edges, graph.dur_ns // 2, graph.is_gpu)
-    origins = (graph.origin_ns, graph.origin_ns + us(40))
-    start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    in_machine_code(sweep)(*columns, *origins, start, end)
-    plain, plain_end = start.tolist(), end.tolist()
-    sweep(*(column.tolist() for column in columns), *origins, plain, plain_end)
+    keep = graph.source >= 0
+    columns = (graph.first_edge, graph.source, graph.delay_ns, keep, graph.dur_ns // 2)
+    start = np.full(len(graph), graph.origin_ns)
+    start[len(graph) // 2] += us(40)
+    plain, end = start.tolist(), np.empty(len(graph), np.int64)
+    in_machine_code(sweep)(*columns, start, end)
+    plain_end = end.tolist()
+    sweep(*(column.tolist() for column in columns), plain, plain_end)
     assert start.tolist() == plain
     assert end.tolist() == plain_end
 

@@ -1,0 +1,80 @@
+"""Waits for a batch that other processes prepare: they end when the batch arrives.
+
+A DataLoader with workers prepares batches beside the training. Where the training waits for them,
+batches come at the pace of the workers: a host that comes earlier waits longer. A wait of a loader
+without workers is the loading itself, and takes as long whenever it begins.
+
+A wait counts as one for a batch's arrival if it is noted by a loader with workers and takes longer
+than fetching a batch that is ready. Where few batches are waited for, the workers are not the
+limit: such waits keep their length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+_WITH_WORKERS = "_MultiProcessingDataLoaderIter"
+_FETCHING_NS = 1_000_000
+_FETCHING_SHARE = 0.03  # of a step
+_OFTEN = 0.25  # of all batches
+
+
+@dataclass(frozen=True)
+class BatchArrivals:
+    """Waits for batches that arrive while the main thread waits, in order.
+
+    Attributes:
+        start_ns: When the main thread began to wait.
+        end_ns: When the batch arrived.
+        cycle_ns: From the last arrival to the first one of the same steps, if they came again.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    cycle_ns: int
+
+    def __len__(self) -> int:
+        return len(self.end_ns)
+
+
+def find_arrivals(
+    trace: Trace, host: HostEvents, main_lane: int, window: tuple[int, int], steps: int
+) -> BatchArrivals:
+    """Find the waits of the main thread that end with a batch's arrival.
+
+    Args:
+        trace: The trace.
+        host: What its threads did.
+        main_lane: The main thread.
+        window: Start and end of the steps on the host.
+        steps: How many steps these are.
+    """
+    none = np.zeros(0, np.int64)
+    waits = host.table.filter(
+        (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
+    ).filter(pl.col("start_ns") >= window[0], pl.col("end_ns") <= window[1], pl.col("event") >= 0)
+    if waits.is_empty() or not steps:
+        return BatchArrivals(none, none, 0)
+    names = trace.name_rows["name"]
+    name_id = trace.columns("name_id")["name_id"][waits["event"]]
+    batches = waits.filter(names[name_id].str.contains(_WITH_WORKERS, literal=True))
+    start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
+    length_ns = window[1] - window[0]
+    is_long = end - start > max(_FETCHING_NS, _FETCHING_SHARE * length_ns / steps)
+    late = np.flatnonzero(is_long)
+    if len(late) < _OFTEN * len(batches) or not len(late):
+        return BatchArrivals(none, none, 0)
+    start, end = start[late], end[late]
+    cycle_ns = length_ns - int(end[-1] - end[0])
+    if len(late) > 1:
+        pace_ns = (end[-1] - end[0]) / (late[-1] - late[0])
+        cycle_ns = min(cycle_ns, round(pace_ns * (len(batches) - (late[-1] - late[0]))))
+    return BatchArrivals(start, end, cycle_ns)

@@ -1,0 +1,177 @@
+"""Back-pressure: launch calls that block because the queue of their stream is full.
+
+A driver keeps about a thousand launches per stream that have not started (1,022 to 1,024 were
+seen). One more launch blocks its call until the first of them starts. That time is no work of the
+host: it ends with the start of GPU work, and shrinks with the GPU work before it.
+
+A launch counts as blocked if its stream has about as many unstarted launches when the call returns
+as it ever has, at least `_FEWEST`; if the call takes longer than such calls usually do; and if the
+work that frees the place starts shortly before the call returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.graph.work import StepWork
+from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.model import Trace
+
+DEPTH = 1024
+"""Unstarted launches that a stream can have, where the trace shows no full queue."""
+_FEWEST = 256
+_LAUNCH_NS = 5_000  # what a launch takes, where none in the trace finds room
+_LONG_AGO_NS = -(1 << 61)
+_NEARLY_FULL = 0.97
+_BLOCKED_FROM_NS = 3_000
+_FREED_WITHIN_NS = 30_000
+_FEWEST_BLOCKED = 8
+
+
+@dataclass(frozen=True)
+class LaunchQueue:
+    """The launches that had to wait for a place, and what each launch depends on.
+
+    Attributes:
+        wait_lane: Thread of each blocked call.
+        wait_start_ns: When it began to wait.
+        wait_end_ns: When it returned.
+        lane: Thread of each launch with a dependency.
+        after_ns: When its call returned.
+        work: Row of the GPU work whose start made room for it; -1: work before these steps.
+        leaves_ns: From the end of that work to the moment when it made room: never positive. For
+            work before these steps, when the call returned.
+        previous_lane: Thread of each launch that depends on work of the steps before, as it would
+            be if these steps came again.
+        previous_after_ns: When its call returned.
+        previous_work: Row of the GPU work in the steps before.
+    """
+
+    wait_lane: Int64Array
+    wait_start_ns: Int64Array
+    wait_end_ns: Int64Array
+    lane: Int64Array
+    after_ns: Int64Array
+    work: Int64Array
+    leaves_ns: Int64Array
+    previous_lane: Int64Array
+    previous_after_ns: Int64Array
+    previous_work: Int64Array
+
+
+class _Stream(NamedTuple):
+    """The launches of one stream in order: one row per call.
+
+    Attributes:
+        lane: Thread of the call.
+        call_start_ns: Its start.
+        call_end_ns: Its end.
+        start_ns: When its work starts.
+        row: The row of that work in these steps; -1: in others.
+        is_linked: Whether its call is in the file.
+    """
+
+    lane: Int64Array
+    call_start_ns: Int64Array
+    call_end_ns: Int64Array
+    start_ns: Int64Array
+    row: Int64Array
+    is_linked: BoolArray
+
+
+def find_launch_queue(trace: Trace, work: StepWork) -> LaunchQueue:
+    """Find the launches of some steps that depend on room in a queue."""
+    parts = [_of_stream(stream, work) for stream in _streams(trace, work)]
+    none = np.zeros(0, np.int64)
+    columns = [
+        np.concatenate([none, *(part[place] for part in parts)])
+        for place in range(len(LaunchQueue.__dataclass_fields__))
+    ]
+    return LaunchQueue(*columns)
+
+
+def _streams(trace: Trace, work: StepWork) -> list[_Stream]:
+    """The launches of each stream that may fill its queue, those of other steps included."""
+    everything = recorded_work(trace)["event", "lane_id", "start_ns", "launch"]
+    counts = everything.group_by("lane_id").len().filter(pl.col("len") > _FEWEST)
+    row_of_event = np.full(trace.event_count, -1, np.int64)
+    row_of_event[work.event] = np.where(work.call >= 0, np.arange(len(work)), -1)
+    calls = trace.columns("lane_id", "start_ns", "dur_ns")
+    found = []
+    for lane in sorted(counts["lane_id"].to_list()):
+        mine = everything.filter(pl.col("lane_id") == lane).sort("start_ns", maintain_order=True)
+        launch = filled(mine["launch"], -1).astype(np.int64)
+        # One call may launch a graph of many kernels: it takes one place.
+        first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1]) | (launch < 0))
+        launch = launch[first]
+        is_linked = launch >= 0
+        call_start = np.where(is_linked, calls["start_ns"].to_numpy()[launch], _LONG_AGO_NS)
+        call_end = np.where(is_linked, call_start + calls["dur_ns"].to_numpy()[launch], call_start)
+        found.append(
+            _Stream(
+                calls["lane_id"].to_numpy()[launch].astype(np.int64),
+                # Work whose launch is not in the file was launched after the work before it.
+                np.maximum.accumulate(call_start),
+                np.maximum.accumulate(call_end),
+                mine["start_ns"].to_numpy()[first],
+                row_of_event[mine["event"].to_numpy()[first]],
+                is_linked,
+            )
+        )
+    return found
+
+
+def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
+    """The columns of `LaunchQueue` for one stream."""
+    number = np.arange(len(stream.row))
+    started = np.searchsorted(stream.start_ns, stream.call_end_ns, side="right")
+    unstarted = number + 1 - started
+    most = int(unstarted.max())
+    took = stream.call_end_ns - stream.call_start_ns
+    has_room = stream.is_linked & (unstarted < _NEARLY_FULL * most)
+    usual = int(np.median(took[has_room])) if has_room.sum() >= _FEWEST_BLOCKED else _LAUNCH_NS
+    freeing = np.maximum(started - 1, 0)
+    is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
+    is_blocked = (
+        is_slow
+        & (unstarted >= _NEARLY_FULL * most)
+        & (stream.call_end_ns - stream.start_ns[freeing] < _FREED_WITHIN_NS)
+    )
+    if most < _FEWEST or is_blocked.sum() < _FEWEST_BLOCKED:
+        is_blocked[:] = False
+    depth = most if is_blocked.any() else max(DEPTH, most)
+    mine = stream.row >= 0
+    blocked = np.flatnonzero(is_blocked & mine)
+    # A launch that was not blocked had room because the one `depth` before it had started.
+    source = np.where(is_blocked, freeing, number - depth)
+    depends = np.flatnonzero(mine & (source >= 0))
+    within = depends[stream.row[source[depends]] >= 0]
+    outside = depends[(stream.row[source[depends]] < 0) & is_blocked[depends]]
+    row = stream.row[source[within]]
+    freed = np.where(
+        is_blocked[within], stream.call_end_ns[within], stream.start_ns[source[within]]
+    )
+    first, last = (int(ends[0]) for ends in (np.flatnonzero(mine), np.flatnonzero(mine)[::-1]))
+    before = np.flatnonzero(mine & (number - depth < first))
+    place = before - depth + (last + 1 - first)
+    before, place = before[place >= first], place[place >= first]
+    known = stream.row[place] >= 0
+    before, place = before[known], place[known]
+    return (
+        stream.lane[blocked],
+        np.minimum(stream.call_start_ns[blocked] + usual, stream.call_end_ns[blocked]),
+        stream.call_end_ns[blocked],
+        np.concatenate((stream.lane[within], stream.lane[outside])),
+        np.concatenate((stream.call_end_ns[within], stream.call_end_ns[outside])),
+        np.concatenate((row, np.full(len(outside), -1))),
+        np.concatenate((np.minimum(freed - work.end_ns[row], 0), stream.call_end_ns[outside])),
+        stream.lane[before],
+        stream.call_end_ns[before],
+        stream.row[place],
+    )

@@ -1,0 +1,140 @@
+"""How long the steps of a graph take in the steady state, however the window happened to begin.
+
+A window shows a few steps. It may begin while the devices are idle, because the recorder held the
+host up, or while they still have work of earlier steps; and its last step leaves the host an
+advantage that the window does not show. So the steps are run again and again, each time from where
+the last left off: every thread goes on after its last piece, every stream after its last work,
+every launch needs room in its queue, and the next batch comes at the loader's pace. Edges between
+one pass and the next are part of the graph (`EdgeKind`, `CARRIED`). The time from one pass to the
+next settles quickly, at what limits the steps: the host, a stream, or the arrival of batches.
+
+A trace without steps is run once: nothing says that it repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
+from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
+
+_SWEPT = WorkSoFar()
+"""Nodes that this process has swept."""
+_LONG_AGO_NS = -(1 << 60)
+_MOST_PASSES = 8
+_SETTLED = 0.001
+"""Two passes that differ by less than this share take what all later ones take."""
+
+
+class Passes(NamedTuple):
+    """The steps of a graph, run with some durations, delays and edges.
+
+    Attributes:
+        start_ns: Start of each node in the first pass, which begins as the window did.
+        end_ns: End of each node in it.
+        cycle_ns: How long the steps take together in the steady state.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    cycle_ns: int
+
+
+def with_steady_state(graph: StepGraph) -> StepGraph:
+    """The graph with what its steps take in the steady state, at most as long as measured.
+
+    A host that was ahead at the start made them shorter than they would be later. Nothing is
+    promised of time that was not measured.
+    """
+    is_kept = np.ones(len(graph.source), np.bool_)
+    passes = run_passes(graph, replayed_durations(graph), graph.delay_ns, is_kept)
+    return replace(graph, steady_state_ns=min(passes.cycle_ns, graph.total_ns))
+
+
+def replayed_durations(graph: StepGraph) -> Int64Array:
+    """Duration of each node; waits whose end the graph knows take no time of their own."""
+    return np.where(graph.is_elastic, 0, graph.dur_ns)
+
+
+def run_passes(
+    graph: StepGraph, dur_ns: Int64Array, delay_ns: Int64Array, is_kept: BoolArray
+) -> Passes:
+    """Run the steps until they take the same time again and again.
+
+    Args:
+        graph: The graph.
+        dur_ns: Duration of each node.
+        delay_ns: Delay of each edge.
+        is_kept: Whether each edge holds.
+    """
+    within = is_kept & (graph.source >= 0)
+    from_origin = np.flatnonzero(is_kept & (graph.source == ORIGIN))
+    earliest = np.full(len(graph), graph.origin_ns)
+    np.maximum.at(earliest, graph.target_of(from_origin), graph.origin_ns + delay_ns[from_origin])
+    first_start, first_end = _sweep(graph, dur_ns, delay_ns, within, earliest)
+    ends_ns = graph.step_rows.ends(first_end, len(graph.steps), graph.begin_ns)
+    once_ns = int(ends_ns[-1]) - graph.begin_ns
+    if not graph.steps:
+        return Passes(first_start, first_end, once_ns)
+    carried = np.flatnonzero(is_kept & (graph.source <= CARRIED))
+    source, target = CARRIED - graph.source[carried], graph.target_of(carried)
+    main = graph.host_rows
+    before = graph.earlier_host_rows
+    if len(before):
+        dur_ns = dur_ns.copy()
+        dur_ns[before] = 0
+    loose = from_origin[graph.edge_kind[from_origin] == EdgeKind.ORIGIN]
+    loose = loose[~graph.is_gpu[graph.target_of(loose)]]
+    loose_target = graph.target_of(loose)
+    end = first_end
+    cycles: list[int] = []
+    marks = _marks(graph, end)
+    for _ in range(_MOST_PASSES):
+        earliest = np.full(len(graph), _LONG_AGO_NS)
+        if len(main):
+            # What depends on nothing begins when it did, seen from the start of the host's steps.
+            origin_ns = int(end[main[-1]]) - (graph.host_window[0] - graph.origin_ns)
+            earliest[loose_target] = origin_ns + delay_ns[loose]
+            earliest[before] = _LONG_AGO_NS
+        np.maximum.at(earliest, target, end[source] + delay_ns[carried])
+        _, end = _sweep(graph, dur_ns, delay_ns, within, earliest)
+        previous, marks = marks, _marks(graph, end)
+        cycles.append(max(one - other for one, other in zip(marks, previous, strict=True)))
+        if len(cycles) > 1 and abs(cycles[-1] - cycles[-2]) <= _SETTLED * cycles[-1]:
+            return Passes(first_start, first_end, cycles[-1])
+    settled = cycles[_MOST_PASSES // 2 :]
+    return Passes(first_start, first_end, sum(settled) // len(settled))
+
+
+def _marks(graph: StepGraph, end_ns: Int64Array) -> tuple[int, ...]:
+    """When the main thread and the devices are done with the steps."""
+    main, rows = graph.host_rows, graph.step_rows.rows
+    marks = [int(end_ns[rows].max())] if len(rows) else []
+    return (*marks, int(end_ns[main[-1]])) if len(main) else tuple(marks)
+
+
+def _sweep(
+    graph: StepGraph,
+    dur_ns: Int64Array,
+    delay_ns: Int64Array,
+    is_kept: BoolArray,
+    earliest_ns: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """Start and end of each node, none of which starts before its earliest time."""
+    start, end = earliest_ns, np.empty(len(graph), np.int64)
+    columns = (graph.first_edge, graph.source, delay_ns, is_kept, dur_ns)
+    if _SWEPT.pays_with(len(graph), SWEEPS_PAY_FROM):
+        in_machine_code(sweep)(*columns, start, end)
+        return start, end
+    # Lists of Python integers are several times faster to walk than arrays, without a compiler.
+    edge, source, delay, kept, dur = (column.tolist() for column in columns)
+    starts: Any = start.tolist()
+    ends: Any = end.tolist()
+    sweep(edge, source, delay, kept, dur, starts, ends)
+    return np.array(starts, np.int64), np.array(ends, np.int64)

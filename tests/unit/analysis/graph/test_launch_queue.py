@@ -1,0 +1,67 @@
+"""Launches that block because the queue of their stream is full.
+
+The oracle is the same training with shorter kernels, simulated.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
+from stepscope.analysis.host.causes import HostCause
+
+KERNELS = 2_000
+HOST_NS = us(8)
+"""What the host needs for a kernel: 4 µs in the operator, 4 in the call."""
+
+
+def training(kernel_ns: int, *, depth: int = 1_022, python_ns: int = 0, skip: int = 0) -> GpuTrace:
+    """Steps of many kernels, the first `skip` of which are not in the file."""
+    t = GpuTrace(queue_depth=depth)
+    recorded_from = t.now
+    for number in range(5):
+        if number == skip:
+            recorded_from = t.now
+        with t.step():
+            t.python(python_ns)
+            for _ in range(KERNELS):
+                t.op("aten::mm", before=us(2), after=us(2)).launch("gemm", kernel_ns)
+    t.events = [event for event in t.events if event["ts"] >= recorded_from]
+    return t
+
+
+def step_of(t: GpuTrace) -> float:
+    """How long a step takes once the host is as far ahead as it gets."""
+    ends = [max(work.end_ns for work in t.work if work.step == step) for step in (1, 4)]
+    return (ends[1] - ends[0]) / 3
+
+
+@pytest.mark.parametrize(("depth", "skip"), [(600, 0), (1_022, 2), (1_024, 0)])
+@pytest.mark.parametrize("factor", [0.9, 0.1])
+def test_waiting_for_room_is_no_work_of_the_host(depth, factor, skip):
+    graph = build_step_graph(training(us(30), depth=depth, skip=skip).load())
+    alone_ns = host_alone_ns(unchanged(graph)) / len(graph.steps)
+    # Where every launch of the window is blocked, nothing shows how long one takes.
+    assert alone_ns == pytest.approx(KERNELS * HOST_NS, rel=0.15 if skip else 0.02)
+    changes = unchanged(graph).scale_work(graph.is_gpu, factor)
+    again = replay(changes)
+    real_ns = step_of(training(round(us(30) * factor), depth=depth))
+    assert again.mean_step_ns == pytest.approx(real_ns, rel=0.15 if factor < 0.2 else 0.02)
+    assert is_host_bound(changes, again) == (30 * factor < 8)
+
+
+def test_python_hides_behind_no_more_work_than_the_queue_holds():
+    """40 ms of Python hide behind 30 ms of queued kernels, and behind 15 ms of shorter ones."""
+    graph = build_step_graph(training(us(30), python_ns=ms(40)).load())
+    again = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    real_ns = step_of(training(us(15), python_ns=ms(40)))
+    assert step_of(training(us(30), python_ns=ms(40))) > real_ns + ms(10)
+    assert again.mean_step_ns == pytest.approx(real_ns, rel=0.02)
+
+
+@pytest.mark.parametrize("cause", [HostCause.LAUNCH, HostCause.DISPATCH])
+def test_a_host_that_the_queue_holds_back_gains_nothing_by_being_faster(cause):
+    graph = build_step_graph(training(us(30)).load())
+    assert replay(unchanged(graph).scale_host(graph.host.of(cause))).saving_ns == 0
