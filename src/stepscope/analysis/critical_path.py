@@ -23,7 +23,7 @@ import polars as pl
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, walk_back
-from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
 from stepscope.analysis.host.causes import CAUSES, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary
@@ -269,7 +269,7 @@ def _segments(
         low: The first of `_NODES_AT_ONCE` nodes whose segments these are.
     """
     node, edge = nodes[low : low + _NODES_AT_ONCE], edges[low : low + _NODES_AT_ONCE]
-    source, start = graph.source[edge], graph.start_ns[node]
+    source, start = np.maximum(graph.source[edge], ORIGIN), graph.start_ns[node]
     leaves = np.where(source >= 0, graph.end_ns[source], graph.origin_ns)
     # A node counts until the next one begins: work may overlap what follows it on its stream.
     until = graph.end_ns[node]

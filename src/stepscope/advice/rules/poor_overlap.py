@@ -17,6 +17,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.step_graph import ORIGIN
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
@@ -69,7 +70,7 @@ def find(subject: Subject) -> list[Finding]:
 def _waits_for_collectives(window: WindowView) -> BoolArray:
     """Edges from communication to other work that is not the last wait of its step."""
     graph = window.graph
-    source, target = graph.source, graph.target
+    source, target = np.maximum(graph.source, ORIGIN), graph.target
     waits: BoolArray = (
         (graph.edge_kind == EdgeKind.WAIT)
         & (source >= 0)
