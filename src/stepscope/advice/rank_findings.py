@@ -146,7 +146,7 @@ def _without_collectives_ns(subject: Subject) -> int | None:
 def _saved_by_replay_ns(subject: Subject, window: WindowView, changes: Changes) -> int:
     """What changes save of the rank's step: the same share as of the window's."""
     step_ns = subject.step_ns or window.step_ns
-    return round(replay(changes).saving_ns / max(1, window.step_ns) * step_ns)
+    return round(replay(changes).saving_share * step_ns)
 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:

@@ -68,10 +68,9 @@ def replayed_finding(
     window.return_freed_memory()  # a replay needs memory of other sizes than what came before
     again = replay(changes)
     limits = subject.thresholds
-    saving_ns = again.saving_ns
+    share = again.saving_share
     if before is not None:
-        saving_ns -= replay(before).saving_ns
-    share = saving_ns / max(1, window.step_ns)
+        share -= replay(before).saving_share
     if most_ns is not None:
         share = min(share, most_ns / max(1, subject.step_ns or window.step_ns))
     if share < (limits.saving_low if least is None else least):
@@ -178,7 +177,7 @@ def saved_together(
     changes = [one.changes for one, _ in savings if one.changes is not None]
     if changes and window is not None:
         again = replay(functools.reduce(Changes.and_also, changes))
-        shares.append(again.saving_ns / max(1, window.step_ns))
+        shares.append(again.saving_share)
     for share in shares:
         alone += round(max(0, step_ns - alone) * share)
     each = [saving for _, saving in savings]

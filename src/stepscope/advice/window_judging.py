@@ -147,7 +147,9 @@ class WindowJudge:
 
     def _measure(self) -> _Measured:
         asked = self.request.scope
-        view = WindowView(self.trace, asked, self.request.baseline)
+        record = self.alone.steps
+        factor = None if record is None else record.recording_factor
+        view = WindowView(self.trace, asked, self.request.baseline, factor or 1.0)
         _prepare(view, self.second)
         steps = view.scope.steps
         view.return_freed_memory()  # making the graph took more than partitions do

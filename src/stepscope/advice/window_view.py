@@ -28,6 +28,7 @@ from stepscope.analysis.graph.nodes import (
     spans_of_threads,
     work_of_nodes,
 )
+from stepscope.analysis.graph.steady_state import without_recording
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleTimes, idle_times
@@ -54,11 +55,13 @@ class WindowView:
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
         baseline: The trace of a healthy run, to compare collectives with.
+        recording_factor: How many times as long recorded steps take as unrecorded ones.
     """
 
     trace: Trace
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
+    recording_factor: float = 1.0
 
     def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
         """The result of a pure function of this window, cached because several rules need it.
@@ -83,9 +86,10 @@ class WindowView:
     def graph(self) -> StepGraph:
         """The graph of the steps asked for, else of all that are not empty.
 
-        Without steps it is that of the whole trace.
+        Without steps it is that of the whole trace. Replays have the pace of unrecorded steps.
         """
-        return build_step_graph(self.trace, self.asked.steps)
+        graph = build_step_graph(self.trace, self.asked.steps)
+        return without_recording(graph, self.recording_factor)
 
     @property
     def whole(self) -> WindowView:
@@ -100,7 +104,7 @@ class WindowView:
         steps = () if self.asked.steps is not None else steps_on_end(self.trace)
         if not steps or steps == self.graph.steps:
             return None
-        return WindowView(self.trace, replace(self.asked, steps=steps), self.baseline)
+        return replace(self, asked=replace(self.asked, steps=steps))
 
     @locked_cached_property
     def scope(self) -> Scope:

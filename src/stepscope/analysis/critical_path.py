@@ -88,7 +88,7 @@ class CriticalPath:
     kernels: pl.DataFrame
     notes: tuple[str, ...]
 
-    def in_run(self, record: StepSummary) -> CriticalPath:
+    def in_run(self, record: StepSummary, _trace: Trace) -> CriticalPath:
         """The same with the step time of a run; the path remains that of the recorded steps."""
         return replace(self, step_ns=record.mean_ns)
 

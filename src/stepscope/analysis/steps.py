@@ -61,7 +61,7 @@ class StepTable:
     scope: AnsweredScope
     notes: tuple[str, ...]
 
-    def in_run(self, record: StepSummary) -> StepTable:
+    def in_run(self, record: StepSummary, _trace: Trace) -> StepTable:
         """The same with the step time of a run; the tables remain those of the recorded steps."""
         return replace(self, step_ns=record.mean_ns)
 

@@ -18,6 +18,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.steady_state import without_recording
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -55,15 +56,20 @@ class WhatIfTable:
     scope: AnsweredScope
     notes: tuple[str, ...]
 
-    def in_run(self, record: StepSummary) -> WhatIfTable:
+    def in_run(self, record: StepSummary, trace: Trace) -> WhatIfTable:
         """The same shares of the step of a run, by its step record.
 
-        The record knows the wait for input in all steps: without it, none saves more than that,
-        and without GPU work the step saves exactly that.
+        Where recording slowed the steps, they are replayed at the pace of unrecorded ones. The
+        record knows the wait for input in all steps: without it, none saves more than that, and
+        without GPU work the step saves exactly that.
         """
         step_ns, wait_ns = record.mean_ns, record.wait_ns
         rows = []
-        for cause, share in self.causes.select("without", "saving_share").iter_rows():
+        causes = self.causes
+        if record.recording_factor is not None:
+            asked = Scope(steps=self.scope.steps or None)
+            causes = what_if_table(trace, asked, record.recording_factor).causes
+        for cause, share in causes.select("without", "saving_share").iter_rows():
             saving_ns = min(round(share * step_ns), step_ns)
             if cause == INPUT:
                 saving_ns = min(saving_ns, wait_ns) if self.scope.events else wait_ns
@@ -76,26 +82,28 @@ class WhatIfTable:
         )
 
 
-def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
+def what_if_table(
+    trace: Trace, scope: Scope | None = None, recording_factor: float = 1.0
+) -> WhatIfTable:
     """Replay the steps without each cause.
 
     Args:
         trace: The trace.
         scope: Which consecutive steps; devices and the choice of events have no influence.
+        recording_factor: How many times as long recorded steps take as unrecorded ones.
 
     Raises:
         UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
-    graph = build_step_graph(trace, asked.steps)
+    graph = without_recording(build_step_graph(trace, asked.steps), recording_factor)
     steady = steady_steps(trace, Scope(steps=asked.steps))
     without = _without(graph)
     rows = []
     with second_thread(trace.event_count) as second:
         replays = second.share([partial(replay, changes) for changes in without.values()])
         for cause, again in zip(without, replays, strict=True):
-            share = again.saving_ns / max(1, graph.mean_step_ns)
-            rows.append((cause, again.mean_step_ns, again.saving_ns, share))
+            rows.append((cause, again.mean_step_ns, again.saving_ns, again.saving_share))
     table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
     return WhatIfTable(
         graph.mean_step_ns,

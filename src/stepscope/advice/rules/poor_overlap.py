@@ -17,8 +17,8 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
-from stepscope.analysis.graph.step_graph import ORIGIN
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.graph.step_graph import ORIGIN
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import BoolArray
 

@@ -5,8 +5,8 @@ batches come at the pace of the workers: a host that comes earlier waits longer.
 without workers is the loading itself, and takes as long whenever it begins.
 
 A wait counts as one for a batch's arrival if it is noted by a loader with workers and takes longer
-than fetching a batch that is ready. Where few batches are waited for, the workers are not the
-limit: such waits keep their length.
+than fetching a batch that is ready. Where few batches are waited for, nothing shows the pace of the
+workers, which may be ahead: such waits keep their length.
 """
 
 from __future__ import annotations
@@ -70,11 +70,8 @@ def find_arrivals(
     length_ns = window[1] - window[0]
     is_long = end - start > max(_FETCHING_NS, _FETCHING_SHARE * length_ns / steps)
     late = np.flatnonzero(is_long)
-    if len(late) < _OFTEN * len(batches) or not len(late):
+    is_often = len(late) >= max(2, _OFTEN * len(batches)) or len(late) == len(batches)
+    if not len(late) or not is_often:
         return BatchArrivals(none, none, 0)
     start, end = start[late], end[late]
-    cycle_ns = length_ns - int(end[-1] - end[0])
-    if len(late) > 1:
-        pace_ns = (end[-1] - end[0]) / (late[-1] - late[0])
-        cycle_ns = min(cycle_ns, round(pace_ns * (len(batches) - (late[-1] - late[0]))))
-    return BatchArrivals(start, end, cycle_ns)
+    return BatchArrivals(start, end, length_ns - int(end[-1] - end[0]))

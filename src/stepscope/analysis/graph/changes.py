@@ -84,8 +84,11 @@ class Changes:
     def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
         """Some pieces of threads take so much less time, one value per row, never negative.
 
-        Of a wait for a batch, the batch comes so much sooner after the one before.
+        Of a wait for a batch, the batch comes so much sooner after the one before. Times are those
+        measured: what recording added to them is taken off (`StepGraph.host_scale`).
         """
+        if self.graph.host_scale != 1.0:
+            less_ns = np.ceil(less_ns * self.graph.host_scale).astype(np.int64)
         dur = self.dur_ns.copy()
         dur[rows] = np.maximum(dur[rows] - less_ns, 0)
         return replace(self, dur_ns=dur)._with_sooner_batches(rows, less_ns)
@@ -100,7 +103,8 @@ class Changes:
         waits = graph.target_of(arrivals)
         delay, is_kept = self.delay_ns.copy(), self.is_kept.copy()
         delay[arrivals] -= less[waits]
-        is_kept[arrivals[less[waits] >= graph.dur_ns[waits]]] = False
+        whole = np.floor(graph.dur_ns[waits] * graph.host_scale)
+        is_kept[arrivals[less[waits] >= whole]] = False
         return replace(self, delay_ns=delay, is_kept=is_kept)
 
     def drop_edges(self, edges: BoolArray) -> Changes:

@@ -32,9 +32,11 @@ class Replay:
         step_ends_ns: End of each step, as `StepGraph.step_ends_ns`, if they begin as the measured
             ones did.
         total_ns: From the measured start of the first step to the end of the last, likewise.
-        mean_step_ns: Mean duration of the steps: the measured mean less the saving.
-        saving_ns: What a mean step is shorter by in the steady state than the measured steps are;
-            never negative, and never more than the mean step.
+        mean_step_ns: Mean duration of the steps: what they take now less the saving.
+        saving_ns: What a mean step is shorter by in the steady state than the measured steps are
+            (those without recording, where that slowed them); never negative, and never more than
+            the mean step.
+        saving_share: The same as a share of the step.
         steady_state_ns: What the steps take together in the steady state.
     """
 
@@ -42,6 +44,7 @@ class Replay:
     total_ns: int
     mean_step_ns: int
     saving_ns: int
+    saving_share: float
     steady_state_ns: int
 
 
@@ -57,12 +60,14 @@ def replay(changes: Changes) -> Replay:
     passes = _run(changes)
     ends = graph.step_rows.ends(passes.end_ns, len(graph.steps), graph.begin_ns)
     saving = round((graph.steady_state_ns - passes.cycle_ns) / max(1, len(graph.steps)))
-    saving = min(max(0, saving), graph.mean_step_ns)
+    step = graph.replayed_step_ns
+    saving = min(max(0, saving), step)
     return Replay(
         ends,
         int(ends[-1]) - graph.begin_ns,
-        graph.mean_step_ns - saving,
+        step - saving,
         saving,
+        saving / max(1, step),
         passes.cycle_ns,
     )
 

@@ -28,6 +28,10 @@ _SWEPT = WorkSoFar()
 """Nodes that this process has swept."""
 _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
+_NOTABLY_SLOWED = 1.02
+_MOST_SLOWED = 0.25
+"""Share of a recorded piece that an unrecorded one takes at least."""
+_BISECTIONS = 8
 _SETTLED = 0.001
 """Two passes that differ by less than this share take what all later ones take."""
 
@@ -57,9 +61,40 @@ def with_steady_state(graph: StepGraph) -> StepGraph:
     return replace(graph, steady_state_ns=min(passes.cycle_ns, graph.total_ns))
 
 
+def without_recording(graph: StepGraph, factor: float) -> StepGraph:
+    """The graph of the same steps at the pace that they have when nothing records them.
+
+    Recording slows the host's threads, not the devices. So all pieces of threads are shortened
+    alike, by as little as makes the steps take what unrecorded ones do. If the devices alone need
+    longer, they set the pace: the threads are shortened until they do.
+
+    Args:
+        graph: The graph of recorded steps.
+        factor: How many times as long recorded steps take as unrecorded ones.
+    """
+    if factor < _NOTABLY_SLOWED or not graph.steps or not graph.is_gpu.any():
+        return graph
+    is_kept = np.ones(len(graph.source), np.bool_)
+
+    def cycle_ns(scale: float) -> int:
+        scaled = replace(graph, host_scale=scale)
+        return run_passes(graph, replayed_durations(scaled), graph.delay_ns, is_kept).cycle_ns
+
+    least_ns = cycle_ns(_MOST_SLOWED)
+    wanted_ns = max(graph.steady_state_ns / factor, least_ns) * (1 + _SETTLED)
+    low, high = _MOST_SLOWED, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cycle_ns(middle) <= wanted_ns else (low, middle)
+    return replace(graph, host_scale=low, steady_state_ns=cycle_ns(low))
+
+
 def replayed_durations(graph: StepGraph) -> Int64Array:
     """Duration of each node; waits whose end the graph knows take no time of their own."""
-    return np.where(graph.is_elastic, 0, graph.dur_ns)
+    dur = np.where(graph.is_elastic, 0, graph.dur_ns)
+    if graph.host_scale != 1.0:
+        dur[~graph.is_gpu] = np.round(dur[~graph.is_gpu] * graph.host_scale).astype(np.int64)
+    return dur
 
 
 def run_passes(

@@ -100,8 +100,10 @@ class StepGraph:
         clock_lag_ns: By how much the GPUs' clock is behind the host's at least, if much of the work
             began before its launch; else 0.
         notes: What limits the graph, in words.
-        steady_state_ns: What the measured steps take together in the steady state
-            (`steady_state`), at most as long as measured.
+        steady_state_ns: What the steps take together in the steady state (`steady_state`), at most
+            as long as measured.
+        host_scale: What a replay takes of the measured time of threads: less than 1 where recording
+            slowed them down (`steady_state.without_recording`).
     """
 
     steps: tuple[int, ...]
@@ -128,6 +130,7 @@ class StepGraph:
     clock_lag_ns: int
     notes: tuple[str, ...]
     steady_state_ns: int = 0
+    host_scale: float = 1.0
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -167,6 +170,13 @@ class StepGraph:
     def target_of(self, edges: Int64Array) -> Int64Array:
         """Node that each of some edges leads to."""
         return np.searchsorted(self.first_edge, edges, side="right") - 1
+
+    @property
+    def replayed_step_ns(self) -> int:
+        """The mean step that replays save from: as measured, or as it is without recording."""
+        if self.host_scale == 1.0:
+            return self.mean_step_ns
+        return round(self.steady_state_ns / max(1, len(self.steps)))
 
     @property
     def total_ns(self) -> int:

@@ -29,8 +29,8 @@ class StatesStep(Protocol):
 
     scales_to_run: ClassVar[bool]
 
-    def in_run(self, record: StepSummary) -> Any:
-        """The same answer with the step time of the run."""
+    def in_run(self, record: StepSummary, trace: Trace) -> Any:
+        """The same answer about a trace with the step time of its run."""
 
 
 def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> Any:
@@ -51,7 +51,7 @@ def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> An
         return result
     is_scaled = False
     if isinstance(result, StatesStep):
-        result, is_scaled = result.in_run(summary), result.scales_to_run
+        result, is_scaled = result.in_run(summary, trace), result.scales_to_run
     steady = steady_steps(trace)
     window_step_ns = steady.step_ns if steady.steps else None
     both = RecordedSteps(window_step_ns, summary.mean_ns, len(summary.steps), is_scaled)

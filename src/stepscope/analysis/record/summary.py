@@ -353,9 +353,13 @@ def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> li
 def _recording_factor(
     train: list[StepRecord], plain: list[StepRecord], recorded: list[StepRecord]
 ) -> float | None:
-    """How many times as long recorded steps take as unrecorded ones; None if either is missing."""
+    """How many times as long recorded steps take as unrecorded ones; None if either is missing.
+
+    Steps before a window that take longer than it belong to the start, not to its usual pace.
+    """
     if not plain or not recorded:
         return None
+    recorded_ns = _median(record.dur_ns for record in recorded)
     usual_ns = _median(record.dur_ns for record in plain)
     before_ns = [
         _median(record.dur_ns for record in before)
@@ -363,9 +367,9 @@ def _recording_factor(
         if train[place].window is not None and train[place - 1].window is None
         if len(before := _unhurried(train[max(0, place - _BEFORE) : place])) >= _LEAST_BEFORE
     ]
-    if before_ns:
+    if before_ns and _median(before_ns) <= recorded_ns:
         usual_ns = max(usual_ns, _median(before_ns))
-    return _median(record.dur_ns for record in recorded) / max(1, usual_ns)
+    return recorded_ns / max(1, usual_ns)
 
 
 def _unhurried(records: list[StepRecord]) -> list[StepRecord]:
