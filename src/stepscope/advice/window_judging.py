@@ -20,18 +20,26 @@ from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
+from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
+from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 from stepscope.trace.second_thread import SecondThread
+
+_OUTRUN = 1.1
+"""How many times as long as recorded steps what the GPU needs must be: more than chance."""
 
 
 def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
@@ -150,6 +158,13 @@ class WindowJudge:
         record = self.alone.steps
         factor = None if record is None else record.recording_factor
         view = WindowView(self.trace, asked, self.request.baseline, factor or 1.0)
+        if record is not None and (needs_ns := _outrun(view, record)):
+            self.notes.append(
+                f"the step record is not used: its steps of {duration(record.mean_ns)} are the "
+                f"host's, which ran ahead of the GPU; the GPU needs {duration(needs_ns)} for one"
+            )
+            self.alone = replace(self.alone, steps=None)
+            view = WindowView(self.trace, asked, self.request.baseline)
         _prepare(view, self.second)
         steps = view.scope.steps
         view.return_freed_memory()  # making the graph took more than partitions do
@@ -222,6 +237,21 @@ class WindowJudge:
             if device is not None
             else 0.0,
         )
+
+
+def _outrun(view: WindowView, record: StepSummary) -> int:
+    """What the devices need for a step, if that is notably more than the recorded steps took; or 0.
+
+    In a short run that never waits for the GPU, the host launches ahead until the launch queue is
+    full, and its steps are shorter than those of the training. Recording does not slow the GPU.
+    """
+    graph = view.graph
+    if not graph.steps or not graph.is_gpu.any():
+        return 0
+    everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
+    free = unchanged(graph).drop_edges(graph.edge_kind == EdgeKind.SYNC)
+    needs_ns = replay(free.scale_host(everything)).steady_state_ns // len(graph.steps)
+    return needs_ns if needs_ns > _OUTRUN * record.mean_ns else 0
 
 
 def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
