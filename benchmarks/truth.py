@@ -1,0 +1,378 @@
+"""How true the promises are: simulated trainings, diagnosed, against the same trainings fixed.
+
+    python benchmarks/truth.py --jobs 1000 --processes 2     # one table in all, one per finding
+    python benchmarks/truth.py --show 17                     # one training in full
+
+Each seed is a training with one cause planted, or two (`tests.support.simulator`). Its recorded
+window is diagnosed; each finding's saving, and each answer of `show what-if`, is compared with what
+the steady step of the simulated training takes less once exactly that is fixed. Errors are shares
+of the steady step.
+
+    within 5 %    share of the promises that are wrong by at most so much
+    false         promises of more than 2 % for a fix that brings nothing (less than 0.5 %)
+    first         where one finding's fix leads all others by 5 %: whether the product's findings,
+                  by saving, begin with it
+
+A finding on several ranks counts once, with its largest saving, and is fixed on all ranks.
+`input-bound` promises what the workers that it names bring; where it names none, that batches are
+always ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+for _folder in (ROOT, ROOT / "src"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+CLOSE, NEAR = 0.05, 0.10
+NOTHING, FALSE = 0.005, 0.02
+LEAD = 0.05
+_SAME_FIX = {"rank-waiting": "late-rank"}
+"""Findings whose saving is the fix of another's."""
+_WORKERS_LABEL = "loader workers to begin with"
+
+
+@dataclass
+class Promise:
+    """What was promised for one fix, and what it brings; shares of the steady step."""
+
+    subject: str
+    promised: float
+    true: float
+
+    @property
+    def error(self) -> float:
+        return self.promised - self.true
+
+    @property
+    def is_false(self) -> bool:
+        return self.promised > FALSE and self.true < NOTHING
+
+
+@dataclass
+class Job:
+    """One training, diagnosed."""
+
+    seed: int
+    causes: tuple[str, ...]
+    step_ns: float
+    stated_step_ns: int
+    start: str
+    has_record: bool
+    findings: list[Promise] = field(default_factory=list)
+    answers: list[Promise] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    best: str = ""
+    lead: float = 0.0
+    first: str = ""
+    truths: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def decides(self) -> bool:
+        """Whether one fix leads all others."""
+        return self.lead >= LEAD
+
+    @property
+    def first_is_right(self) -> bool:
+        return self.first == self.best
+
+
+def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job:
+    """Simulate, diagnose and compare one training."""
+    from tests.support.simulator import (
+        fixes,
+        questions,
+        random_program,
+        simulate,
+        steady_step_ns,
+        with_workers,
+        write_job,
+        write_run,
+        write_trace,
+    )
+
+    from stepscope.advice.diagnosis import diagnose
+    from stepscope.run.reader import open_run
+
+    began = time.perf_counter()
+    program = random_program(seed)
+    recording = program.recording
+    as_recorded = not recording.has_record
+    timeline = simulate(program)
+    with tempfile.TemporaryDirectory() as folder:
+        if recording.has_record:
+            path = write_run(timeline, Path(folder) / "run")
+        elif program.world_size > 1:
+            path = write_job(timeline, Path(folder) / "job")
+        else:
+            path = write_trace(timeline, Path(folder) / "trace.pt.trace.json")
+        diagnosis = diagnose(open_run(str(path)))
+        asked: dict[str, float] = {}
+        if with_answers and path.is_file():
+            asked = _what_if(path)
+
+    now_ns = steady_step_ns(program, is_recorded=as_recorded)
+
+    def gain(before: Any, after: Any) -> float:
+        least_ns = steady_step_ns(after, is_recorded=as_recorded)
+        before_ns = now_ns if before is program else steady_step_ns(before, is_recorded=as_recorded)
+        return (before_ns - least_ns) / now_ns
+
+    truths = {name: gain(*pair) for name, pair in fixes(program).items()}
+    job = Job(
+        seed,
+        program.causes,
+        now_ns,
+        max((rank.step_ns or 0 for rank in diagnosis.ranks), default=0),
+        recording.start,
+        recording.has_record,
+        truths=truths,
+    )
+    largest: dict[str, Any] = {}
+    for one in diagnosis.findings:
+        name = _SAME_FIX.get(one.id, one.id)
+        if one.saving_ns is None or name not in truths:
+            if one.saving_ns is not None:
+                job.unknown.append(one.id)
+            continue
+        if name not in largest or largest[name].saving_ns < one.saving_ns:
+            largest[name] = one
+    for name, one in largest.items():
+        true = truths[name]
+        if name == "input-bound":
+            seen = {item.label: item.value for item in one.evidence}
+            if _WORKERS_LABEL in seen:
+                true = gain(program, with_workers(program, int(seen[_WORKERS_LABEL])))
+        job.findings.append(Promise(name, one.saving_ns / now_ns, true))
+    job.findings.sort(key=lambda one: -one.promised)
+    job.first = job.findings[0].subject if job.findings else ""
+    ordered = sorted(truths.items(), key=lambda one: -one[1])
+    job.best, best = ordered[0]
+    job.lead = best - (ordered[1][1] if len(ordered) > 1 else 0.0)
+    for name, fixed in (questions(program) if asked else {}).items():
+        job.answers.append(Promise(name, asked.get(name, 0.0), gain(program, fixed)))
+    job.seconds = time.perf_counter() - began
+    if verbose:
+        _show(job, program, diagnosis)
+    return job
+
+
+def _what_if(path: Path) -> dict[str, float]:
+    import stepscope
+    from stepscope.analysis.what_if import what_if_table
+
+    table = what_if_table(stepscope.load(path))
+    return dict(table.causes.select("without", "saving_share").iter_rows())
+
+
+def _show(job: Job, program: Any, diagnosis: Any) -> None:
+    print(f"seed {job.seed}: {' and '.join(job.causes) or 'healthy'}")
+    for name, value in asdict(program).items():
+        if name == "body":
+            print("  body")
+            for op in program.body:
+                print(f"    {op}")
+        else:
+            print(f"  {name}: {value}")
+    print(f"steady step {job.step_ns / 1e6:.3f} ms, stated {job.stated_step_ns / 1e6:.3f} ms")
+    print("true savings of fixes:")
+    for name, share in sorted(job.truths.items(), key=lambda one: -one[1]):
+        print(f"  {share:7.1%}  {name}")
+    print(f"verdict: {diagnosis.verdict}")
+    print("findings:")
+    for one in diagnosis.findings:
+        share = "      -" if one.saving_ns is None else f"{one.saving_ns / job.step_ns:7.1%}"
+        print(f"  {share}  {one.id} (rank {one.rank}): {one.title}; assumes {one.assumption}")
+        for item in one.evidence:
+            value = f"{item.value / 1e6:.3f} ms" if item.unit == "ns" else item.value
+            print(f"             {item.label}: {value}")
+    for title, promises in (("findings", job.findings), ("what-if", job.answers)):
+        print(f"{title}: promised, true, error")
+        for one in promises:
+            mark = " false" if one.is_false else " <--" if abs(one.error) > CLOSE else ""
+            print(f"  {one.promised:7.1%} {one.true:7.1%} {one.error:+7.1%}  {one.subject}{mark}")
+    if job.decides:
+        print(f"first: {job.first or 'nothing'}; best: {job.best}, by {job.lead:.1%}")
+
+
+def judge_all(seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True) -> list[Job]:
+    """Judge trainings, several at once."""
+    if processes <= 1:
+        return [judge(seed, with_answers=with_answers) for seed in seeds]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        work = pool.imap_unordered(
+            _judge_with_answers if with_answers else _judge_alone, seeds, chunksize=4
+        )
+        return sorted(work, key=lambda job: job.seed)
+
+
+def _judge_with_answers(seed: int) -> Job:
+    return judge(seed)
+
+
+def _judge_alone(seed: int) -> Job:
+    return judge(seed, with_answers=False)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How true some promises are."""
+
+    jobs: int
+    promises: int
+    within_close: float
+    within_near: float
+    false: int
+    decided: int
+    first_right: float
+    worst: float
+    worst_seed: int
+
+    @staticmethod
+    def of(jobs: Sequence[Job], promises: Iterable[tuple[Job, Promise]]) -> Rates:
+        pairs = list(promises)
+        errors = [abs(one.error) for _, one in pairs]
+        worst = max(range(len(errors)), key=errors.__getitem__, default=-1)
+        decided = [job for job in jobs if job.decides]
+        return Rates(
+            jobs=len(jobs),
+            promises=len(pairs),
+            within_close=_share(error <= CLOSE for error in errors),
+            within_near=_share(error <= NEAR for error in errors),
+            false=sum(one.is_false for _, one in pairs),
+            decided=len(decided),
+            first_right=_share(job.first_is_right for job in decided),
+            worst=pairs[worst][1].error if pairs else 0.0,
+            worst_seed=pairs[worst][0].seed if pairs else -1,
+        )
+
+
+def _share(truths: Iterable[bool]) -> float:
+    found = list(truths)
+    return sum(found) / len(found) if found else 1.0
+
+
+def findings_of(jobs: Iterable[Job]) -> list[tuple[Job, Promise]]:
+    """All promises of findings."""
+    return [(job, one) for job in jobs for one in job.findings]
+
+
+def answers_of(jobs: Iterable[Job]) -> list[tuple[Job, Promise]]:
+    """All answers of what-if."""
+    return [(job, one) for job in jobs for one in job.answers]
+
+
+_HEAD = (
+    f"{'':24}{'jobs':>6}{'promises':>10}{'within 5%':>11}{'within 10%':>12}{'false':>7}"
+    f"{'decided':>9}{'first':>8}{'worst':>9}{'seed':>7}"
+)
+
+
+def _line(name: str, rates: Rates) -> str:
+    first = f"{rates.first_right:8.1%}" if rates.decided else f"{'-':>8}"
+    return (
+        f"{name:24}{rates.jobs:6}{rates.promises:10}{rates.within_close:11.1%}"
+        f"{rates.within_near:12.1%}{rates.false:7}{rates.decided:9}{first}{rates.worst:+9.1%}"
+        f"{rates.worst_seed:7}"
+    )
+
+
+def tables(jobs: Sequence[Job]) -> str:
+    """The results as text: in all, by planted cause, by finding, and by what-if question."""
+    lines = ["By planted cause (findings)", _HEAD]
+    by_cause: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        for cause in job.causes or ("none",):
+            by_cause[cause].append(job)
+    for cause, those in by_cause.items():
+        lines.append(_line(cause, Rates.of(those, findings_of(those))))
+    lines += [_line("in all", Rates.of(jobs, findings_of(jobs))), "", "By finding", _HEAD]
+    lines += _by_subject(findings_of(jobs))
+    if any(job.answers for job in jobs):
+        lines += ["", "By question of what-if", _HEAD, *_by_subject(answers_of(jobs))]
+        lines.append(_line("in all", Rates.of([], answers_of(jobs))))
+    unknown: dict[str, int] = defaultdict(int)
+    for job in jobs:
+        for name in job.unknown:
+            unknown[name] += 1
+    if unknown:
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(unknown.items()))
+        lines += ["", f"Savings without a simulated fix: {counts}"]
+    wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for job in jobs:
+        if job.decides and not job.first_is_right:
+            wrong[(job.best, job.first or "nothing")].append(job.seed)
+    if wrong:
+        lines += ["", "Best fix, and the first finding instead"]
+        for (best, first), seeds in sorted(wrong.items(), key=lambda one: -len(one[1])):
+            lines.append(f"{len(seeds):5}  {best} / {first}: {seeds[:6]}")
+    return "\n".join(lines)
+
+
+def _by_subject(promises: list[tuple[Job, Promise]]) -> list[str]:
+    by_subject: dict[str, list[tuple[Job, Promise]]] = defaultdict(list)
+    for job, one in promises:
+        by_subject[one.subject].append((job, one))
+    return [
+        _line(name, Rates.of([], those))
+        for name, those in sorted(by_subject.items(), key=lambda one: -len(one[1]))
+    ]
+
+
+def worst_cases(jobs: Sequence[Job], most: int = 100) -> list[dict[str, Any]]:
+    """The promises that are wrong by most."""
+    pairs = findings_of(jobs) + answers_of(jobs)
+    pairs.sort(key=lambda pair: -abs(pair[1].error))
+    return [
+        {"seed": job.seed, "causes": job.causes, "start": job.start, "record": job.has_record}
+        | asdict(one)
+        | {"error": one.error, "truths": job.truths}
+        for job, one in pairs[:most]
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--show", type=int, metavar="SEED", help="one training in full")
+    parser.add_argument("--without-what-if", action="store_true", help="findings alone")
+    parser.add_argument("--worst", type=Path, default=Path("truth-worst.json"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["STEPSCOPE_CACHE"] = cache
+        _run(given)
+
+
+def _run(given: argparse.Namespace) -> None:
+    if given.show is not None:
+        judge(given.show, verbose=True)
+        return
+    seeds = range(given.seed, given.seed + given.jobs)
+    began = time.perf_counter()
+    jobs = judge_all(seeds, given.processes, with_answers=not given.without_what_if)
+    print(tables(jobs))
+    given.worst.write_text(json.dumps(worst_cases(jobs), indent=1))
+    print(f"\n{len(jobs)} jobs in {time.perf_counter() - began:.0f} s; worst in {given.worst}")
+
+
+if __name__ == "__main__":
+    main()

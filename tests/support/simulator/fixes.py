@@ -1,0 +1,223 @@
+"""The same training with one thing fixed: what each finding and each what-if question assumes.
+
+A fix of a finding does exactly what the finding's rule says that its saving assumes:
+
+synchronisation: blocking calls (`Read`, `Synchronize`) do not wait; the copy to the host stays.
+pageable-copies: copies of input leave pinned memory without blocking, and take as long as before.
+exposed-copies: beyond that, copies take no time on the device.
+launch-bound: operators, launches and other calls of the runtime take no time on the host
+    (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
+many-small-kernels: kernels under 10 µs, and their operators and calls on the host, take half.
+cpu-bound-python: stretches of Python of 100 µs or more take no time.
+garbage-collector: there are no pauses.
+allocator-churn: there is no cudaMalloc and no cudaFree.
+exposed-communication: collectives take no time once all ranks have arrived. Where a rank comes
+    late, it is on time first, and the fix is what communication costs beyond that.
+full-precision-matmuls: FP32 products take half.
+unfused-elementwise: each run of elementwise kernels of 10 µs or more is one kernel, launched once,
+    that takes half of their time.
+input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
+    finding that names a number of workers promises: that many, which live on from epoch to epoch.
+late-rank: the late rank does what the others do.
+
+What-if questions take one thing away: see `questions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.support.simulator.program import (
+    US,
+    Collective,
+    Collector,
+    Copy,
+    Free,
+    Graph,
+    Kernels,
+    Loader,
+    Malloc,
+    Op,
+    Program,
+    Python,
+    Read,
+    Synchronize,
+    changed,
+    flat,
+)
+
+LAUNCH_FACTOR = 0.0
+"""Of the cost of dispatch and launches, what is left: as the rule `launch-bound` assumes."""
+SMALL_NS = 10 * US
+LONG_PYTHON_NS = 100 * US
+FP32 = "fp32"
+ELEMENTWISE = "elementwise"
+
+
+def with_body(program: Program, change: Callable[[Op], Op | None]) -> Program:
+    """The program with its operations replaced, those of the late rank too."""
+    late = program.late
+    if late is not None:
+        late = replace(late, before=changed(late.before, change))
+    return replace(program, body=changed(program.body, change), late=late)
+
+
+def _no_wait(op: Op) -> Op:
+    return replace(op, waits=False) if isinstance(op, Read | Synchronize) else op
+
+
+def _pinned(op: Op) -> Op:
+    return replace(op, is_pinned=True, is_blocking=False) if isinstance(op, Copy) else op
+
+
+def _no_copies(op: Op) -> Op:
+    return replace(op, dur_ns=0) if isinstance(op, Copy | Read) else op
+
+
+def _without(*kinds: type[Op]) -> Callable[[Op], Op | None]:
+    return lambda op: None if isinstance(op, kinds) else op
+
+
+def _half_of_small(op: Op) -> Op:
+    if isinstance(op, Kernels) and op.dur_ns < SMALL_NS:
+        # Half as many operators: half of the host's time as well.
+        return replace(op, count=op.count // 2)
+    return op
+
+
+def _no_long_python(op: Op) -> Op | None:
+    return None if isinstance(op, Python) and op.dur_ns >= LONG_PYTHON_NS else op
+
+
+def _no_communication(op: Op) -> Op:
+    return replace(op, dur_ns=0) if isinstance(op, Collective) else op
+
+
+def half_of_kind(kind: str) -> Callable[[Op], Op]:
+    """A change that lets kernels of a kind take half as long."""
+
+    def half(op: Op) -> Op:
+        if isinstance(op, Kernels | Graph) and op.kind == kind:
+            return replace(op, dur_ns=op.dur_ns // 2)
+        return op
+
+    return half
+
+
+def _fused(op: Op) -> Op:
+    if isinstance(op, Kernels) and op.kind == ELEMENTWISE and op.dur_ns >= SMALL_NS:
+        whole = op.count * op.dur_ns
+        return replace(op, count=1, dur_ns=max(op.dur_ns, whole // 2))
+    return op
+
+
+def cheap_launches(program: Program, factor: float = LAUNCH_FACTOR) -> Program:
+    """The program with dispatch and launches at a share of their cost."""
+
+    def cheaper(op: Op) -> Op:
+        if isinstance(op, Kernels):
+            before, after = round(op.before_ns * factor), round(op.after_ns * factor)
+            return replace(op, before_ns=before, after_ns=after)
+        if isinstance(op, Graph):
+            return replace(op, call_ns=round(op.call_ns * factor))
+        return op
+
+    machine = replace(
+        program.machine,
+        call_ns=round(program.machine.call_ns * factor),
+        event_call_ns=round(program.machine.event_call_ns * factor),
+    )
+    return replace(with_body(program, cheaper), machine=machine)
+
+
+def with_workers(program: Program, workers: int) -> Program:
+    """The program with a loader of so many workers, which live on."""
+    loader = program.loader or Loader()
+    return replace(program, loader=replace(loader, workers=workers, is_persistent=True))
+
+
+def without_input_wait(program: Program) -> Program:
+    """The program with batches that are always ready."""
+    loader = program.loader or Loader()
+    loader = replace(loader, has_no_cost=True, is_persistent=True, sampler_ns=0)
+    late = program.late and replace(program.late, loader=None)
+    return replace(program, loader=loader, late=late)
+
+
+def on_time(program: Program) -> Program:
+    """The program with all ranks alike."""
+    return replace(program, late=None)
+
+
+def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
+    """By finding, the program that its saving is counted from, and the program with the fix.
+
+    Only findings whose cause the program has.
+    """
+    ops = flat(program.body)
+    if program.late is not None:
+        ops += flat(program.late.before)
+    found: dict[str, tuple[Program, Program]] = {}
+
+    def add(name: str, fixed: Program, before: Program = program) -> None:
+        found[name] = (before, fixed)
+
+    add("launch-bound", cheap_launches(program))
+    if any(isinstance(op, Read | Synchronize) for op in ops):
+        add("synchronisation", with_body(program, _no_wait))
+    if any(isinstance(op, Copy) and op.is_blocking for op in ops):
+        add("pageable-copies", with_body(program, _pinned))
+    if any(isinstance(op, Copy) for op in ops):
+        pinned = with_body(program, _pinned)
+        add("exposed-copies", with_body(pinned, _no_copies), pinned)
+    if any(isinstance(op, Kernels) and op.dur_ns < SMALL_NS for op in ops):
+        add("many-small-kernels", with_body(program, _half_of_small))
+    if any(isinstance(op, Python) and op.dur_ns >= LONG_PYTHON_NS for op in ops):
+        add("cpu-bound-python", with_body(program, _no_long_python))
+    if any(isinstance(op, Collector) for op in ops):
+        add("garbage-collector", with_body(program, _without(Collector)))
+    if any(isinstance(op, Malloc | Free) for op in ops):
+        add("allocator-churn", with_body(program, _without(Malloc, Free)))
+    if any(isinstance(op, Collective) for op in ops):
+        add("exposed-communication", with_body(on_time(program), _no_communication),
+            on_time(program))  # fmt: skip
+    if any(isinstance(op, Kernels) and op.kind == FP32 for op in ops):
+        add("full-precision-matmuls", with_body(program, half_of_kind(FP32)))
+    if any(isinstance(op, Kernels) and op.kind == ELEMENTWISE for op in ops):
+        add("unfused-elementwise", with_body(program, _fused))
+    if program.loader is not None:
+        add("input-bound", without_input_wait(program))
+    if program.late is not None:
+        add("late-rank", on_time(program))
+    return found
+
+
+def questions(program: Program) -> dict[str, Program]:
+    """By what-if question, the program without that."""
+    machine = replace(program.machine, call_ns=0, event_call_ns=0)
+
+    def no_dispatch(op: Op) -> Op:
+        return replace(op, before_ns=0, after_ns=0) if isinstance(op, Kernels) else op
+
+    def no_python(op: Op) -> Op | None:
+        if isinstance(op, Python):
+            return None
+        return replace(op, gap_ns=0) if isinstance(op, Kernels) else op
+
+    def no_compute(op: Op) -> Op:
+        return replace(op, dur_ns=0) if isinstance(op, Kernels | Graph) else op
+
+    found = {
+        "launch": replace(program, machine=machine),
+        "dispatch": with_body(program, no_dispatch),
+        "python": with_body(program, no_python),
+        "waiting for the GPU": with_body(program, lambda op: _no_wait(_pinned(op))),
+        "communication": with_body(program, _no_communication),
+        "copies and fills": with_body(program, _no_copies),
+        "computation on the GPU": with_body(program, no_compute),
+        "garbage collection": with_body(program, _without(Collector)),
+    }
+    if program.loader is not None:
+        found["input"] = without_input_wait(program)
+    return found
