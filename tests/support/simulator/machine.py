@@ -550,6 +550,9 @@ def steady_step_ns(program: Program, *, is_recorded: bool = False) -> float:
         program = _slowed(program)
     ranks = _ranks(program)
     every = period(program)
+    loader = program.loader
+    if loader is not None and loader.workers > loader.cpus - 1:
+        every = math.lcm(every, max(1, loader.cpus - 1))  # workers take turns on the CPUs
     block = every * max(1, math.ceil(12 / every))
     times = ranks[0].timeline
     before = 0.0

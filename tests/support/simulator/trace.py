@@ -1,4 +1,4 @@
-"""Writes what a simulated rank did: torch's Chrome trace, and a run directory with a step record."""
+"""Writes what a simulated rank did: torch's Chrome trace, or a run with a step record."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
 
     def host(cat: str, name: str, tid: int, start: int, end: int, args: str = "") -> str:
         return (
-            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},{head}{tid},"ts":{start / 1e3:.3f},'
-            f'"dur":{(end - start) / 1e3:.3f},"args":{{{args}}}}}'
+            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},{head}{tid},'
+            f'"ts":{start / 1e3:.3f},"dur":{(end - start) / 1e3:.3f},"args":{{{args}}}}}'
         )
 
     def call(name: str, tid: int, start: int, end: int, correlation: int) -> str:
@@ -222,7 +222,7 @@ def _of_host(
         if start >= begin and with_steps:
             yield host("user_annotation", f"ProfilerStep#{step}", tid, start, end)
         if start >= begin and stacks:
-            yield _frame(host, _STEP_FRAME, tid, start + 1, end - 1, 10 * number)
+            yield _frame(host, _STEP_FRAME, tid, start, end, 10 * number)
         return
     if kind == "range":
         _, _, name, start, end = entry
