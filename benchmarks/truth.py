@@ -45,6 +45,7 @@ LEAD = 0.05
 _SAME_FIX = {"rank-waiting": "late-rank"}
 """Findings whose saving is the fix of another's."""
 _WORKERS_LABEL = "loader workers to begin with"
+_RESTARTS = "starts its workers anew"
 
 
 @dataclass
@@ -101,6 +102,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         random_program,
         simulate,
         steady_step_ns,
+        with_persistent_workers,
         with_workers,
         write_job,
         write_run,
@@ -159,6 +161,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
             seen = {item.label: item.value for item in one.evidence}
             if _WORKERS_LABEL in seen:
                 true = gain(program, with_workers(program, int(seen[_WORKERS_LABEL])))
+            elif _RESTARTS in one.title:
+                true = gain(program, with_persistent_workers(program))
         job.findings.append(Promise(name, one.saving_ns / now_ns, true))
     job.findings.sort(key=lambda one: -one.promised)
     job.first = job.findings[0].subject if job.findings else ""

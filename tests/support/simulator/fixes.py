@@ -8,7 +8,8 @@ exposed-copies: beyond that, copies take no time on the device.
 launch-bound: operators, launches and other calls of the runtime take no time on the host
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
 many-small-kernels: kernels under 10 µs, and their operators and calls on the host, take half.
-cpu-bound-python: stretches of Python of 100 µs or more take no time.
+cpu-bound-python: stretches of Python of 100 µs or more take no time, among them what the main
+    thread does to begin a loader's iterator, which a trace shows in the same way.
 garbage-collector: there are no pauses.
 allocator-churn: there is no cudaMalloc and no cudaFree.
 exposed-communication: collectives take no time once all ranks have arrived. Where a rank comes
@@ -65,6 +66,10 @@ def with_body(program: Program, change: Callable[[Op], Op | None]) -> Program:
 
 def _no_wait(op: Op) -> Op:
     return replace(op, waits=False) if isinstance(op, Read | Synchronize) else op
+
+
+def _no_wait_at_all(op: Op) -> Op:
+    return replace(op, waits=False) if isinstance(op, Free) else _no_wait(op)
 
 
 def _pinned(op: Op) -> Op:
@@ -138,11 +143,25 @@ def with_workers(program: Program, workers: int) -> Program:
 
 
 def without_input_wait(program: Program) -> Program:
-    """The program with batches that are always ready."""
-    loader = program.loader or Loader()
-    loader = replace(loader, has_no_cost=True, is_persistent=True, sampler_ns=0)
+    """The program with batches that are always ready; iterators begin as before."""
+    loader = replace(program.loader or Loader(), has_no_cost=True)
     late = program.late and replace(program.late, loader=None)
     return replace(program, loader=loader, late=late)
+
+
+def with_persistent_workers(program: Program) -> Program:
+    """The program with workers that live on from epoch to epoch."""
+    return with_workers(program, (program.loader or Loader()).workers)
+
+
+def _without_iterators(program: Program) -> Program:
+    """The program with epochs whose iterators the main thread begins in no time.
+
+    A trace shows no event there, and so Python: torch marks `__next__` alone.
+    """
+    if program.loader is None:
+        return program
+    return replace(program, loader=replace(program.loader, sampler_ns=0, start_ns=0))
 
 
 def on_time(program: Program) -> Program:
@@ -173,8 +192,12 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
         add("exposed-copies", with_body(pinned, _no_copies), pinned)
     if any(isinstance(op, Kernels) and op.dur_ns < SMALL_NS for op in ops):
         add("many-small-kernels", with_body(program, _half_of_small))
-    if any(isinstance(op, Python) and op.dur_ns >= LONG_PYTHON_NS for op in ops):
-        add("cpu-bound-python", with_body(program, _no_long_python))
+    loader = program.loader
+    iterators_ns = (
+        loader.epoch and max(loader.sampler_ns, not loader.is_persistent) if loader else 0
+    )
+    if iterators_ns or any(isinstance(op, Python) and op.dur_ns >= LONG_PYTHON_NS for op in ops):
+        add("cpu-bound-python", _without_iterators(with_body(program, _no_long_python)))
     if any(isinstance(op, Collector) for op in ops):
         add("garbage-collector", with_body(program, _without(Collector)))
     if any(isinstance(op, Malloc | Free) for op in ops):
@@ -211,8 +234,8 @@ def questions(program: Program) -> dict[str, Program]:
     found = {
         "launch": replace(program, machine=machine),
         "dispatch": with_body(program, no_dispatch),
-        "python": with_body(program, no_python),
-        "waiting for the GPU": with_body(program, lambda op: _no_wait(_pinned(op))),
+        "python": _without_iterators(with_body(program, no_python)),
+        "waiting for the GPU": with_body(program, lambda op: _no_wait_at_all(_pinned(op))),
         "communication": with_body(program, _no_communication),
         "copies and fills": with_body(program, _no_copies),
         "computation on the GPU": with_body(program, no_compute),

@@ -46,12 +46,24 @@ BETWEEN_STEPS_NS = 20 * US
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a step ran; the device's end is that of all work launched up to its end."""
+    """When a step ran.
+
+    Attributes:
+        number: Its number.
+        start_ns: Its start on the host.
+        end_ns: Its end on the host.
+        device_end_ns: The end of all work launched up to its end.
+        mark_ns: When an event would be done that is recorded on the compute stream at its end.
+        wait_ns: Wait for the batch.
+        worker_start_ns: What starting the loader's workers took before it.
+        gc_ns: Pauses of the collector.
+    """
 
     number: int
     start_ns: int
     end_ns: int
     device_end_ns: int
+    mark_ns: int
     wait_ns: int
     worker_start_ns: int
     gc_ns: int
@@ -434,7 +446,9 @@ class _Rank:
                         log.append(("call", thread, "cudaMalloc", began, host))
                 elif code == _FREE:
                     began = host
-                    host = max(host, max(free.values(), default=0)) + op.dur_ns
+                    if op.waits:
+                        host = max(host, max(free.values(), default=0))
+                    host += op.dur_ns
                     if log is not None:
                         log.append(("call", thread, "cudaFree", began, host))
                 elif code == _ONCE:
@@ -464,7 +478,16 @@ class _Rank:
                 log.append(("step", MAIN, step, step_start, host))
             host += BETWEEN_STEPS_NS
             self.timeline.steps.append(
-                StepTimes(step, step_start, host, device_end, wait_ns, workers_ns, gc_ns)
+                StepTimes(
+                    step,
+                    step_start,
+                    host,
+                    device_end,
+                    max(host + latency, free.get(COMPUTE, 0)),
+                    wait_ns,
+                    workers_ns,
+                    gc_ns,
+                )
             )
             yield -1, step
 

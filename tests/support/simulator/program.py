@@ -133,6 +133,7 @@ class Free:
 
     dur_ns: int = 100 * US
     size: int = 1 << 30
+    waits: bool = True
 
 
 @dataclass(frozen=True)

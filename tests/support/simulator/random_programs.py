@@ -154,7 +154,7 @@ def _collector(d: _Draft) -> None:
 
 def _communication(d: _Draft) -> None:
     """All-reduces that nothing, or little, hides."""
-    d.world_size = d.dice.choice((2, 4, 8))
+    d.world_size = d.dice.choice((2, 2, 2, 3, 4, 8))
     buckets = d.dice.choice((1, 2, len(d.backward)))
     total = d.share(0.1, 1.0)
     waits = d.dice.random() < 0.4

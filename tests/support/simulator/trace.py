@@ -361,6 +361,8 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
                 line["loader_workers_ns"] = step.worker_start_ns
             if step.gc_ns:
                 line["gc_ns"] = step.gc_ns
+            if number:
+                line["device_ns"] = step.mark_ns - mine.steps[number - 1].mark_ns
             if is_recorded:
                 line["window"] = 0
             lines.append(json.dumps(line))
