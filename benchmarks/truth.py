@@ -132,6 +132,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     now_ns = steady_step_ns(program, is_recorded=as_recorded)
 
     def gain(before: Any, after: Any) -> float:
+        if after == before:
+            return 0.0
         least_ns = steady_step_ns(after, is_recorded=as_recorded)
         before_ns = now_ns if before is program else steady_step_ns(before, is_recorded=as_recorded)
         return (before_ns - least_ns) / now_ns
@@ -179,10 +181,16 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
 
 def _what_if(path: Path) -> dict[str, float]:
     import stepscope
+    from stepscope.analysis.graph.build import build_step_graph
+    from stepscope.analysis.graph.kinds import NodeKind
+    from stepscope.analysis.graph.replay import replay, unchanged
     from stepscope.analysis.what_if import what_if_table
 
-    table = what_if_table(stepscope.load(path))
-    return dict(table.causes.select("without", "saving_share").iter_rows())
+    trace = stepscope.load(path)
+    graph = build_step_graph(trace)
+    half = replay(unchanged(graph).scale_work(graph.kind == NodeKind.COMPUTE, 0.5))
+    asked = dict(what_if_table(trace).causes.select("without", "saving_share").iter_rows())
+    return asked | {"half of the computation": half.saving_ns / max(1, graph.mean_step_ns)}
 
 
 def _show(job: Job, program: Any, diagnosis: Any) -> None:
