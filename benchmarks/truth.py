@@ -34,10 +34,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "src"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-os.environ.setdefault("POLARS_MAX_THREADS", "1")
+if __name__ in ("__main__", "__mp_main__"):
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 CLOSE, NEAR = 0.05, 0.10
 NOTHING, FALSE = 0.005, 0.02
@@ -136,7 +134,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
             return 0.0
         least_ns = steady_step_ns(after, is_recorded=as_recorded)
         before_ns = now_ns if before is program else steady_step_ns(before, is_recorded=as_recorded)
-        return (before_ns - least_ns) / now_ns
+        return float((before_ns - least_ns) / now_ns)
 
     truths = {name: gain(*pair) for name, pair in fixes(program).items()}
     job = Job(
@@ -154,6 +152,9 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         if one.saving_ns is None or name not in truths:
             if one.saving_ns is not None:
                 job.unknown.append(one.id)
+            continue
+        if one.is_of_whole_file:  # without steps, nothing is per step
+            job.unknown.append(f"{one.id} of the whole file")
             continue
         if name not in largest or largest[name].saving_ns < one.saving_ns:
             largest[name] = one
@@ -195,24 +196,23 @@ def _what_if(path: Path) -> dict[str, float]:
 
 def _show(job: Job, program: Any, diagnosis: Any) -> None:
     print(f"seed {job.seed}: {' and '.join(job.causes) or 'healthy'}")
-    for name, value in asdict(program).items():
-        if name == "body":
-            print("  body")
-            for op in program.body:
-                print(f"    {op}")
-        else:
+    for name, value in vars(program).items():
+        if name != "body":
             print(f"  {name}: {value}")
+    print("  body")
+    for op in program.body:
+        print(f"    {op}")
     print(f"steady step {job.step_ns / 1e6:.3f} ms, stated {job.stated_step_ns / 1e6:.3f} ms")
     print("true savings of fixes:")
-    for name, share in sorted(job.truths.items(), key=lambda one: -one[1]):
-        print(f"  {share:7.1%}  {name}")
+    for fix, gained in sorted(job.truths.items(), key=lambda one: -one[1]):
+        print(f"  {gained:7.1%}  {fix}")
     print(f"verdict: {diagnosis.verdict}")
     print("findings:")
     for one in diagnosis.findings:
         share = "      -" if one.saving_ns is None else f"{one.saving_ns / job.step_ns:7.1%}"
         print(f"  {share}  {one.id} (rank {one.rank}): {one.title}; assumes {one.assumption}")
         for item in one.evidence:
-            value = f"{item.value / 1e6:.3f} ms" if item.unit == "ns" else item.value
+            value = f"{item.value / 1e6:.3f} ms" if item.unit == "ns" else str(item.value)
             print(f"             {item.label}: {value}")
     for title, promises in (("findings", job.findings), ("what-if", job.answers)):
         print(f"{title}: promised, true, error")
@@ -371,6 +371,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STEPSCOPE_CACHE"] = cache
+        os.environ["POLARS_MAX_THREADS"] = "1"  # set before Polars is imported
         _run(given)
 
 

@@ -368,5 +368,8 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
         pause_ns=dice.choice((0, 0, draft.work_ns // 2)),
         has_record=has_record,
         steps_after=24 if has_record else 0,
+        has_steps=dice.random() < 0.9,
+        has_stacks=dice.random() < 0.3,
+        has_shapes=dice.random() < 0.3,
     )
     return replace(program, recording=recording)

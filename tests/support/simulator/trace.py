@@ -252,20 +252,23 @@ def trace_text(
     timeline: Timeline,
     *,
     rank: int | None = None,
-    with_steps: bool = True,
-    stacks: bool = False,
-    shapes: bool = False,
+    with_steps: bool | None = None,
+    stacks: bool | None = None,
+    shapes: bool | None = None,
 ) -> str:
     """The trace file of the recorded steps.
 
     Args:
         timeline: What a rank did.
         rank: The rank that the file says it is; by default the timeline's own.
-        with_steps: Whether the profiler annotates steps.
-        stacks: Whether Python frames are recorded.
-        shapes: Whether shapes are recorded.
+        with_steps: Whether the profiler annotates steps; by default as the program has it.
+        stacks: Whether Python frames are recorded; likewise.
+        shapes: Whether shapes are recorded; likewise.
     """
-    program = timeline.program
+    program, recording = timeline.program, timeline.program.recording
+    with_steps = recording.has_steps if with_steps is None else with_steps
+    stacks = recording.has_stacks if stacks is None else stacks
+    shapes = recording.has_shapes if shapes is None else shapes
     if rank is not None and rank != timeline.rank:
         timeline = Timeline(program, rank, timeline.steps, timeline.log, timeline.started_ns,
                             timeline.stopped_ns)  # fmt: skip
