@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,16 +223,17 @@ def _show(job: Job, program: Any, diagnosis: Any) -> None:
         print(f"first: {job.first or 'nothing'}; best: {job.best}, by {job.lead:.1%}")
 
 
-def judge_all(seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True) -> list[Job]:
-    """Judge trainings, several at once."""
+def judge_all(
+    seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True
+) -> Iterator[Job]:
+    """Judge trainings, several at once; in no particular order."""
     if processes <= 1:
-        return [judge(seed, with_answers=with_answers) for seed in seeds]
+        yield from (judge(seed, with_answers=with_answers) for seed in seeds)
+        return
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        work = pool.imap_unordered(
-            _judge_with_answers if with_answers else _judge_alone, seeds, chunksize=4
-        )
-        return sorted(work, key=lambda job: job.seed)
+        one = _judge_with_answers if with_answers else _judge_alone
+        yield from pool.imap_unordered(one, seeds)
 
 
 def _judge_with_answers(seed: int) -> Job:
@@ -381,7 +382,13 @@ def _run(given: argparse.Namespace) -> None:
         return
     seeds = range(given.seed, given.seed + given.jobs)
     began = time.perf_counter()
-    jobs = judge_all(seeds, given.processes, with_answers=not given.without_what_if)
+    jobs = []
+    try:
+        for job in judge_all(seeds, given.processes, with_answers=not given.without_what_if):
+            jobs.append(job)
+    except KeyboardInterrupt:
+        print("interrupted: what was judged so far", file=sys.stderr)
+    jobs.sort(key=lambda job: job.seed)
     print(tables(jobs))
     given.worst.write_text(json.dumps(worst_cases(jobs), indent=1))
     print(f"\n{len(jobs)} jobs in {time.perf_counter() - began:.0f} s; worst in {given.worst}")

@@ -25,7 +25,8 @@ def jobs(tmp_path_factory):
         patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("POLARS_MAX_THREADS", "1")
         seeds = range(len(ALONE_AND_PAIRS))
-        return truth.judge_all(seeds, min(2, os.cpu_count() or 1), with_answers=False)
+        processes = min(2, os.cpu_count() or 1)
+        return list(truth.judge_all(seeds, processes, with_answers=False))
 
 
 def test_promises_come_true(jobs):
