@@ -382,10 +382,10 @@ def _run(given: argparse.Namespace) -> None:
         return
     seeds = range(given.seed, given.seed + given.jobs)
     began = time.perf_counter()
-    jobs = []
+    jobs: list[Job] = []
     try:
-        for job in judge_all(seeds, given.processes, with_answers=not given.without_what_if):
-            jobs.append(job)
+        # What came before an interruption stays in the list.
+        jobs.extend(judge_all(seeds, given.processes, with_answers=not given.without_what_if))
     except KeyboardInterrupt:
         print("interrupted: what was judged so far", file=sys.stderr)
     jobs.sort(key=lambda job: job.seed)
