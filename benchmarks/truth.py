@@ -44,6 +44,7 @@ _SAME_FIX = {"rank-waiting": "late-rank"}
 """Findings whose saving is the fix of another's."""
 _WORKERS_LABEL = "loader workers to begin with"
 _RESTARTS = "starts its workers anew"
+_CHEAPER = "batches cost so much less"
 
 
 @dataclass
@@ -162,7 +163,9 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         true = truths[name]
         if name == "input-bound":
             seen = {item.label: item.value for item in one.evidence}
-            if _WORKERS_LABEL in seen:
+            if _CHEAPER in one.assumption:
+                pass  # it assumes that batches cost less, not that there are more workers
+            elif _WORKERS_LABEL in seen:
                 true = gain(program, with_workers(program, int(seen[_WORKERS_LABEL])))
             elif _RESTARTS in one.title:
                 true = gain(program, with_persistent_workers(program))

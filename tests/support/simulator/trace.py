@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.simulator.machine import AUTOGRAD, MAIN, Timeline
-from tests.support.simulator.program import COMPUTE
+from tests.support.simulator.program import COMPUTE, of_rank
 
 _ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >"
@@ -349,6 +349,8 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
         window = root / "window-0000"
         window.mkdir(parents=True)
         (window / "trace.json").write_text(trace_text(mine, rank=rank, **options))
+        one = of_rank(program, rank).loader
+        cpu_share = one.cpu_ns / max(1, one.cpu_ns + one.waiting_ns) if one else 0.0
         lines = []
         for number, step in enumerate(mine.steps):
             following = mine.steps[number + 1 :]
@@ -360,6 +362,8 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
                 "dur_ns": end - step.start_ns,
                 "data_wait_ns": step.wait_ns + step.worker_start_ns,
             }
+            if one is not None and not one.workers:
+                line["data_wait_cpu_ns"] = round(step.wait_ns * cpu_share)
             if step.worker_start_ns:
                 line["loader_workers_ns"] = step.worker_start_ns
             if step.gc_ns:
@@ -388,8 +392,7 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
             "format": "stepscope-rank",
             "version": 1,
         }
-        if program.loader is not None:
-            one = program.loader
+        if one is not None:
             busy = one.cpu_ns + one.send_ns
             manifest["loader"] = {
                 "workers": one.workers,
