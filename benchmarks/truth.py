@@ -28,16 +28,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "src"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-os.environ.setdefault("POLARS_MAX_THREADS", "1")
+if __name__ in ("__main__", "__mp_main__"):
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 CLOSE, NEAR = 0.05, 0.10
 NOTHING, FALSE = 0.005, 0.02
@@ -45,6 +43,8 @@ LEAD = 0.05
 _SAME_FIX = {"rank-waiting": "late-rank"}
 """Findings whose saving is the fix of another's."""
 _WORKERS_LABEL = "loader workers to begin with"
+_RESTARTS = "starts its workers anew"
+_CHEAPER = "batches cost so much less"
 
 
 @dataclass
@@ -101,6 +101,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         random_program,
         simulate,
         steady_step_ns,
+        with_persistent_workers,
         with_workers,
         write_job,
         write_run,
@@ -130,9 +131,11 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     now_ns = steady_step_ns(program, is_recorded=as_recorded)
 
     def gain(before: Any, after: Any) -> float:
+        if after == before:
+            return 0.0
         least_ns = steady_step_ns(after, is_recorded=as_recorded)
         before_ns = now_ns if before is program else steady_step_ns(before, is_recorded=as_recorded)
-        return (before_ns - least_ns) / now_ns
+        return float((before_ns - least_ns) / now_ns)
 
     truths = {name: gain(*pair) for name, pair in fixes(program).items()}
     job = Job(
@@ -151,14 +154,21 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
             if one.saving_ns is not None:
                 job.unknown.append(one.id)
             continue
+        if one.is_of_whole_file:  # without steps, nothing is per step
+            job.unknown.append(f"{one.id} of the whole file")
+            continue
         if name not in largest or largest[name].saving_ns < one.saving_ns:
             largest[name] = one
     for name, one in largest.items():
         true = truths[name]
         if name == "input-bound":
             seen = {item.label: item.value for item in one.evidence}
-            if _WORKERS_LABEL in seen:
+            if _CHEAPER in one.assumption:
+                pass  # it assumes that batches cost less, not that there are more workers
+            elif _WORKERS_LABEL in seen:
                 true = gain(program, with_workers(program, int(seen[_WORKERS_LABEL])))
+            elif _RESTARTS in one.title:
+                true = gain(program, with_persistent_workers(program))
         job.findings.append(Promise(name, one.saving_ns / now_ns, true))
     job.findings.sort(key=lambda one: -one.promised)
     job.first = job.findings[0].subject if job.findings else ""
@@ -175,32 +185,37 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
 
 def _what_if(path: Path) -> dict[str, float]:
     import stepscope
+    from stepscope.analysis.graph.build import build_step_graph
+    from stepscope.analysis.graph.kinds import NodeKind
+    from stepscope.analysis.graph.replay import replay, unchanged
     from stepscope.analysis.what_if import what_if_table
 
-    table = what_if_table(stepscope.load(path))
-    return dict(table.causes.select("without", "saving_share").iter_rows())
+    trace = stepscope.load(path)
+    graph = build_step_graph(trace)
+    half = replay(unchanged(graph).scale_work(graph.kind == NodeKind.COMPUTE, 0.5))
+    asked = dict(what_if_table(trace).causes.select("without", "saving_share").iter_rows())
+    return asked | {"half of the computation": half.saving_ns / max(1, graph.mean_step_ns)}
 
 
 def _show(job: Job, program: Any, diagnosis: Any) -> None:
     print(f"seed {job.seed}: {' and '.join(job.causes) or 'healthy'}")
-    for name, value in asdict(program).items():
-        if name == "body":
-            print("  body")
-            for op in program.body:
-                print(f"    {op}")
-        else:
+    for name, value in vars(program).items():
+        if name != "body":
             print(f"  {name}: {value}")
+    print("  body")
+    for op in program.body:
+        print(f"    {op}")
     print(f"steady step {job.step_ns / 1e6:.3f} ms, stated {job.stated_step_ns / 1e6:.3f} ms")
     print("true savings of fixes:")
-    for name, share in sorted(job.truths.items(), key=lambda one: -one[1]):
-        print(f"  {share:7.1%}  {name}")
+    for fix, gained in sorted(job.truths.items(), key=lambda one: -one[1]):
+        print(f"  {gained:7.1%}  {fix}")
     print(f"verdict: {diagnosis.verdict}")
     print("findings:")
     for one in diagnosis.findings:
         share = "      -" if one.saving_ns is None else f"{one.saving_ns / job.step_ns:7.1%}"
         print(f"  {share}  {one.id} (rank {one.rank}): {one.title}; assumes {one.assumption}")
         for item in one.evidence:
-            value = f"{item.value / 1e6:.3f} ms" if item.unit == "ns" else item.value
+            value = f"{item.value / 1e6:.3f} ms" if item.unit == "ns" else str(item.value)
             print(f"             {item.label}: {value}")
     for title, promises in (("findings", job.findings), ("what-if", job.answers)):
         print(f"{title}: promised, true, error")
@@ -211,16 +226,17 @@ def _show(job: Job, program: Any, diagnosis: Any) -> None:
         print(f"first: {job.first or 'nothing'}; best: {job.best}, by {job.lead:.1%}")
 
 
-def judge_all(seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True) -> list[Job]:
-    """Judge trainings, several at once."""
+def judge_all(
+    seeds: Sequence[int], processes: int = 1, *, with_answers: bool = True
+) -> Iterator[Job]:
+    """Judge trainings, several at once; in no particular order."""
     if processes <= 1:
-        return [judge(seed, with_answers=with_answers) for seed in seeds]
+        yield from (judge(seed, with_answers=with_answers) for seed in seeds)
+        return
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        work = pool.imap_unordered(
-            _judge_with_answers if with_answers else _judge_alone, seeds, chunksize=4
-        )
-        return sorted(work, key=lambda job: job.seed)
+        one = _judge_with_answers if with_answers else _judge_alone
+        yield from pool.imap_unordered(one, seeds)
 
 
 def _judge_with_answers(seed: int) -> Job:
@@ -359,6 +375,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STEPSCOPE_CACHE"] = cache
+        os.environ["POLARS_MAX_THREADS"] = "1"  # set before Polars is imported
         _run(given)
 
 
@@ -368,7 +385,13 @@ def _run(given: argparse.Namespace) -> None:
         return
     seeds = range(given.seed, given.seed + given.jobs)
     began = time.perf_counter()
-    jobs = judge_all(seeds, given.processes, with_answers=not given.without_what_if)
+    jobs: list[Job] = []
+    try:
+        # What came before an interruption stays in the list.
+        jobs.extend(judge_all(seeds, given.processes, with_answers=not given.without_what_if))
+    except KeyboardInterrupt:
+        print("interrupted: what was judged so far", file=sys.stderr)
+    jobs.sort(key=lambda job: job.seed)
     print(tables(jobs))
     given.worst.write_text(json.dumps(worst_cases(jobs), indent=1))
     print(f"\n{len(jobs)} jobs in {time.perf_counter() - began:.0f} s; worst in {given.worst}")

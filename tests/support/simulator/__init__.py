@@ -11,7 +11,12 @@ It shares no code with the product: host threads, launch queue, streams, loader,
 the formats of traces and of step records are written anew from their definitions.
 """
 
-from tests.support.simulator.fixes import fixes, questions, with_workers
+from tests.support.simulator.fixes import (
+    fixes,
+    questions,
+    with_persistent_workers,
+    with_workers,
+)
 from tests.support.simulator.machine import Timeline, simulate, steady_step_ns
 from tests.support.simulator.program import Program
 from tests.support.simulator.random_programs import CAUSES, random_program
@@ -26,6 +31,7 @@ __all__ = [
     "random_program",
     "simulate",
     "steady_step_ns",
+    "with_persistent_workers",
     "with_workers",
     "write_job",
     "write_run",

@@ -2,13 +2,16 @@
 
 A fix of a finding does exactly what the finding's rule says that its saving assumes:
 
-synchronisation: blocking calls (`Read`, `Synchronize`) do not wait; the copy to the host stays.
-pageable-copies: copies of input leave pinned memory without blocking, and take as long as before.
+synchronisation: blocking calls (`Read`, `Synchronize`, and the wait for a blocking copy from pinned
+    memory) do not wait; the copies stay.
+pageable-copies: copies from pageable memory leave pinned memory without blocking, and take as long
+    as before.
 exposed-copies: beyond that, copies take no time on the device.
 launch-bound: operators, launches and other calls of the runtime take no time on the host
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
 many-small-kernels: kernels under 10 µs, and their operators and calls on the host, take half.
-cpu-bound-python: stretches of Python of 100 µs or more take no time.
+cpu-bound-python: stretches of Python of 100 µs or more take no time, among them what the main
+    thread does to begin a loader's iterator, which a trace shows in the same way.
 garbage-collector: there are no pauses.
 allocator-churn: there is no cudaMalloc and no cudaFree.
 exposed-communication: collectives take no time once all ranks have arrived. Where a rank comes
@@ -44,7 +47,6 @@ from tests.support.simulator.program import (
     Read,
     Synchronize,
     changed,
-    flat,
 )
 
 LAUNCH_FACTOR = 0.0
@@ -64,11 +66,19 @@ def with_body(program: Program, change: Callable[[Op], Op | None]) -> Program:
 
 
 def _no_wait(op: Op) -> Op:
+    if isinstance(op, Copy) and op.is_pinned:
+        return replace(op, is_blocking=False)
     return replace(op, waits=False) if isinstance(op, Read | Synchronize) else op
 
 
+def _no_wait_at_all(op: Op) -> Op:
+    return replace(op, waits=False) if isinstance(op, Free) else _no_wait(op)
+
+
 def _pinned(op: Op) -> Op:
-    return replace(op, is_pinned=True, is_blocking=False) if isinstance(op, Copy) else op
+    if isinstance(op, Copy) and not op.is_pinned:
+        return replace(op, is_pinned=True, is_blocking=False)
+    return op
 
 
 def _no_copies(op: Op) -> Op:
@@ -138,11 +148,27 @@ def with_workers(program: Program, workers: int) -> Program:
 
 
 def without_input_wait(program: Program) -> Program:
-    """The program with batches that are always ready."""
-    loader = program.loader or Loader()
-    loader = replace(loader, has_no_cost=True, is_persistent=True, sampler_ns=0)
+    """The program with batches that are always ready; iterators begin as before."""
+    if program.loader is None:
+        return program
+    loader = replace(program.loader, has_no_cost=True)
     late = program.late and replace(program.late, loader=None)
     return replace(program, loader=loader, late=late)
+
+
+def with_persistent_workers(program: Program) -> Program:
+    """The program with workers that live on from epoch to epoch."""
+    return with_workers(program, (program.loader or Loader()).workers)
+
+
+def _without_iterators(program: Program) -> Program:
+    """The program with epochs whose iterators the main thread begins in no time.
+
+    A trace shows no event there, and so Python: torch marks `__next__` alone.
+    """
+    if program.loader is None:
+        return program
+    return replace(program, loader=replace(program.loader, sampler_ns=0, start_ns=0))
 
 
 def on_time(program: Program) -> Program:
@@ -153,48 +179,33 @@ def on_time(program: Program) -> Program:
 def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
     """By finding, the program that its saving is counted from, and the program with the fix.
 
-    Only findings whose cause the program has.
+    A fix of what the program lacks leaves it as it is.
     """
-    ops = flat(program.body)
-    if program.late is not None:
-        ops += flat(program.late.before)
-    found: dict[str, tuple[Program, Program]] = {}
-
-    def add(name: str, fixed: Program, before: Program = program) -> None:
-        found[name] = (before, fixed)
-
-    add("launch-bound", cheap_launches(program))
-    if any(isinstance(op, Read | Synchronize) for op in ops):
-        add("synchronisation", with_body(program, _no_wait))
-    if any(isinstance(op, Copy) and op.is_blocking for op in ops):
-        add("pageable-copies", with_body(program, _pinned))
-    if any(isinstance(op, Copy) for op in ops):
-        pinned = with_body(program, _pinned)
-        add("exposed-copies", with_body(pinned, _no_copies), pinned)
-    if any(isinstance(op, Kernels) and op.dur_ns < SMALL_NS for op in ops):
-        add("many-small-kernels", with_body(program, _half_of_small))
-    if any(isinstance(op, Python) and op.dur_ns >= LONG_PYTHON_NS for op in ops):
-        add("cpu-bound-python", with_body(program, _no_long_python))
-    if any(isinstance(op, Collector) for op in ops):
-        add("garbage-collector", with_body(program, _without(Collector)))
-    if any(isinstance(op, Malloc | Free) for op in ops):
-        add("allocator-churn", with_body(program, _without(Malloc, Free)))
-    if any(isinstance(op, Collective) for op in ops):
-        add("exposed-communication", with_body(on_time(program), _no_communication),
-            on_time(program))  # fmt: skip
-    if any(isinstance(op, Kernels) and op.kind == FP32 for op in ops):
-        add("full-precision-matmuls", with_body(program, half_of_kind(FP32)))
-    if any(isinstance(op, Kernels) and op.kind == ELEMENTWISE for op in ops):
-        add("unfused-elementwise", with_body(program, _fused))
-    if program.loader is not None:
-        add("input-bound", without_input_wait(program))
-    if program.late is not None:
-        add("late-rank", on_time(program))
-    return found
+    pinned = with_body(program, _pinned)
+    same = on_time(program)
+    return {
+        "launch-bound": (program, cheap_launches(program)),
+        "synchronisation": (program, with_body(program, _no_wait)),
+        "pageable-copies": (program, pinned),
+        "exposed-copies": (pinned, with_body(pinned, _no_copies)),
+        "many-small-kernels": (program, with_body(program, _half_of_small)),
+        "cpu-bound-python": (program, _without_iterators(with_body(program, _no_long_python))),
+        "garbage-collector": (program, with_body(program, _without(Collector))),
+        "allocator-churn": (program, with_body(program, _without(Malloc, Free))),
+        "exposed-communication": (same, with_body(same, _no_communication)),
+        "full-precision-matmuls": (program, with_body(program, half_of_kind(FP32))),
+        "unfused-elementwise": (program, with_body(program, _fused)),
+        "input-bound": (program, without_input_wait(program)),
+        "late-rank": (program, same),
+    }
 
 
 def questions(program: Program) -> dict[str, Program]:
-    """By what-if question, the program without that."""
+    """By what-if question, the program without that.
+
+    Each is a cause of `show what-if`; "half of the computation" is a replay in which computing
+    kernels take half as long.
+    """
     machine = replace(program.machine, call_ns=0, event_call_ns=0)
 
     def no_dispatch(op: Op) -> Op:
@@ -208,14 +219,18 @@ def questions(program: Program) -> dict[str, Program]:
     def no_compute(op: Op) -> Op:
         return replace(op, dur_ns=0) if isinstance(op, Kernels | Graph) else op
 
+    def half_compute(op: Op) -> Op:
+        return replace(op, dur_ns=op.dur_ns // 2) if isinstance(op, Kernels | Graph) else op
+
     found = {
         "launch": replace(program, machine=machine),
         "dispatch": with_body(program, no_dispatch),
-        "python": with_body(program, no_python),
-        "waiting for the GPU": with_body(program, lambda op: _no_wait(_pinned(op))),
+        "python": _without_iterators(with_body(program, no_python)),
+        "waiting for the GPU": with_body(program, lambda op: _no_wait_at_all(_pinned(op))),
         "communication": with_body(program, _no_communication),
         "copies and fills": with_body(program, _no_copies),
         "computation on the GPU": with_body(program, no_compute),
+        "half of the computation": with_body(program, half_compute),
         "garbage collection": with_body(program, _without(Collector)),
     }
     if program.loader is not None:

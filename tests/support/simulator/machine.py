@@ -9,10 +9,10 @@ and get the end.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tests.support.simulator.batches import Batches
 from tests.support.simulator.program import (
     COMM,
     COMPUTE,
@@ -24,7 +24,6 @@ from tests.support.simulator.program import (
     Free,
     Graph,
     Kernels,
-    Loader,
     Malloc,
     Once,
     OnThread,
@@ -35,6 +34,7 @@ from tests.support.simulator.program import (
     Read,
     Synchronize,
     WaitForCollectives,
+    changed,
     of_rank,
 )
 
@@ -46,12 +46,24 @@ BETWEEN_STEPS_NS = 20 * US
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When a step ran; the device's end is that of all work launched up to its end."""
+    """When a step ran.
+
+    Attributes:
+        number: Its number.
+        start_ns: Its start on the host.
+        end_ns: Its end on the host.
+        device_end_ns: The end of all work launched up to its end.
+        mark_ns: When an event would be done that is recorded on the compute stream at its end.
+        wait_ns: Wait for the batch.
+        worker_start_ns: What starting the loader's workers took before it.
+        gc_ns: Pauses of the collector.
+    """
 
     number: int
     start_ns: int
     end_ns: int
     device_end_ns: int
+    mark_ns: int
     wait_ns: int
     worker_start_ns: int
     gc_ns: int
@@ -91,59 +103,6 @@ class Timeline:
 
 def _end(step: StepTimes) -> int:
     return step.device_end_ns or step.end_ns
-
-
-class _Batches:
-    """When batches are ready, of a loader with workers."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-        self.taken: list[int] = []  # of this epoch, when the main thread took each
-        self.ready: list[int] = []
-        self.worker_free: list[int] = []
-        self.cpu_free = [0] * max(1, loader.cpus - 1)
-        self.dice = random.Random(7)
-
-    def begin_epoch(self, now: int) -> int:
-        """Start an epoch's iterator; returns when the main thread has done so."""
-        loader = self.loader
-        is_first = not self.worker_free
-        self.taken, self.ready = [], []
-        now += loader.sampler_ns
-        if is_first or not loader.is_persistent:
-            self.worker_free = []
-            for _ in range(loader.workers):
-                now += loader.start_ns
-                self.worker_free.append(now + loader.worker_start_ns)
-        self.began = now
-        return now
-
-    def take(self, now: int) -> int:
-        """When the next batch is ready, which the main thread wants at `now`."""
-        loader = self.loader
-        number = len(self.taken)
-        ahead = loader.workers * loader.prefetch
-        last = number + ahead if not loader.epoch else min(number + ahead, loader.epoch)
-        while len(self.ready) < last:
-            batch = len(self.ready)
-            if batch - ahead >= number:
-                break
-            asked = self.taken[batch - ahead] if batch >= ahead else self.began
-            worker = batch % loader.workers
-            start = max(asked, self.worker_free[worker])
-            factor = 1 + loader.spread * (2 * self.dice.random() - 1) if loader.spread else 1.0
-            has_data = start + round(loader.waiting_ns * factor)
-            cpu_ns = round(loader.cpu_ns * factor) + loader.send_ns
-            cpus = self.cpu_free
-            at = cpus.index(min(cpus))
-            done = max(has_data, cpus[at]) + cpu_ns
-            cpus[at] = done
-            self.worker_free[worker] = done
-            self.ready.append(done)
-        return self.ready[number]
-
-    def took(self, now: int) -> None:
-        self.taken.append(now)
 
 
 (
@@ -210,7 +169,7 @@ class _Rank:
         self.starts: dict[int, list[int]] = {}
         self.free: dict[int, int] = {}
         loader = self.program.loader
-        self.batches = _Batches(loader) if loader is not None and loader.workers else None
+        self.batches = Batches(loader) if loader is not None and loader.workers else None
 
     def run(self, *, record: bool) -> Generator[tuple[int, int], int, None]:
         """Run steps for ever; yields (arrival, transfer) of collectives, and (-1, 0) after a step.
@@ -434,7 +393,9 @@ class _Rank:
                         log.append(("call", thread, "cudaMalloc", began, host))
                 elif code == _FREE:
                     began = host
-                    host = max(host, max(free.values(), default=0)) + op.dur_ns
+                    if op.waits:
+                        host = max(host, max(free.values(), default=0))
+                    host += op.dur_ns
                     if log is not None:
                         log.append(("call", thread, "cudaFree", began, host))
                 elif code == _ONCE:
@@ -464,7 +425,16 @@ class _Rank:
                 log.append(("step", MAIN, step, step_start, host))
             host += BETWEEN_STEPS_NS
             self.timeline.steps.append(
-                StepTimes(step, step_start, host, device_end, wait_ns, workers_ns, gc_ns)
+                StepTimes(
+                    step,
+                    step_start,
+                    host,
+                    device_end,
+                    max(host + latency, free.get(COMPUTE, 0)),
+                    wait_ns,
+                    workers_ns,
+                    gc_ns,
+                )
             )
             yield -1, step
 
@@ -550,6 +520,9 @@ def steady_step_ns(program: Program, *, is_recorded: bool = False) -> float:
         program = _slowed(program)
     ranks = _ranks(program)
     every = period(program)
+    loader = program.loader
+    if loader is not None and loader.workers > loader.cpus - 1:
+        every = math.lcm(every, max(1, loader.cpus - 1))  # workers take turns on the CPUs
     block = every * max(1, math.ceil(12 / every))
     times = ranks[0].timeline
     before = 0.0
@@ -566,10 +539,6 @@ def steady_step_ns(program: Program, *, is_recorded: bool = False) -> float:
 
 def _slowed(program: Program) -> Program:
     """The training with host times as they are while it is recorded, in all steps."""
-    from dataclasses import replace
-
-    from tests.support.simulator.program import changed
-
     factor = program.recording.host_factor
     fields = ("before_ns", "after_ns", "gap_ns", "call_ns", "handover_ns")
 

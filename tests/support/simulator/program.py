@@ -133,6 +133,7 @@ class Free:
 
     dur_ns: int = 100 * US
     size: int = 1 << 30
+    waits: bool = True
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,9 @@ class Recording:
         pause_ns: How long the recorder holds the main thread before the first recorded step.
         has_record: Whether a run directory with a step record is written.
         steps_after: Unrecorded steps after the window, for the step record.
+        has_steps: Whether the profiler annotates steps.
+        has_stacks: Whether Python frames are recorded.
+        has_shapes: Whether shapes are recorded.
     """
 
     first: int = 6
@@ -300,6 +304,9 @@ class Recording:
     pause_ns: int = 0
     has_record: bool = False
     steps_after: int = 0
+    has_steps: bool = True
+    has_stacks: bool = False
+    has_shapes: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from tests.support.simulator.machine import period
 from tests.support.simulator.program import (
     COPY,
     MS,
@@ -152,7 +154,7 @@ def _collector(d: _Draft) -> None:
 
 def _communication(d: _Draft) -> None:
     """All-reduces that nothing, or little, hides."""
-    d.world_size = d.dice.choice((2, 4, 8))
+    d.world_size = d.dice.choice((2, 2, 2, 3, 4, 8))
     buckets = d.dice.choice((1, 2, len(d.backward)))
     total = d.share(0.1, 1.0)
     waits = d.dice.random() < 0.4
@@ -321,7 +323,13 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
         backward=[[replace(kernels, count=2 * per_layer)] for _ in range(layers)],
         after=[],
         optimizer=[Kernels(1, 200 * US, "optimizer", 60 * US)],
-        loader=Loader(workers=dice.choice((2, 4)), waiting_ns=100 * US, cpu_ns=200 * US),
+        loader=Loader(
+            workers=dice.choice((2, 4)),
+            waiting_ns=100 * US,
+            cpu_ns=200 * US,
+            start_ns=5 * MS,
+            worker_start_ns=30 * MS,
+        ),
     )
     # Launching costs come first: other causes are shares of the work.
     for name in sorted(planted, key=lambda one: one not in ("launch-bound", "full-queue")):
@@ -341,14 +349,27 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
     factor, has_record = 1.0, dice.random() < 0.25
     if has_record:
         factor = dice.choice((1.0, 1.0, 1.2, 1.5))
+    program = Program(
+        body,
+        draft.loader,
+        world_size=draft.world_size,
+        late=draft.late,
+        causes=planted,
+        seed=seed,
+    )
+    # What a window does not show nobody can know: it holds whole periods of what recurs.
+    every = period(program)
+    steps = every * math.ceil(dice.choice((4, 6, 8)) / every)
     recording = Recording(
-        first=draft.first if draft.first is not None else dice.choice((3, 6, 12)),
-        steps=dice.choice((4, 6, 8)),
+        first=draft.first if draft.first is not None else dice.choice((8, 12, 24)),
+        steps=steps,
         host_factor=factor,
         start=dice.choice(("running", "running", "unseen", "drained")),
-        pause_ns=dice.choice((0, 0, 2 * MS)),
+        pause_ns=dice.choice((0, 0, draft.work_ns // 2)),
         has_record=has_record,
         steps_after=24 if has_record else 0,
+        has_steps=dice.random() < 0.9,
+        has_stacks=dice.random() < 0.3,
+        has_shapes=dice.random() < 0.3,
     )
-    return Program(body, draft.loader, recording=recording, world_size=draft.world_size,
-                   late=draft.late, causes=planted, seed=seed)  # fmt: skip
+    return replace(program, recording=recording)

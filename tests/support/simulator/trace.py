@@ -1,4 +1,4 @@
-"""Writes what a simulated rank did: torch's Chrome trace, and a run directory with a step record."""
+"""Writes what a simulated rank did: torch's Chrome trace, or a run with a step record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.simulator.machine import AUTOGRAD, MAIN, Timeline
-from tests.support.simulator.program import COMPUTE
+from tests.support.simulator.program import COMPUTE, of_rank
 
 _ELEMENTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >"
@@ -43,8 +43,8 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
 
     def host(cat: str, name: str, tid: int, start: int, end: int, args: str = "") -> str:
         return (
-            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},{head}{tid},"ts":{start / 1e3:.3f},'
-            f'"dur":{(end - start) / 1e3:.3f},"args":{{{args}}}}}'
+            f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},{head}{tid},'
+            f'"ts":{start / 1e3:.3f},"dur":{(end - start) / 1e3:.3f},"args":{{{args}}}}}'
         )
 
     def call(name: str, tid: int, start: int, end: int, correlation: int) -> str:
@@ -222,7 +222,7 @@ def _of_host(
         if start >= begin and with_steps:
             yield host("user_annotation", f"ProfilerStep#{step}", tid, start, end)
         if start >= begin and stacks:
-            yield _frame(host, _STEP_FRAME, tid, start + 1, end - 1, 10 * number)
+            yield _frame(host, _STEP_FRAME, tid, start, end, 10 * number)
         return
     if kind == "range":
         _, _, name, start, end = entry
@@ -252,20 +252,23 @@ def trace_text(
     timeline: Timeline,
     *,
     rank: int | None = None,
-    with_steps: bool = True,
-    stacks: bool = False,
-    shapes: bool = False,
+    with_steps: bool | None = None,
+    stacks: bool | None = None,
+    shapes: bool | None = None,
 ) -> str:
     """The trace file of the recorded steps.
 
     Args:
         timeline: What a rank did.
         rank: The rank that the file says it is; by default the timeline's own.
-        with_steps: Whether the profiler annotates steps.
-        stacks: Whether Python frames are recorded.
-        shapes: Whether shapes are recorded.
+        with_steps: Whether the profiler annotates steps; by default as the program has it.
+        stacks: Whether Python frames are recorded; likewise.
+        shapes: Whether shapes are recorded; likewise.
     """
-    program = timeline.program
+    program, recording = timeline.program, timeline.program.recording
+    with_steps = recording.has_steps if with_steps is None else with_steps
+    stacks = recording.has_stacks if stacks is None else stacks
+    shapes = recording.has_shapes if shapes is None else shapes
     if rank is not None and rank != timeline.rank:
         timeline = Timeline(program, rank, timeline.steps, timeline.log, timeline.started_ns,
                             timeline.stopped_ns)  # fmt: skip
@@ -346,6 +349,8 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
         window = root / "window-0000"
         window.mkdir(parents=True)
         (window / "trace.json").write_text(trace_text(mine, rank=rank, **options))
+        one = of_rank(program, rank).loader
+        cpu_share = one.cpu_ns / max(1, one.cpu_ns + one.waiting_ns) if one else 0.0
         lines = []
         for number, step in enumerate(mine.steps):
             following = mine.steps[number + 1 :]
@@ -357,10 +362,14 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
                 "dur_ns": end - step.start_ns,
                 "data_wait_ns": step.wait_ns + step.worker_start_ns,
             }
+            if one is not None and not one.workers:
+                line["data_wait_cpu_ns"] = round(step.wait_ns * cpu_share)
             if step.worker_start_ns:
                 line["loader_workers_ns"] = step.worker_start_ns
             if step.gc_ns:
                 line["gc_ns"] = step.gc_ns
+            if number:
+                line["device_ns"] = step.mark_ns - mine.steps[number - 1].mark_ns
             if is_recorded:
                 line["window"] = 0
             lines.append(json.dumps(line))
@@ -383,8 +392,7 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
             "format": "stepscope-rank",
             "version": 1,
         }
-        if program.loader is not None:
-            one = program.loader
+        if one is not None:
             busy = one.cpu_ns + one.send_ns
             manifest["loader"] = {
                 "workers": one.workers,
