@@ -6,6 +6,7 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.ladder import BEYOND_FINDINGS
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.level_shift import LevelShift
@@ -13,6 +14,7 @@ from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
+from stepscope.report.text import sentence
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 from stepscope.trace.problems import counted
@@ -367,6 +369,39 @@ def together(diagnosis: Diagnosis) -> str:
         f"{'in the whole file' if is_whole else 'per step'}: "
         f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}{words}."
     )
+
+
+def next_limit(diagnosis: Diagnosis) -> str:
+    """What limits the step of the rank shown once its first finding is fixed, and the floor."""
+    return sentence(diagnosis.shown.ladder.next_limit)
+
+
+def ladder_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
+    """Each rung of the rank shown: the fix, the step after it, what that leaves, the limit then."""
+    rungs = diagnosis.shown.ladder.rungs
+    return [
+        (
+            "today" if not number else rung.id if rung.id not in BEYOND_FINDINGS else rung.fixed,
+            units.duration(rung.step_ns),
+            units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
+            rung.limit
+            if rung.limit_share is None
+            else f"{rung.limit} {units.percent(rung.limit_share)}",
+        )
+        for number, rung in enumerate(rungs)
+    ]
+
+
+def ladder_notes(diagnosis: Diagnosis) -> list[str]:
+    """What the ladder rests on, and what is missing for more; or why there is none."""
+    ladder = diagnosis.shown.ladder
+    if not ladder.rungs:
+        return [f"No ladder: {ladder.reason}."] if ladder.reason else []
+    told = [f"{one}." for one in (*ladder.rests_on, *ladder.missing)]
+    if len(diagnosis.ranks) > 1:
+        whose = f"rank {diagnosis.shown.rank}'s step alone"
+        told.append(f"This is {whose}: another rank may set the pace before the last rung.")
+    return told
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:
