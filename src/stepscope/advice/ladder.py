@@ -23,8 +23,13 @@ from stepscope.run.figures import duration, percent
 
 TODAY, OTHERS, DEVICE, PRECISION, HOST = "today", "others", "device", "precision", "host"
 """Ids of rungs that are no finding's."""
-BEYOND_FINDINGS = (OTHERS, DEVICE, PRECISION, HOST)
-"""Those that come after the findings."""
+SHORT_NAMES = {
+    OTHERS: "the others together",
+    DEVICE: "GPU work at its floors",
+    PRECISION: "products in lower precision",
+    HOST: "no limits by the host",
+}
+"""What the rungs after those of findings are called."""
 COMPUTE, COMMUNICATION, COPIES, INPUT, HOST_LIMIT, CPU, FLOOR = (
     "GPU compute",
     "exposed communication",
@@ -34,6 +39,7 @@ COMPUTE, COMMUNICATION, COPIES, INPUT, HOST_LIMIT, CPU, FLOOR = (
     "CPU",
     "floor",
 )
+_ALL = 0.995
 _LIMITS = {
     COMPUTE: "GPU compute limits",
     COMMUNICATION: "exposed communication limits",
@@ -63,6 +69,23 @@ class Rung:
     limit: str
     limit_share: float | None
     basis: str
+
+    @property
+    def is_partly_limited(self) -> bool:
+        """Whether what limits the step is known not to be all of it."""
+        return self.limit_share is not None and self.limit_share < _ALL
+
+    @property
+    def name(self) -> str:
+        """What it is called, in few words."""
+        return SHORT_NAMES.get(self.id, self.id)
+
+    @property
+    def limit_in_words(self) -> str:
+        """What limits the step then, with its share if that is not all of it."""
+        if self.limit_share is None or not self.is_partly_limited:
+            return self.limit
+        return f"{self.limit} {percent(self.limit_share)}"
 
 
 @dataclass(frozen=True)
@@ -96,13 +119,13 @@ class Ladder:
         if not self.rungs:
             return ""
         step = "the file" if self.is_whole_file else "the step"
-        first = next((rung for rung in self.rungs[1:] if rung.id not in BEYOND_FINDINGS), None)
+        first = next((rung for rung in self.rungs[1:] if rung.id not in SHORT_NAMES), None)
         rung = first or self.rungs[0]
         limits = _LIMITS.get(rung.limit)
         words = ""
         if limits is not None:
             when = "today" if first is None else f"with {first.id} fixed"
-            share = "" if rung.limit_share is None else f" ({percent(rung.limit_share)} of it)"
+            share = f" ({percent(rung.limit_share)} of it)" if rung.is_partly_limited else ""
             words = f"{when}, {limits} {step} of {duration(rung.step_ns)}{share}"
         if self.floor_ns is not None:
             where = f" on {self.device}" if self.device else ""

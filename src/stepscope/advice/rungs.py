@@ -279,7 +279,8 @@ class _Climber:
                 if floors.has_shapes
                 else "no shapes of operators were recorded (record_shapes=True)"
             )
-            self.missing.append(f"{percent(share)} of the time of {what} has no floor: {why}")
+            much = f"{percent(share)} of" if share < 1 else "All of"
+            self.missing.append(f"{much} the time of {what} has no floor: {why}")
 
     def ladder(self) -> Ladder:
         """The ladder."""

@@ -29,7 +29,6 @@ from stepscope.report.diagnosis.words import (
     findings_alike,
     header,
     ladder_notes,
-    ladder_rows,
     next_limit,
     notes,
     ranks_with,
@@ -47,7 +46,7 @@ from stepscope.report.trial.words import rows as trial_rows
 _MOST_NOTES = 200
 _LADDER = (
     "The step with one more thing fixed on each line, all above it included, and what limits it "
-    "then."
+    "then. Hatched: what that takes away."
 )
 _MOST_STEPS = 12
 _COMMON = ("trace", "profile", "report", "chrome_trace", "traces", "output")
@@ -111,7 +110,7 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
     """The verdict, and what its finding advises."""
     words = diagnosis.verdict
     finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
-    then = blocks.text(f"{next_limit(diagnosis)}.", "note") if next_limit(diagnosis) else None
+    then = blocks.text(f"{next_limit(diagnosis)}.") if next_limit(diagnosis) else None
     if finding is None:
         return blocks.section("verdict", "Verdict", blocks.text(sentence(words), "verdict"), then)
     return blocks.section(
@@ -142,13 +141,8 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _ladder(diagnosis: Diagnosis) -> dict[str, Any]:
     """The step after each fix, down to the floor, and what that rests on."""
-    rungs = [
-        (name, rung.step_ns, rung.limit, rung.limit_share)
-        for (name, *_), rung in zip(
-            ladder_rows(diagnosis), diagnosis.shown.ladder.rungs, strict=True
-        )
-    ]
-    drawn = blocks.ladder(rungs)
+    rungs = diagnosis.shown.ladder.rungs
+    drawn = blocks.ladder([(r.name, r.step_ns, r.limit, r.limit_in_words) for r in rungs])
     lead = blocks.text(_LADDER) if drawn else None
     told = [blocks.text(one, "note") for one in ladder_notes(diagnosis)]
     return blocks.section("ladder", "How far it can go", lead, drawn, *told)

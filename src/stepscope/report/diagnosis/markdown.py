@@ -84,18 +84,19 @@ def _next_limit(diagnosis: Diagnosis) -> list[str]:
 
 
 def _ladder(diagnosis: Diagnosis) -> list[str]:
-    rows, told = ladder_rows(diagnosis), ladder_notes(diagnosis)
-    if not rows and not told:
+    rows = ladder_rows(diagnosis)
+    if not rows:
         return []
-    lines = ["## How far it can go", ""]
-    if rows:
-        lines += [
-            "| with this fixed, too | step | of today's | then it is limited by |",
-            "|---|--:|--:|---|",
-            *(f"| {' | '.join(map(markdown_text, row))} |" for row in rows),
-            "",
-        ]
-    return [*lines, *(f"- {markdown_text(note)}" for note in told), ""]
+    return [
+        "## How far it can go",
+        "",
+        "| with this fixed, too | step | of today's | then it is limited by |",
+        "|---|--:|--:|---|",
+        *(f"| {' | '.join(map(markdown_text, row))} |" for row in rows),
+        "",
+        *(f"- {markdown_text(note)}" for note in ladder_notes(diagnosis)),
+        "",
+    ]
 
 
 def _compute(rank: RankSummary) -> list[str]:

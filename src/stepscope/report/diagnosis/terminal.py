@@ -179,22 +179,21 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 def _print_ladder(diagnosis: Diagnosis, console: Console) -> None:
     """The step after each fix, and the floor."""
-    rows, told = ladder_rows(diagnosis), ladder_notes(diagnosis)
-    if not rows and not told:
+    rows = ladder_rows(diagnosis)
+    if not rows:
         return
     if together(diagnosis) or not diagnosis.findings:
         console.print()
     console.print(Text("How far it can go", "bold"))
-    if rows:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        table.add_column("with this fixed, too")
-        table.add_column("step", justify="right", no_wrap=True)
-        table.add_column("of today's", justify="right", no_wrap=True)
-        table.add_column("then it is limited by")
-        for row in rows:
-            table.add_row(*map(_plain, row))
-        console.print(Padding(table, (0, 0, 0, 2), expand=False))
-    for note in told:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("with this fixed, too")
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("of today's", justify="right", no_wrap=True)
+    table.add_column("then it is limited by")
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    for note in ladder_notes(diagnosis):
         console.print(Padding(_plain(note, "dim"), (0, 0, 0, 2)))
     console.print()
 

@@ -6,7 +6,6 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
-from stepscope.advice.ladder import BEYOND_FINDINGS
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.level_shift import LevelShift
@@ -381,22 +380,20 @@ def ladder_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
     rungs = diagnosis.shown.ladder.rungs
     return [
         (
-            "today" if not number else rung.id if rung.id not in BEYOND_FINDINGS else rung.fixed,
+            rung.name,
             units.duration(rung.step_ns),
             units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
-            rung.limit
-            if rung.limit_share is None
-            else f"{rung.limit} {units.percent(rung.limit_share)}",
+            rung.limit_in_words,
         )
-        for number, rung in enumerate(rungs)
+        for rung in rungs
     ]
 
 
 def ladder_notes(diagnosis: Diagnosis) -> list[str]:
-    """What the ladder rests on, and what is missing for more; or why there is none."""
+    """What the ladder rests on, and what is missing for more; empty without a ladder."""
     ladder = diagnosis.shown.ladder
     if not ladder.rungs:
-        return [f"No ladder: {ladder.reason}."] if ladder.reason else []
+        return []
     told = [f"{one}." for one in (*ladder.rests_on, *ladder.missing)]
     if len(diagnosis.ranks) > 1:
         whose = f"rank {diagnosis.shown.rank}'s step alone"

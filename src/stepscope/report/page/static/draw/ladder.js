@@ -2,9 +2,9 @@
 /** The step after each fix, one bar below the other: what is left, what the fix takes away, and what limits the rest. */
 
 import { h } from "../dom.js";
-import { duration, share } from "../units.js";
+import { duration } from "../units.js";
 
-/** @typedef {{name: string, step_ns: number, limit: string, limit_share: number | null, colour: string}} Rung */
+/** @typedef {{name: string, step_ns: number, limit: string, words: string, colour: string}} Rung */
 
 /** @param {Rung[]} rungs from today's step down */
 export function ladder(rungs) {
@@ -25,12 +25,11 @@ function row(rung, before, highest) {
   const gone = h("span", { class: "ladder-gone" });
   gone.style.left = `${(100 * rung.step_ns) / highest}%`;
   gone.style.width = `${(100 * (before - rung.step_ns)) / highest}%`;
-  const limit = rung.limit_share === null ? rung.limit : `${rung.limit} ${share(rung.limit_share)}`;
   return h(
     "div", { class: "ladder-rung" },
-    h("span", { class: "ladder-name", title: rung.name }, rung.name),
+    h("span", { class: "ladder-name" }, rung.name),
     h("span", { class: "ladder-room" }, gone, left),
     h("span", { class: "ladder-step number" }, duration(rung.step_ns)),
-    h("span", { class: "ladder-limit" }, limit),
+    h("span", { class: "ladder-limit" }, rung.words),
   );
 }
