@@ -27,7 +27,7 @@ SHORT_NAMES = {
     OTHERS: "the others together",
     DEVICE: "GPU work at its floors",
     PRECISION: "products in lower precision",
-    HOST: "no limits by the host",
+    HOST: "the host takes no time",
 }
 """What the rungs after those of findings are called."""
 COMPUTE, COMMUNICATION, COPIES, INPUT, HOST_LIMIT, CPU, FLOOR = (
@@ -71,11 +71,6 @@ class Rung:
     basis: str
 
     @property
-    def is_partly_limited(self) -> bool:
-        """Whether what limits the step is known not to be all of it."""
-        return self.limit_share is not None and self.limit_share < _ALL
-
-    @property
     def name(self) -> str:
         """What it is called, in few words."""
         return SHORT_NAMES.get(self.id, self.id)
@@ -83,7 +78,7 @@ class Rung:
     @property
     def limit_in_words(self) -> str:
         """What limits the step then, with its share if that is not all of it."""
-        if self.limit_share is None or not self.is_partly_limited:
+        if self.limit_share is None or self.limit_share >= _ALL:
             return self.limit
         return f"{self.limit} {percent(self.limit_share)}"
 
@@ -125,7 +120,9 @@ class Ladder:
         words = ""
         if limits is not None:
             when = "today" if first is None else f"with {first.id} fixed"
-            share = f" ({percent(rung.limit_share)} of it)" if rung.is_partly_limited else ""
+            share = ""
+            if rung.limit_share is not None and rung.limit_share < _ALL:
+                share = f" ({percent(rung.limit_share)} of it)"
             words = f"{when}, {limits} {step} of {duration(rung.step_ns)}{share}"
         if self.floor_ns is not None:
             where = f" on {self.device}" if self.device else ""

@@ -29,7 +29,7 @@ from stepscope.advice.rules.full_precision_matmuls import better_type
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.critical_path import limits_of
+from stepscope.analysis.critical_path import Limits, limits_now, limits_of
 from stepscope.analysis.floors import KINDS, WorkFloors, find_floors
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
@@ -41,7 +41,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 
 _NOTABLE = 0.01
 """Share of today's step that a fix must bring to be a rung."""
-_AT_ONCE = 3
+_AT_ONCE = 2
 """How many candidates for a rung are replayed at most."""
 _PARTLY = 0.1
 """Share of the time of work that must have a floor for the work to be named."""
@@ -108,7 +108,7 @@ class _Climber:
         subject: The rank.
         window: Its window.
         step_ns: Today's step.
-        now: The replay of the last rung; None before the first.
+        now: The replay of the last rung; None as long as nothing is fixed.
         rungs: The rungs so far.
         floor_ns: See `Ladder`.
         device: See `Ladder`.
@@ -129,7 +129,7 @@ class _Climber:
     def today(self) -> None:
         """The step that the report states."""
         basis = "recorded window" if self.subject.steps is None else "step record"
-        self._add(TODAY, "nothing", self._try([], unchanged(self.window.graph)), basis)
+        self._put(TODAY, "nothing", self.step_ns, limits_now(self.window.path), basis)
 
     def fix(self, findings: Sequence[Finding]) -> None:
         """One rung per finding, the one that brings the most at each."""
@@ -193,12 +193,10 @@ class _Climber:
 
     def reach_the_floor(self, findings: Sequence[Finding]) -> None:
         """The rungs above the fixes: the device's limits, a better precision, no host."""
-        window, graph, now = self.window, self.window.graph, self.now
-        if now is None:
-            return
+        window, graph = self.window, self.window.graph
+        changes = unchanged(graph) if self.now is None else self.now.changes
         faster = better_type(self.subject) if _has(findings, FULL_PRECISION) else None
         floors = find_floors(window.trace, window.work, window.scope, faster)
-        changes = now.changes
         self._tell_what_is_known(floors, faster)
         known = [kind for kind in floors.kinds if kind.known_ns >= _PARTLY * kind.total_ns > 0]
         if floors.known_share >= _PARTLY:
@@ -229,13 +227,15 @@ class _Climber:
 
     def _add(self, rung: str, fixed: str, tried: _Tried, basis: str) -> None:
         step_ns = min([tried.step_ns, *(one.step_ns for one in self.rungs[-1:])])
-        limits = limits_of(tried.changes, tried.again)
+        self._put(rung, fixed, step_ns, limits_of(tried.changes, tried.again), basis)
+        self.now = tried
+
+    def _put(self, rung: str, fixed: str, step_ns: int, limits: Limits, basis: str) -> None:
         has_gpu = self.window.has_gpu
         names = (COMPUTE, COMMUNICATION, COPIES, INPUT, HOST_LIMIT if has_gpu else CPU)
         most, name = max(zip(limits, names, strict=True), key=lambda one: one[0])
         share = most / sum(limits) if most else None
         self.rungs.append(Rung(rung, fixed, step_ns, name if most else "", share, basis))
-        self.now = tried
 
     def _tell_what_is_known(self, floors: WorkFloors, faster: str | None) -> None:
         known = {peaks.name: peaks for peaks in floors.devices.values() if peaks is not None}

@@ -177,6 +177,15 @@ class Limits(NamedTuple):
     host: int
 
 
+def limits_now(path: Partition) -> Limits:
+    """What limits the measured steps, from the partition of their critical path."""
+    compute = sum(path.of(name) for name in ("compute", "fill", DEVICE_GAP))
+    communication, copies = path.of("communication"), path.of("copy")
+    of_input = path.of(HostCause.INPUT.word)
+    rest = path.total_ns - compute - communication - copies - of_input
+    return Limits(compute, communication, copies, of_input, rest)
+
+
 def limits_of(changes: Changes, again: Replay) -> Limits:
     """What limits the steps once some changes are made: their critical path, replayed.
 

@@ -372,7 +372,10 @@ def together(diagnosis: Diagnosis) -> str:
 
 def next_limit(diagnosis: Diagnosis) -> str:
     """What limits the step of the rank shown once its first finding is fixed, and the floor."""
-    return sentence(diagnosis.shown.ladder.next_limit)
+    words = diagnosis.shown.ladder.next_limit
+    if words and len(diagnosis.ranks) > 1:
+        words = f"on rank {diagnosis.shown.rank}, {words}"
+    return sentence(words)
 
 
 def ladder_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
