@@ -42,7 +42,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 _NOTABLE = 0.01
 """Share of today's step that a fix must bring to be a rung."""
 _AT_ONCE = 2
-"""How many candidates for a rung are replayed at most."""
+"""How many candidates for a rung are replayed, unless none of them brings enough."""
 _PARTLY = 0.1
 """Share of the time of work that must have a floor for the work to be named."""
 _MOSTLY = 0.5
@@ -170,8 +170,10 @@ class _Climber:
         """
         tried: dict[int, _Tried] = {}
         if fixed:
-            for place in sorted(range(len(left)), key=lambda place: -gains[place])[:_AT_ONCE]:
-                if tried and gains[place] <= max(gains[one] for one in tried):
+            for place in sorted(range(len(left)), key=lambda place: -gains[place]):
+                most_ns = max((gains[one] for one in tried), default=-1)
+                is_enough = len(tried) >= _AT_ONCE and most_ns >= _NOTABLE * self.step_ns
+                if gains[place] <= most_ns or is_enough:
                     break
                 tried[place] = self._try_more([*fixed, left[place]], [left[place]])
                 gains[place] = max(0, self.rungs[-1].step_ns - tried[place].step_ns)
@@ -274,7 +276,7 @@ class _Climber:
         what, share, most = lacking
         if share > most:
             why = (
-                "strides and paddings were not recorded (torch 2.1 and later write them with "
+                "strides and paddings were not recorded (newer torch writes them with "
                 "record_shapes=True), or the kernels are compiled or custom"
                 if floors.has_shapes
                 else "no shapes of operators were recorded (record_shapes=True)"
