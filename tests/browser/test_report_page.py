@@ -151,6 +151,25 @@ def test_the_bar_is_as_long_as_the_whole_and_its_pieces_as_their_shares(opened):
         assert abs(piece - share * whole) < 4  # borders take a few pixels
 
 
+@pytest.mark.parametrize("width", [1280, 420])
+def test_the_bars_of_the_ladder_are_as_long_as_its_steps(opened, width):
+    page = opened("slow")
+    page.page.set_viewport_size({"width": width, "height": 800})
+    rungs = page.page.evaluate("""() => {
+        const data = JSON.parse(document.getElementById("data").textContent);
+        const rungs = data.sections.find((one) => one.id === "ladder").blocks.find((one) => one.is === "ladder").rungs;
+        const bars = [...document.querySelectorAll("#ladder .ladder-bar")].map((one) => one.getBoundingClientRect().width);
+        const names = [...document.querySelectorAll("#ladder .ladder-name")];
+        return rungs.map((one, at) => [one.step_ns, bars[at], names[at].scrollWidth <= names[at].clientWidth + 1]);
+    }""")  # noqa: E501
+    assert len(rungs) > 2
+    first_ns, first_width, _ = rungs[0]
+    for step_ns, bar, is_whole in rungs:
+        assert bar == pytest.approx(max(1.5, first_width * step_ns / first_ns), abs=1)
+        assert is_whole
+    assert page.page.evaluate(FITS)
+
+
 def test_tables_sort_filter_and_show_more(opened):
     found = opened("hostile")
     assert len(found.page.evaluate(COLUMN, ["kernels", "By name", 0])) == 12

@@ -13,6 +13,7 @@ from stepscope.advice.finding import Finding, of_few_steps, of_whole_file
 from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
+from stepscope.advice.rungs import climb
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
@@ -91,6 +92,7 @@ def with_findings(
     own_ns = together_ns
     if len(own) < len(found):
         own_ns = saved_together(own, subject.window, subject.step_ns or 0)
+    ladder = climb(subject, found)
     found, with_waits_ns = _with_waits(found, subject)
     alone_ns = _without_collectives_ns(subject)
     # The changes of a replay are as large as the trace, so they are dropped here.
@@ -107,6 +109,7 @@ def with_findings(
         together_own_ns=own_ns,
         together_with_waits_ns=with_waits_ns,
         without_collectives_ns=alone_ns,
+        ladder=ladder,
     )
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.advice.compute_summary import ComputeSummary
 from stepscope.advice.finding import Finding
+from stepscope.advice.ladder import Ladder
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.meetings import MeetingSteps
@@ -159,6 +160,7 @@ class RankSummary:
             long steps take on the host.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
+        ladder: Its step after each fix, down to the floor, without regard to other ranks' pace.
     """
 
     rank: int
@@ -192,6 +194,7 @@ class RankSummary:
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False
     clock_lag_ns: int = 0
+    ladder: Ladder = field(default_factory=Ladder)
 
     @property
     def recorded_partition(self) -> Partition | None:

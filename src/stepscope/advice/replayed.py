@@ -158,30 +158,46 @@ def saved_together(
     """What the findings of one rank save together, per step; None if none has a saving.
 
     Savings overlap, so they do not add up: one replay removes the causes of all replayed findings
-    at once. Other causes with a time of their own, such as a phase, are added up. That replay, and
-    each cause that slows everything (`Finding.slows_everything`), save their share of what is left.
-    The result is at least the largest saving, and at most their sum or the step.
+    at once (`saved_by`).
 
     Args:
         findings: The findings.
         window: The window that they were replayed on.
         step_ns: The step that they save from.
     """
-    savings = [(one, one.saving_ns) for one in findings if one.saving_ns is not None]
+    savings = [one for one in findings if one.saving_ns is not None]
     if not savings:
         return None
-    unreplayed = [(one, saving) for one, saving in savings if one.changes is None]
-    alone = sum(saving for one, saving in unreplayed if not one.slows_everything)
-    slowing = [saving for one, saving in unreplayed if one.slows_everything]
-    shares = [saving / max(1, step_ns) for saving in slowing]
-    changes = [one.changes for one, _ in savings if one.changes is not None]
+    changes = [one.changes for one in savings if one.changes is not None]
+    share = None
     if changes and window is not None:
         again = replay(functools.reduce(Changes.and_also, changes))
-        shares.append(again.saving_share)
+        share = again.saving_share
+    return min(saved_by(savings, share, step_ns), sum(one.saving_ns or 0 for one in savings))
+
+
+def saved_by(findings: Sequence[Finding], replayed_share: float | None, step_ns: int) -> int:
+    """What a replay and the findings that were not replayed save together, per step.
+
+    Causes that were not replayed and have a time of their own, such as a phase, are added up. The
+    replay, and each cause that slows everything (`Finding.slows_everything`), save their share of
+    what is left. The result is at least the largest saving, and at most the step.
+
+    Args:
+        findings: Findings with a saving.
+        replayed_share: Share of the step that the replay with the changes of all of them saves;
+            None without one.
+        step_ns: The step that they save from.
+    """
+    unreplayed = [one for one in findings if one.changes is None]
+    alone = sum(one.saving_ns or 0 for one in unreplayed if not one.slows_everything)
+    slowing = [one.saving_ns or 0 for one in unreplayed if one.slows_everything]
+    shares = [saving / max(1, step_ns) for saving in slowing]
+    if replayed_share is not None:
+        shares.append(replayed_share)
     for share in shares:
         alone += round(max(0, step_ns - alone) * share)
-    each = [saving for _, saving in savings]
-    return min(max(alone, *each, 0), sum(each), step_ns)
+    return min(max(alone, *(one.saving_ns or 0 for one in findings), 0), step_ns)
 
 
 def finding_without_saving(

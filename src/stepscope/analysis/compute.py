@@ -15,15 +15,14 @@ Definitions
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.operands import argument_texts, element_bytes
+from stepscope.analysis.calls.moved_bytes import STREAMING, operand_and_result_bytes
+from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.flops import analyse_flops
@@ -57,10 +56,6 @@ KINDS: dict[str, str] = {
 }
 """What the groups of computing kernels are called."""
 
-_STREAMING = (
-    r"^aten::(mul|add|sub|div|neg|pow|silu|gelu|relu|sigmoid|tanh|exp|rsqrt|sqrt|copy|where|clamp"
-    r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
-)
 MOST = 20
 _NOTABLE = 0.05
 _MOST_NAMES, _LONGEST_NAME = 3, 60
@@ -235,7 +230,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     peaks = peaks_of(trace)
     if not any(peaks.values()):
         return None
-    streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
+    streams = names_that(trace, pl.col("name").str.contains(STREAMING))
     elementwise = rows["op", "device", "dur_ns", "group"].filter(
         pl.col("group") == "elementwise", pl.col("op").is_not_null()
     )
@@ -251,7 +246,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
     keys = ["dims", "types", "operator"]
     ways = calls.select(keys).unique(maintain_order=True)
-    sizes = [_bytes_of(*way) for way in ways.iter_rows()]
+    sizes = [operand_and_result_bytes(*way) for way in ways.iter_rows()]
     known = ways.with_columns(
         way=pl.int_range(pl.len()), is_known=pl.Series([size is not None for size in sizes])
     )
@@ -267,26 +262,3 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     # GB/s are bytes per nanosecond. A running sum adds in order, whatever the number of rows.
     possible = np.cumsum(judged["speed"].to_numpy() * judged["dur_ns"].to_numpy())
     return moved / float(possible[-1]) if len(possible) and possible[-1] else None
-
-
-def _bytes_of(dims: str | None, types: str | None, operator: str) -> int | None:
-    """Bytes of the operands and of the result; None where they are not known."""
-    try:
-        shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(shapes, list) or not isinstance(names, list):
-        return None
-    sizes: list[tuple[int, int]] = []
-    for shape, name in zip(shapes, names, strict=False):
-        is_tensor = isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape)
-        item = element_bytes(name) if isinstance(name, str) else None
-        if is_tensor and item is not None:
-            sizes.append((math.prod(shape), item))
-    if not sizes:
-        return None
-    operand_bytes = sum(count * item for count, item in sizes)
-    if operator.startswith("aten::copy_"):
-        return operand_bytes  # the first operand is the result
-    largest, item = max(sizes)
-    return operand_bytes + largest * item

@@ -21,10 +21,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, walk_back
+from stepscope.analysis.graph.replay import Replay, is_host_bound, replayed_times
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph
-from stepscope.analysis.host.causes import CAUSES, cause_names
+from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import Part, Partition
@@ -51,6 +53,7 @@ PATH_CAUSES: tuple[str, ...] = (
     DEVICE_GAP,
     OTHER_WAIT,
 )
+_OF_DEVICES = (EdgeKind.STREAM, EdgeKind.WAIT, EdgeKind.SYNC, EdgeKind.QUEUE)
 _HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
 _NODES_AT_ONCE = 2**13
 """The times per cause of these nodes of the path stay in the processor's cache."""
@@ -163,6 +166,105 @@ def path_partition(graph: StepGraph) -> Partition:
     """
     none = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
     return _partition(graph, sum((piece.of_steps for piece in _find(graph)), none))
+
+
+class Limits(NamedTuple):
+    """What the steps of a replay depend on: time on their critical path."""
+
+    compute: int
+    communication: int
+    copies: int
+    input: int
+    host: int
+
+
+def limits_now(path: Partition) -> Limits:
+    """What limits the measured steps, from the partition of their critical path."""
+    compute = sum(path.of(name) for name in ("compute", "fill", DEVICE_GAP))
+    communication, copies = path.of("communication"), path.of("copy")
+    of_input = path.of(HostCause.INPUT.word)
+    rest = path.total_ns - compute - communication - copies - of_input
+    return Limits(compute, communication, copies, of_input, rest)
+
+
+def limits_of(changes: Changes, again: Replay) -> Limits:
+    """What limits the steps once some changes are made: their critical path, replayed.
+
+    Waiting for input counts as such, everything else of the host as host, with the latency of
+    launches that nothing else held up. Gaps between work of the device count as compute. Where the
+    host is slower than the devices in the steady state, it is the main thread's time instead.
+
+    Args:
+        changes: The changes.
+        again: Their replay.
+    """
+    if is_host_bound(changes, again):
+        rows = changes.graph.host_rows
+        spent = changes.dur_ns[rows]
+        of_input = _input_left(changes, rows, spent)
+        return Limits(0, 0, 0, of_input, int(spent.sum()) - of_input)
+    graph = changes.graph
+    start, end = replayed_times(changes)
+    sources = np.maximum(graph.source, ORIGIN)
+    leaves = np.where(sources >= 0, end[sources], graph.origin_ns) + changes.delay_ns
+    is_within = changes.is_kept & (graph.source >= ORIGIN)
+    leaves = np.where(is_within, leaves, np.iinfo(np.int64).min)
+    latest = np.maximum.reduceat(leaves, graph.first_edge[:-1])
+    binding = np.flatnonzero(leaves == latest[graph.target])
+    edge = binding[_starts_of_runs(graph.target[binding])]
+    before = sources[edge].tolist()
+    rows = graph.step_rows.rows
+    node = int(rows[np.argmax(end[rows])])
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = before[node]
+    nodes = np.array(path[::-1], np.int64)
+    last = end[nodes]
+    until = np.append(np.minimum(last[:-1], start[nodes[1:]]), last[-1:])
+    begin = np.maximum(start[nodes], graph.begin_ns)
+    spent = np.maximum(until - begin, 0)
+    kind = graph.kind[nodes]
+    into = edge[nodes]
+    source = sources[into]
+    came = np.where(source >= 0, end[source], graph.origin_ns)
+    gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
+    of_device = np.isin(graph.edge_kind[into], _OF_DEVICES)
+    of_input = _input_left(changes, nodes, spent)
+    of_input += int(gap[graph.edge_kind[into] == EdgeKind.ARRIVAL].sum())
+
+    def total(*kinds: NodeKind) -> int:
+        return int(spent[np.isin(kind, kinds)].sum())
+
+    return Limits(
+        compute=total(NodeKind.COMPUTE, NodeKind.MEMSET) + int(gap[of_device].sum()),
+        communication=total(NodeKind.COMMUNICATION),
+        copies=total(NodeKind.MEMCPY),
+        input=of_input,
+        host=total(NodeKind.HOST) - of_input + int(gap[~of_device].sum()),
+    )
+
+
+def _input_left(changes: Changes, nodes: Int64Array, spent: Int64Array) -> int:
+    """How long pieces of threads still wait for input.
+
+    Args:
+        changes: What is changed.
+        nodes: Nodes in order of time.
+        spent: How much of each counts.
+    """
+    graph = changes.graph
+    mine = np.flatnonzero(graph.kind[nodes] == NodeKind.HOST)
+    left = 0
+    for lane in distinct_groups(graph.lane[nodes[mine]]):
+        of_lane = mine[graph.lane[nodes[mine]] == lane]
+        rows = nodes[of_lane]
+        waited = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
+        # What a change takes from a piece, it takes from its waiting first.
+        taken = graph.dur_ns[rows] - changes.dur_ns[rows]
+        still = np.clip(waited[HostCause.INPUT] - taken, 0, spent[of_lane])
+        left += int(still.sum())
+    return left
 
 
 class _Found(NamedTuple):

@@ -110,7 +110,8 @@ class FlopsReport:
         type: The type that most of the FLOPs have; its peak is the one that counts for MFU.
         peak_flops_per_s: That peak, per device; None where it is not known.
         device_names: What the peaks are of, or that the device is unknown.
-        work: The GPU work of counted operators: event, name, dims, type; keys of `operators`.
+        work: The GPU work of counted operators: event, call (a number, the same for all work of one
+            call), and name, dims and type, by which `operators` has the call.
         notes: What a reader must know.
     """
 
@@ -194,7 +195,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         work=pl.DataFrame({"event": members["event"], "row": owner})
         .filter(pl.Series(owner >= 0))
         .join(calls["row", "name", "dims", "type"], on="row", maintain_order="left")
-        .drop("row"),
+        .rename({"row": "call"}),
         notes=(*work.notes, *notes),
     )
 

@@ -42,6 +42,7 @@ class Question:
         takes_references: The function takes what bandwidths are compared with
             (`fleet.collectives.References`).
         takes_operations: It is also answered about a table of operations (`fleet.ask`).
+        takes_step_record: The function takes the step record of the rank beside the trace.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Question:
     is_timed: bool = False
     takes_references: bool = False
     takes_operations: bool = False
+    takes_step_record: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -87,6 +89,8 @@ class Question:
             scope: What the answer covers. With steps it is about these alone, in their own time.
             baseline: See `ask`.
         """
+        if self.takes_step_record and baseline is None:
+            return self._function()(trace, scope, step_record)
         result = self.ask(trace, scope, baseline)
         asks_for_steps = scope is not None and scope.steps is not None
         if step_record is None or asks_for_steps or not self.is_timed:
@@ -409,6 +413,13 @@ QUESTIONS: tuple[Question, ...] = (
         "stepscope.analysis.what_if:what_if_table",
         {"causes": "Without a cause"},
         is_timed=True,
+    ),
+    Question(
+        "ladder",
+        "the step after each fix in order, what limits it then, and the floor of the work",
+        "stepscope.advice.ladder_answer:ladder_of",
+        {"rungs": "From today's step down"},
+        takes_step_record=True,
     ),
     Question(
         "what-if-ranks",

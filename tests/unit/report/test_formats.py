@@ -111,7 +111,7 @@ def test_the_page_has_the_rank_that_the_others_wait_for_first(late_rank, tmp_pat
 def test_the_table_belongs_to_csv_and_must_exist(starved):
     with pytest.raises(click.UsageError, match="--table needs --format csv"):
         report(starved, "--table", "parts")
-    with pytest.raises(UsageError, match="it has findings, parts, ranks, notes"):
+    with pytest.raises(UsageError, match="it has findings, parts, ladder, ranks, notes"):
         report(starved, "--format", "csv", "--table", "kernels")
 
 

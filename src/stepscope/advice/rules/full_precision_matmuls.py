@@ -20,6 +20,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.analysis.hardware.tensor_cores import MatrixUnits
 from stepscope.run.figures import percent
 from stepscope.trace.model import Trace
 
@@ -60,7 +61,7 @@ def find(subject: Subject) -> list[Finding]:
     if window.device_share(total_ns) < subject.thresholds.matmul_share:
         return []
     gains = _gains(window.trace) or (_UNKNOWN_AMD if units.is_amd else _UNKNOWN_NVIDIA)
-    has_tf32 = units.has_tf32 and gains.of_tf32 >= WORTH_IT
+    has_tf32 = _takes_tf32(units, gains)
     factor = max(FACTOR, _MARGIN / (gains.of_tf32 if has_tf32 else gains.of_half))
     better = "TF32" if has_tf32 else "half precision"
     allow = (
@@ -80,6 +81,22 @@ def find(subject: Subject) -> list[Finding]:
         evidence=evidence_of_time(products, full),
         advice=allow if has_tf32 else mixed,
     )
+
+
+def better_type(subject: Subject) -> str | None:
+    """The type in which the advice lets products of 32-bit floats run, as peaks know it."""
+    products = products_of(subject)
+    if products is None:
+        return None
+    units = products.units
+    gains = _gains(products.window.trace) or (_UNKNOWN_AMD if units.is_amd else _UNKNOWN_NVIDIA)
+    if _takes_tf32(units, gains):
+        return "tf32"
+    return "bfloat16" if units.is_amd or units.has_tf32 else "float16"
+
+
+def _takes_tf32(units: MatrixUnits, gains: _Gains) -> bool:
+    return units.has_tf32 and gains.of_tf32 >= WORTH_IT
 
 
 def _gains(trace: Trace) -> _Gains | None:

@@ -97,6 +97,9 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
         "ranks", "divided", "peak_allocated_bytes", "peak_reserved_bytes", "saved_bytes",
         "buffer_bytes", "fits",
     ),
+    ("ladder", "rungs"): (
+        "rung", "step_ns", "step_share", "limit", "limit_share", "fixed",
+    ),
     ("flops", "operators"): (
         "name", "dims", "count", "flops", "busy_ns", "teraflops_per_s", "bound", "attained_share",
     ),

@@ -28,6 +28,8 @@ from stepscope.report.diagnosis.page_step import (
 from stepscope.report.diagnosis.words import (
     findings_alike,
     header,
+    ladder_notes,
+    next_limit,
     notes,
     ranks_with,
     saving,
@@ -42,6 +44,10 @@ from stepscope.report.trial.words import COLUMNS
 from stepscope.report.trial.words import rows as trial_rows
 
 _MOST_NOTES = 200
+_LADDER = (
+    "The step with one more thing fixed on each line, all above it included, and what limits it "
+    "then. Hatched: what that takes away."
+)
 _MOST_STEPS = 12
 _COMMON = ("trace", "profile", "report", "chrome_trace", "traces", "output")
 """Names of files that do not say of which training they are."""
@@ -73,6 +79,7 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         steps_section(diagnosis),
         typical_step_section(diagnosis),
         _findings(diagnosis),
+        _ladder(diagnosis),
         _tried(diagnosis, rows),
         *details,
         ranks_section(diagnosis, rows),
@@ -103,13 +110,15 @@ def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
     """The verdict, and what its finding advises."""
     words = diagnosis.verdict
     finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
+    then = blocks.text(f"{next_limit(diagnosis)}.") if next_limit(diagnosis) else None
     if finding is None:
-        return blocks.section("verdict", "Verdict", blocks.text(sentence(words), "verdict"))
+        return blocks.section("verdict", "Verdict", blocks.text(sentence(words), "verdict"), then)
     return blocks.section(
         "verdict",
         "Verdict",
         blocks.text(sentence(words.removeprefix(f"{finding.id}: ")), "verdict"),
         blocks.text(finding.advice, "lead"),
+        then,
     )
 
 
@@ -128,6 +137,15 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
         ),
         blocks.text(told) if told else None,
     )
+
+
+def _ladder(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The step after each fix, down to the floor, and what that rests on."""
+    rungs = diagnosis.shown.ladder.rungs
+    drawn = blocks.ladder([(r.name, r.step_ns, r.limit, r.limit_in_words) for r in rungs])
+    lead = blocks.text(_LADDER) if drawn else None
+    told = [blocks.text(one, "note") for one in ladder_notes(diagnosis)]
+    return blocks.section("ladder", "How far it can go", lead, drawn, *told)
 
 
 def _finding(finding: Finding, where: str) -> dict[str, Any]:

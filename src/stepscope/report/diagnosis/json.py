@@ -77,6 +77,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
         "step_ns": rank.step_ns,
         "together_ns": rank.together_ns,
+        "ladder": {**_plain(rank.ladder), "next_limit": rank.ladder.next_limit},
         "step_record": steps,
         "trace": trace,
         "metrics": None if rank.metrics is None else metrics_to_dict(rank.metrics),

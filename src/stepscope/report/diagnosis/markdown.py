@@ -14,6 +14,9 @@ from stepscope.report.diagnosis.words import (
     compute_title,
     findings_alike,
     header,
+    ladder_notes,
+    ladder_rows,
+    next_limit,
     notes,
     odd_ranks,
     partition_basis,
@@ -46,6 +49,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
         "",
         f"**Verdict**: {markdown_text(diagnosis.verdict)}",
         "",
+        *_next_limit(diagnosis),
         f"**Step**: {step_time(shown)}, {step_basis(diagnosis, shown)}",
     ]
     if shown.steps is not None and shown.steps.other_kinds:
@@ -64,6 +68,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     overlap = together(diagnosis)
     if overlap:
         lines += [markdown_text(overlap), ""]
+    lines += _ladder(diagnosis)
     trials = diagnosis.run.trials
     if trials is not None:
         lines += ["## Tried", "", markdown_text(trials.verdict), "", *trials_table(trials)]
@@ -71,6 +76,27 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     if told:
         lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in told)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _next_limit(diagnosis: Diagnosis) -> list[str]:
+    words = next_limit(diagnosis)
+    return [f"**Then**: {markdown_text(words)}", ""] if words else []
+
+
+def _ladder(diagnosis: Diagnosis) -> list[str]:
+    rows = ladder_rows(diagnosis)
+    if not rows:
+        return []
+    return [
+        "## How far it can go",
+        "",
+        "| with this fixed, too | step | of today's | then it is limited by |",
+        "|---|--:|--:|---|",
+        *(f"| {' | '.join(map(markdown_text, row))} |" for row in rows),
+        "",
+        *(f"- {markdown_text(note)}" for note in ladder_notes(diagnosis)),
+        "",
+    ]
 
 
 def _compute(rank: RankSummary) -> list[str]:

@@ -37,6 +37,17 @@ PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per rank and part of its step."""
 
+LADDER: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "rung": pl.String,  # what is fixed: a finding; else today, others, device, precision, host
+    "fixed": pl.String,  # in words
+    "step_ns": pl.Int64,  # with all of this and the rungs before
+    "limit": pl.String,  # of the step then
+    "limit_share": pl.Float64,  # of the step; null: not known, or the floor
+    "basis": pl.String,  # how the step is known
+}
+"""One row per rank and rung of its ladder, from today's step down."""
+
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
     "step_ns": pl.Int64,
@@ -53,10 +64,11 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 def diagnosis_tables(diagnosis: Diagnosis) -> dict[str, pl.DataFrame]:
-    """The tables of a diagnosis by name: findings, parts, ranks, notes."""
+    """The tables of a diagnosis by name: findings, parts, ladder, ranks, notes."""
     return {
         "findings": _findings(diagnosis),
         "parts": _parts(diagnosis),
+        "ladder": _ladder(diagnosis),
         "ranks": ranks_table(diagnosis),
         "notes": _notes(diagnosis),
     }
@@ -133,6 +145,15 @@ def _parts_of(rank: RankSummary) -> list[tuple[object, ...]]:
         )
         for part in partition.parts
     ]
+
+
+def _ladder(diagnosis: Diagnosis) -> pl.DataFrame:
+    rows = [
+        (rank.rank, one.id, one.fixed, one.step_ns, one.limit, one.limit_share, one.basis)
+        for rank in diagnosis.ranks
+        for one in rank.ladder.rungs
+    ]
+    return pl.DataFrame(rows, schema=LADDER, orient="row")
 
 
 def _notes(diagnosis: Diagnosis) -> pl.DataFrame:

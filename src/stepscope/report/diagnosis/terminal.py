@@ -23,6 +23,9 @@ from stepscope.report.diagnosis.words import (
     compute_title,
     findings_alike,
     header,
+    ladder_notes,
+    ladder_rows,
+    next_limit,
     notes,
     odd_ranks,
     partition_basis,
@@ -105,6 +108,8 @@ def _print_head(diagnosis: Diagnosis, console: Console) -> None:
     console.print(_plain(header(diagnosis), "dim"))
     console.print()
     console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
+    if next_limit(diagnosis):
+        console.print(_beside("Then", _plain(next_limit(diagnosis))))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
 
@@ -159,6 +164,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     _print_hardware(diagnosis.ranks, console)
     console.print()
     console.print(_findings(diagnosis))
+    _print_ladder(diagnosis, console)
     _print_trials(diagnosis, console)
     told = notes(diagnosis)
     if told:
@@ -169,6 +175,27 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         if len(told) > _MOST_NOTES:
             rest = len(told) - _MOST_NOTES
             console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
+
+
+def _print_ladder(diagnosis: Diagnosis, console: Console) -> None:
+    """The step after each fix, and the floor."""
+    rows = ladder_rows(diagnosis)
+    if not rows:
+        return
+    if together(diagnosis) or not diagnosis.findings:
+        console.print()
+    console.print(Text("How far it can go", "bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("with this fixed, too")
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("of today's", justify="right", no_wrap=True)
+    table.add_column("then it is limited by")
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    for note in ladder_notes(diagnosis):
+        console.print(Padding(_plain(note, "dim"), (0, 0, 0, 2)))
+    console.print()
 
 
 def _print_trials(diagnosis: Diagnosis, console: Console) -> None:

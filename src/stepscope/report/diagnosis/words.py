@@ -13,6 +13,7 @@ from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
+from stepscope.report.text import sentence
 from stepscope.run.figures import ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 from stepscope.trace.problems import counted
@@ -367,6 +368,40 @@ def together(diagnosis: Diagnosis) -> str:
         f"{'in the whole file' if is_whole else 'per step'}: "
         f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}{words}."
     )
+
+
+def next_limit(diagnosis: Diagnosis) -> str:
+    """What limits the step of the rank shown once its first finding is fixed, and the floor."""
+    words = diagnosis.shown.ladder.next_limit
+    if words and len(diagnosis.ranks) > 1:
+        words = f"on rank {diagnosis.shown.rank}, {words}"
+    return sentence(words)
+
+
+def ladder_rows(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
+    """Each rung of the rank shown: the fix, the step after it, what that leaves, the limit then."""
+    rungs = diagnosis.shown.ladder.rungs
+    return [
+        (
+            rung.name,
+            units.duration(rung.step_ns),
+            units.percent(rung.step_ns / max(1, rungs[0].step_ns)),
+            rung.limit_in_words,
+        )
+        for rung in rungs
+    ]
+
+
+def ladder_notes(diagnosis: Diagnosis) -> list[str]:
+    """What the ladder rests on, and what is missing for more; empty without a ladder."""
+    ladder = diagnosis.shown.ladder
+    if not ladder.rungs:
+        return []
+    told = [f"{one}." for one in (*ladder.rests_on, *ladder.missing)]
+    if len(diagnosis.ranks) > 1:
+        whose = f"rank {diagnosis.shown.rank}'s step alone"
+        told.append(f"This is {whose}: another rank may set the pace before the last rung.")
+    return told
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:

@@ -117,6 +117,14 @@ def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) ->
     return {"is": "waterfall", "titles": list(titles), "parts": named}
 
 
+def ladder(rungs: Sequence[tuple[str, int, str, str]]) -> Block | None:
+    """The step after each fix: its name, the step, what limits it then, and that in words."""
+    if not rungs:
+        return None
+    keys = ("name", "step_ns", "limit", "words")
+    return {"is": "ladder", "rungs": [dict(zip(keys, one, strict=True)) for one in rungs]}
+
+
 def findings(found: Sequence[Mapping[str, Any]]) -> Block:
     """Findings: see `diagnosis.html`."""
     return {"is": "findings", "findings": list(found)}

@@ -36,3 +36,12 @@ export function partColour(part) {
 export function partPaint(part) {
   return `var(--colour-${COLOURS[partColour(part)] ?? "other"})`;
 }
+
+const OF_LIMITS = /** @type {Record<string, number>} */ ({
+  "GPU compute": 1, CPU: 1, "exposed communication": 2, copies: 3, input: 17, host: 23,
+});
+
+/** The colour of what limits a step, as a value for a style. @param {string} limit */
+export function limitPaint(limit) {
+  return limit === "floor" ? "var(--good)" : `var(--colour-${COLOURS[OF_LIMITS[limit] ?? 0] ?? "other"})`;
+}

@@ -3,13 +3,14 @@
 
 import { partitionBar } from "./draw/bar.js";
 import { stepHistory } from "./draw/history.js";
+import { ladder } from "./draw/ladder.js";
 import { memoryOverTime } from "./draw/memory-over-time.js";
 import { rankSteps } from "./draw/rank-steps.js";
 import { stepLanes } from "./draw/step-lanes.js";
 import { table } from "./draw/table.js";
 import { waterfall } from "./draw/waterfall.js";
 import { h, prose, replace } from "./dom.js";
-import { partPaint } from "./part-colours.js";
+import { limitPaint, partPaint } from "./part-colours.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
 
@@ -27,6 +28,7 @@ const DRAW = {
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
+  ladder: ({ rungs }) => ladder(rungs.map((/** @type {any} */ one) => ({ ...one, colour: limitPaint(one.limit) }))),
   memory: (block) => memoryOverTime(block),
   rank_steps: (block) => h("div", { class: "wide-picture" }, rankSteps(block)),
   waterfall: ({ parts, titles }) => waterfall(parts, titles),
