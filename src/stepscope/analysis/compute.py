@@ -15,17 +15,14 @@ Definitions
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.operands import argument_texts, element_bytes
-from stepscope.analysis.calls.operands_of_work import operands_as_categories
-from stepscope.analysis.calls.places import names_of_events
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators, memory_speeds
+from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
@@ -232,8 +229,7 @@ def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFra
 
 def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     """Bytes that elementwise operators must move, against what the memory could in their time."""
-    peaks = peaks_of(trace)
-    if not any(peaks.values()):
+    if not any(peaks_of(trace).values()):
         return None
     streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
     elementwise = rows["op", "device", "dur_ns", "group"].filter(
@@ -246,47 +242,12 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
     calls = streaming.group_by("op", "device").agg(pl.col("dur_ns").sum()).sort("op")
-    texts = operands_as_categories(trace, calls["op"]).select("dims", "types")
-    calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
-    # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
-    keys = ["dims", "types", "operator"]
-    ways = calls.select(keys).unique(maintain_order=True)
-    sizes = [_bytes_of(*way) for way in ways.iter_rows()]
-    known = ways.with_columns(
-        way=pl.int_range(pl.len()), is_known=pl.Series([size is not None for size in sizes])
-    )
-    speeds = {device: peak.memory_gb_per_s for device, peak in peaks.items() if peak is not None}
-    speed = pl.col("device").replace_strict(speeds, default=None, return_dtype=pl.Float64)
     judged = (
-        calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(speed=speed)
-        .filter("is_known", pl.col("speed").is_not_null())
+        calls.hstack(bytes_of_operators(trace, calls["op"]))
+        .with_columns(speed=pl.Series(memory_speeds(trace, calls["device"])))
+        .filter(pl.col("read_bytes").is_not_null(), pl.col("speed").is_not_nan())
     )
-    counts = np.bincount(judged["way"].to_numpy(), minlength=len(sizes)).tolist()
-    moved = sum(size * count for size, count in zip(sizes, counts, strict=True) if size is not None)
+    moved = int(judged.select(pl.col("read_bytes") + pl.col("written_bytes")).to_series().sum())
     # GB/s are bytes per nanosecond. A running sum adds in order, whatever the number of rows.
     possible = np.cumsum(judged["speed"].to_numpy() * judged["dur_ns"].to_numpy())
     return moved / float(possible[-1]) if len(possible) and possible[-1] else None
-
-
-def _bytes_of(dims: str | None, types: str | None, operator: str) -> int | None:
-    """Bytes of the operands and of the result; None where they are not known."""
-    try:
-        shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(shapes, list) or not isinstance(names, list):
-        return None
-    sizes: list[tuple[int, int]] = []
-    for shape, name in zip(shapes, names, strict=False):
-        is_tensor = isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape)
-        item = element_bytes(name) if isinstance(name, str) else None
-        if is_tensor and item is not None:
-            sizes.append((math.prod(shape), item))
-    if not sizes:
-        return None
-    operand_bytes = sum(count * item for count, item in sizes)
-    if operator.startswith("aten::copy_"):
-        return operand_bytes  # the first operand is the result
-    largest, item = max(sizes)
-    return operand_bytes + largest * item
