@@ -344,12 +344,12 @@ def _unfused() -> GpuTrace:
     return job(body)
 
 
-def adam(t: GpuTrace, tensors: int, prefix: str = "aten::", **operands):
+def adam(t: GpuTrace, tensors: int, prefix: str = "aten::", kernel: str = SMALL, **operands):
     """What Adam calls for each tensor: 21 passes, where a fused one makes 7."""
     names = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div", "add_", "addcdiv_")
     for _ in range(tensors):
         for name in names:
-            t.op(prefix + name, before=us(2), **operands).launch(SMALL, us(15), call_ns=us(3))
+            t.op(prefix + name, before=us(2), **operands).launch(kernel, us(15), call_ns=us(3))
 
 
 def _fusible() -> GpuTrace:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.calls.fusible import ATTENTION, PATTERNS, Fusible, find_fusible
+from stepscope.analysis import fusion
+from stepscope.analysis.calls.fusible import ATTENTION, PATTERNS, Fusible
 from stepscope.trace.arrays.intervals import BoolArray
 
 _LEAST_SHARE = 0.01
@@ -16,7 +17,7 @@ def fusible_of(window: WindowView) -> Fusible:
 
 
 def _fusible(window: WindowView) -> Fusible:
-    return find_fusible(window.trace, window.work)
+    return fusion.fusible_of(window.trace, window.work)
 
 
 def notable_patterns(window: WindowView, least_share: float) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators, memory_speeds
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.flops import analyse_flops
-from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that

@@ -17,6 +17,7 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.nodes import spans_of_sources, work_of_nodes
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.hardware.devices import memory_speeds
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -72,7 +73,7 @@ def fusion(trace: Trace, scope: Scope | None = None) -> Fusion:
     graph = build_step_graph(trace, asked.steps)
     steady = steady_steps(trace, Scope(steps=asked.steps))
     work = work_of_nodes(trace, graph, asked)
-    fusible = find_fusible(trace, work)
+    fusible = fusible_of(trace, work)
     whole_ns = max(1, int(work["dur_ns"].sum()))
     rows = []
     for name in dict.fromkeys(one.name for one in PATTERNS):
@@ -105,6 +106,11 @@ def fusion(trace: Trace, scope: Scope | None = None) -> Fusion:
         AnsweredScope(asked, graph.steps, (), events=len(work)),
         (*steady.notes, *graph.notes),
     )
+
+
+def fusible_of(trace: Trace, work: pl.DataFrame) -> Fusible:
+    """The patterns among some GPU work, on the devices that it ran on."""
+    return find_fusible(trace, work, memory_speeds(trace, work["device"]))
 
 
 def fused_changes(

@@ -9,8 +9,8 @@ import pytest
 from tests.support.gpu_from_cpu import BYTES_PER_NS, FIXED_NS, gpu_trace_of
 
 import stepscope
-from stepscope.analysis.calls.fusible import PATTERNS, find_fusible
-from stepscope.analysis.fusion import fusion
+from stepscope.analysis.calls.fusible import PATTERNS
+from stepscope.analysis.fusion import fusible_of, fusion
 from stepscope.analysis.selection.gpu_work import recorded_work
 
 torch = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def found(tmp_path):
     def of(run: Callable[[], object], **profiled):
         path = gpu_trace_of(run, tmp_path / "gpu.pt.trace.json", **profiled)
         trace = stepscope.load(path)
-        fusible = find_fusible(trace, recorded_work(trace))
+        fusible = fusible_of(trace, recorded_work(trace))
         counts: dict[str, tuple[int, int]] = {}
         for number, is_backward in fusible.occurrences.select("pattern", "is_backward").iter_rows():
             name = PATTERNS[number].name

@@ -26,8 +26,9 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.fusible import time_once_fused
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators, memory_speeds
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.hardware.devices import memory_speeds
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -56,8 +57,11 @@ def find(subject: Subject) -> list[Finding]:
     chains = _chains(window, limits.small_kernel_ns, limits.saving_low)
     total_ns = int(chains["dur_ns"].sum())
     share = window.device_share(total_ns)
-    if share < limits.elementwise_share:
+    patterns = pl.Series(rows_of_notable_patterns(window, limits.saving_low))
+    in_patterns_ns = int(window.work["dur_ns"].filter(patterns).sum())
+    if chains.is_empty() or share + window.device_share(in_patterns_ns) < limits.elementwise_share:
         return []
+    others = "other " if in_patterns_ns else ""
     dur = window.graph.dur_ns.copy()
     by_chain = _chains_once_fused(window, chains)
     dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
@@ -83,7 +87,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(window.graph).shorten_work(dur).scale_host(_launches_saved(window, chains)),
         rule=ID,
-        title=f"{percent(share)} of the step is elementwise kernels that nothing fuses",
+        title=f"{percent(share)} of the step is {others}elementwise kernels that nothing fuses",
         assumption=(
             "each chain becomes one kernel, which the host launches once"
             f"{_BY_BYTES if measured >= _MOSTLY else _BY_LONGEST}"

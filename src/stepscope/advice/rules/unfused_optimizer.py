@@ -67,14 +67,13 @@ def find(subject: Subject) -> list[Finding]:
     known = window.work["node"].to_numpy()[fusible.are_of(ADAM, ZERO_GRAD)]
     fused = window.graph.dur_ns.copy()
     fused[known] = fusible.rows["fused_ns"].to_numpy()[fusible.are_of(ADAM, ZERO_GRAD)]
-    is_known = pl.Series(np.isin(launched["node"].to_numpy(), known))
     return replayed_finding(
         subject,
         window,
         unchanged(window.graph).scale_host(spans, 0.1).shorten_work(fused),
         rule=ID,
         title=f"the optimizer launches {per_time:.0f} kernels per step",
-        assumption=f"fused, it takes a tenth of the host's time{_on_device(is_known)}",
+        assumption=f"fused, it takes a tenth of the host's time{_on_device(launched, window)}",
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
             *([Evidence("and to zero the gradients", zeroing, "count")] if zeroing else []),
@@ -103,14 +102,20 @@ def _updating(window: WindowView) -> pl.DataFrame:
     return _launched_in(window, updates) if updates.total_ns < spans.total_ns else launched
 
 
-def _on_device(is_known: pl.Series) -> str:
+def _on_device(launched: pl.DataFrame, window: WindowView) -> str:
     """What is assumed of the optimizer's kernels, by which of them are of a known pattern."""
-    if not is_known.any():
-        return "; its kernels take as long as now"
-    passes = ", and one pass over parameters, gradients and moments on the device"
-    return (
-        passes if is_known.all() else f"{passes}; kernels of no known pattern take as long as now"
-    )
+    fusible = fusible_of(window)
+    nodes = window.work["node"].to_numpy()
+    mine = launched["node"].to_numpy()
+    in_loop, zeroing = (np.isin(mine, nodes[fusible.are_of(name)]) for name in (ADAM, ZERO_GRAD))
+    said = ""
+    if in_loop.any():
+        said += ", and one pass over parameters, gradients and moments on the device"
+    if zeroing.any():
+        said += "; nothing writes zeros"
+    if (in_loop | zeroing).all():
+        return said
+    return f"{said}; {'its other' if said else 'its'} kernels take as long as now"
 
 
 def _has_lbfgs(window: WindowView) -> bool:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import runs_under
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators, memory_speeds
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.recomputation import find_recomputed
@@ -110,7 +110,7 @@ _LETTERS: tuple[tuple[str, str, str | None, int], ...] = (
 _PRODUCT, _BATCHED, _BARRIER, _SOFTMAX, _UNKNOWN = "G", "B", "X", "S", "."
 _CAST, _DEQUANTISING, _ZERO_OF_GRADIENT = "o", "y", "0"
 _OF_BACKWARDS = _PRODUCT + _BATCHED + _BARRIER + _SOFTMAX
-_OPAQUE = ("triton", "optimizer", "recurrent")
+_OPAQUE = ("triton", "recurrent")
 _BATCHED_PRODUCTS = r"^aten::(bmm|baddbmm_?)$"
 _PRODUCT_OPERATORS = r"^aten::(linear|matmul|mm|addmm|bmm|baddbmm|einsum|conv\dd|convolution)$"
 _CONVERSIONS = r"^aten::(to|_to_copy)$"
@@ -197,8 +197,8 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "RoPE",
-        r"mnkma",
-        whole="mka",
+        r"(?:mnkc?m|nkc?mm)a",
+        whole="mkca",
         half="n",
         forward=2,
         backward=2,
@@ -307,13 +307,13 @@ class Fusible:
         return self.occurrences.filter(pl.col("pattern").is_in(numbers))
 
 
-def find_fusible(trace: Trace, work: pl.DataFrame) -> Fusible:
+def find_fusible(trace: Trace, work: pl.DataFrame, speed: npt.NDArray[np.float64]) -> Fusible:
     """Find the patterns.
 
     Args:
         trace: The trace.
-        work: GPU work with kind, group, name_id, device, lane_id, start_ns, dur_ns and op, in any
-            order.
+        work: GPU work with kind, group, name_id, lane_id, start_ns, dur_ns and op, in any order.
+        speed: Peak of the memory's bandwidth for each row (`hardware.devices.memory_speeds`).
     """
     letters = _letters(trace, work)
     calls = _calls(trace, work, letters)
@@ -325,7 +325,7 @@ def find_fusible(trace: Trace, work: pl.DataFrame) -> Fusible:
     is_product = np.zeros(len(work), np.bool_)
     is_product[calls.rows] = found.is_product[calls.call_of_row]
     occurrence = _with_backward(trace, work, letters, calls, found, occurrence)
-    return _with_times(trace, work, letters, found, occurrence, is_product)
+    return _with_times(trace, work, speed, letters, found, occurrence, is_product)
 
 
 @dataclass(frozen=True, eq=False)
@@ -632,6 +632,7 @@ def _codes(letters: str) -> npt.NDArray[np.uint8]:
 def _with_times(
     trace: Trace,
     work: pl.DataFrame,
+    speeds: npt.NDArray[np.float64],
     letters: npt.NDArray[np.uint8],
     found: _Occurrences,
     occurrence: Int64Array,
@@ -645,7 +646,7 @@ def _with_times(
     passes = np.array([[one.forward, one.backward or 0] for one in PATTERNS])
     number = np.arange(2 * forwards)
     left = passes[np.tile(found.pattern_of, 2), number // max(1, forwards)]
-    chosen = work["device", "dur_ns", "op"][rows]
+    chosen = work["dur_ns", "op"][rows]
     dur = chosen["dur_ns"].to_numpy()
     moved = bytes_of_operators(trace, chosen["op"])
     op = filled(chosen["op"], -1)
@@ -661,7 +662,7 @@ def _with_times(
     each = filled(typed, 0) + filled(untyped, 0) * np.maximum(item, 1)
     each = np.where(is_repeated, 0, each)
     is_unknown = moved["read_bytes"].is_null().to_numpy()
-    speed = memory_speeds(trace, chosen["device"])
+    speed = speeds[rows]
 
     def total(values: Int64Array) -> Int64Array:
         return np.bincount(of, values, 2 * forwards).astype(np.int64)

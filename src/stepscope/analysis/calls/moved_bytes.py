@@ -15,16 +15,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 import polars as pl
 
 from stepscope.analysis.calls.operands import element_bytes
 from stepscope.analysis.calls.operands_of_work import operands_as_categories
 from stepscope.analysis.calls.places import names_of_events
-from stepscope.analysis.hardware.devices import peaks_of
-from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 _REDUCTIONS = re.compile(r"aten::(mean|sum|amax|amin|max|min|var|std|norm|linalg_vector_norm)$")
@@ -186,11 +182,3 @@ def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:
     known = ways.hstack(list(columns.values()))
     joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(SCHEMA.keys())
-
-
-def memory_speeds(trace: Trace, devices: pl.Series) -> npt.NDArray[np.float64]:
-    """Peak of the memory's bandwidth in bytes per ns, per row; NaN: the device is not known."""
-    speeds = {device: peak.memory_gb_per_s for device, peak in peaks_of(trace).items() if peak}
-    found = devices.cast(pl.Int64).replace_strict(speeds, default=None, return_dtype=pl.Float64)
-    speeds_of_rows: npt.NDArray[np.float64] = filled(found, np.nan)
-    return speeds_of_rows
