@@ -278,3 +278,18 @@ def test_the_question_replays_each_pattern(tmp_path):
     assert row["occurrences"] == 20
     assert row["basis"] == "bytes"
     assert 0 <= row["saving_ns"] <= result.step_ns
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_what_checkpointing_runs_again_is_a_forward(found, use_reentrant):
+    x, weight = large(), torch.ones(D, dtype=HALF, requires_grad=True)
+
+    def run():
+        torch.utils.checkpoint.checkpoint(
+            rms_norm, x, weight, use_reentrant=use_reentrant
+        ).sum().backward()
+
+    counts, _ = found(run)
+    forward, backward = counts["RMSNorm"]
+    assert set(counts) == {"RMSNorm"}
+    assert (forward, backward) == (2, 1)
