@@ -25,6 +25,7 @@ from stepscope.analysis.graph.nodes import (
     events_of_threads,
     numbers_on_threads,
     recomputed_nodes,
+    spans_of_sources,
     spans_of_threads,
     work_of_nodes,
 )
@@ -38,7 +39,6 @@ from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.memory_reuse import return_freed_memory
-from stepscope.trace.arrays.nullable import are_among
 from stepscope.trace.locked_cache import locked_cached_property, locks_of
 from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import PAYS_FROM_EVENTS
@@ -217,9 +217,7 @@ class WindowView:
 
     def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
         """The host's moments in the operators and calls that launched some rows of `work`."""
-        sources = pl.concat([work["op"], work["launch"]])
-        events = len(self.trace.columns("start_ns"))
-        return self.spans_of_events(np.flatnonzero(are_among(sources, events)))
+        return spans_of_sources(self.trace, work)
 
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""

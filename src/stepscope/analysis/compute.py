@@ -21,12 +21,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.moved_bytes import STREAMING, operand_and_result_bytes
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.operands_of_work import operands_as_categories
-from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.flops import analyse_flops
-from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
@@ -56,6 +54,10 @@ KINDS: dict[str, str] = {
 }
 """What the groups of computing kernels are called."""
 
+_STREAMING = (
+    r"^aten::(mul|add|sub|div|neg|pow|silu|gelu|relu|sigmoid|tanh|exp|rsqrt|sqrt|copy|where|clamp"
+    r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
+)
 MOST = 20
 _NOTABLE = 0.05
 _MOST_NAMES, _LONGEST_NAME = 3, 60
@@ -227,10 +229,9 @@ def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFra
 
 def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     """Bytes that elementwise operators must move, against what the memory could in their time."""
-    peaks = peaks_of(trace)
-    if not any(peaks.values()):
+    if not any(peaks_of(trace).values()):
         return None
-    streams = names_that(trace, pl.col("name").str.contains(STREAMING))
+    streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
     elementwise = rows["op", "device", "dur_ns", "group"].filter(
         pl.col("group") == "elementwise", pl.col("op").is_not_null()
     )
@@ -241,24 +242,12 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
     calls = streaming.group_by("op", "device").agg(pl.col("dur_ns").sum()).sort("op")
-    texts = operands_as_categories(trace, calls["op"]).select("dims", "types")
-    calls = calls.with_columns(texts, operator=names_of_events(trace, calls["op"]))
-    # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
-    keys = ["dims", "types", "operator"]
-    ways = calls.select(keys).unique(maintain_order=True)
-    sizes = [operand_and_result_bytes(*way) for way in ways.iter_rows()]
-    known = ways.with_columns(
-        way=pl.int_range(pl.len()), is_known=pl.Series([size is not None for size in sizes])
-    )
-    speeds = {device: peak.memory_gb_per_s for device, peak in peaks.items() if peak is not None}
-    speed = pl.col("device").replace_strict(speeds, default=None, return_dtype=pl.Float64)
     judged = (
-        calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(speed=speed)
-        .filter("is_known", pl.col("speed").is_not_null())
+        calls.hstack(bytes_of_operators(trace, calls["op"]))
+        .with_columns(speed=pl.Series(memory_speeds(trace, calls["device"])))
+        .filter(pl.col("read_bytes").is_not_null(), pl.col("speed").is_not_nan())
     )
-    counts = np.bincount(judged["way"].to_numpy(), minlength=len(sizes)).tolist()
-    moved = sum(size * count for size, count in zip(sizes, counts, strict=True) if size is not None)
+    moved = int(judged.select(pl.col("read_bytes") + pl.col("written_bytes")).to_series().sum())
     # GB/s are bytes per nanosecond. A running sum adds in order, whatever the number of rows.
     possible = np.cumsum(judged["speed"].to_numpy() * judged["dur_ns"].to_numpy())
     return moved / float(possible[-1]) if len(possible) and possible[-1] else None

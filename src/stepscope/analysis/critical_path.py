@@ -231,7 +231,8 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     gap = np.maximum(begin - np.maximum(came, graph.begin_ns), 0)
     of_device = np.isin(graph.edge_kind[into], _OF_DEVICES)
     of_input = _input_left(changes, nodes, spent)
-    of_input += int(gap[graph.edge_kind[into] == EdgeKind.ARRIVAL].sum())
+    of_arrivals = graph.edge_kind[into] == EdgeKind.ARRIVAL
+    of_host = ~of_device & ~of_arrivals
 
     def total(*kinds: NodeKind) -> int:
         return int(spent[np.isin(kind, kinds)].sum())
@@ -240,8 +241,8 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
         compute=total(NodeKind.COMPUTE, NodeKind.MEMSET) + int(gap[of_device].sum()),
         communication=total(NodeKind.COMMUNICATION),
         copies=total(NodeKind.MEMCPY),
-        input=of_input,
-        host=total(NodeKind.HOST) - of_input + int(gap[~of_device].sum()),
+        input=of_input + int(gap[of_arrivals].sum()),
+        host=total(NodeKind.HOST) - of_input + int(gap[of_host].sum()),
     )
 
 

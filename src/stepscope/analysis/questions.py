@@ -265,6 +265,12 @@ QUESTIONS: tuple[Question, ...] = (
         is_timed=True,
     ),
     Question(
+        "fusion",
+        "known patterns of kernels that one fused kernel replaces, and what that saves",
+        "stepscope.analysis.fusion:fusion",
+        {"patterns": "Patterns"},
+    ),
+    Question(
         "launches",
         "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
         "stepscope.analysis.launches:launches",

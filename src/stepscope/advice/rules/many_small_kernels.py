@@ -1,6 +1,7 @@
 """Many small kernels: most kernels are so short that starting them is much of their cost.
 
-Measured over the computing kernels shorter than 10 µs. The saving assumes that fusing does away
+Measured over the computing kernels shorter than 10 µs, without those of notable known patterns,
+which have findings of their own (`fusible-pattern`). The saving assumes that fusing does away
 with every second of them: half of their device time, and half of what their operators take on the
 host. Kernels of a captured graph share one launch: of these only the device time.
 """
@@ -11,6 +12,7 @@ import polars as pl
 
 from stepscope.advice.compiled_code import runs_compiled_code, what_is_left_out
 from stepscope.advice.finding import Evidence, Finding, short
+from stepscope.advice.fusible_work import rows_of_notable_patterns
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -30,6 +32,7 @@ def find(subject: Subject) -> list[Finding]:
     columns = ["node", "dur_ns", "name", "launch", "op", "start_ns"]
     computes = window.work["kind"] == "compute"
     is_small = computes & (window.work["dur_ns"] < limits.small_kernel_ns)
+    is_small &= pl.Series(~rows_of_notable_patterns(window, limits.saving_low))
     small = window.work.select(columns).filter(is_small)
     per_step = len(small) / window.steps
     share = len(small) / max(1, int(computes.sum()))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.fusible_work import fusible_of
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_work
-from stepscope.analysis.calls.unfused_attention import UnfusedAttention, find_unfused_attention
+from stepscope.analysis.calls.unfused_attention import UnfusedAttention, unfused_attention
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 
@@ -89,7 +90,7 @@ def attention_of(window: WindowView) -> UnfusedAttention:
 
 
 def _attention(window: WindowView) -> UnfusedAttention:
-    return find_unfused_attention(window.trace, window.work)
+    return unfused_attention(window.trace, window.work, fusible_of(window))
 
 
 def _softmaxes(between: pl.DataFrame) -> int:

@@ -1,11 +1,13 @@
 """Unfused elementwise work: chains of kernels that each read and write whole tensors.
 
 Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
-(shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention and
-of layout copies, which have findings of their own. A chain is a run of them on one stream with
-nothing else between. The saving assumes that each chain becomes one kernel, which takes as long as
-the longest of the chain or half of the chain, whichever is more: it still reads the chain's inputs
-and writes its results. The host launches one kernel for each chain.
+(shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention, of
+layout copies and of notable known patterns (`fusible-pattern`), which have findings of their own. A
+chain is a run of them on one stream with nothing else between. The saving assumes that each chain
+becomes one kernel, which no longer writes what one kernel of the chain hands to the next, and no
+longer reads it: its other operands, and its last result, it still reads and writes. Where shapes,
+types or the device are not known, it takes as long as the longest of the chain. The host launches
+one kernel for each chain.
 """
 
 from __future__ import annotations
@@ -15,21 +17,35 @@ import polars as pl
 
 from stepscope.advice.compiled_code import what_is_left_out
 from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.fusible_work import rows_of_notable_patterns
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules.layout_copies import layout_copies_of
 from stepscope.advice.rules.unfused_attention import attention_of
 from stepscope.advice.rules.unfused_optimizer import work_of_optimizer
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.fusible import time_once_fused
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
+from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.hardware.devices import memory_speeds
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.arrays.ordering import by_group
 
 ID = "unfused-elementwise"
 _GROUPS = ("elementwise", "reduction", "random")
+_MOSTLY = 0.5
+_BY_BYTES = (
+    "; what its kernels no longer hand to each other through memory is counted at the peak of the "
+    "memory's bandwidth"
+)
+_BY_LONGEST = (
+    " and which takes as long as the longest of the chain, since shapes (record_shapes=True) or "
+    "the device are not known"
+)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -38,13 +54,19 @@ def find(subject: Subject) -> list[Finding]:
     if window is None or not window.has_gpu:
         return []
     limits = subject.thresholds
-    chains = _chains(window, limits.small_kernel_ns)
+    chains = _chains(window, limits.small_kernel_ns, limits.saving_low)
     total_ns = int(chains["dur_ns"].sum())
     share = window.device_share(total_ns)
-    if share < limits.elementwise_share:
+    patterns = pl.Series(rows_of_notable_patterns(window, limits.saving_low))
+    in_patterns_ns = int(window.work["dur_ns"].filter(patterns).sum())
+    if chains.is_empty() or share + window.device_share(in_patterns_ns) < limits.elementwise_share:
         return []
+    others = "other " if in_patterns_ns else ""
     dur = window.graph.dur_ns.copy()
-    dur[chains["node"].to_numpy()] = _fused(chains)
+    by_chain = _chains_once_fused(window, chains)
+    dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
+    counted = by_chain.drop_nulls("saved_bytes")
+    measured = int(counted["whole_ns"].sum()) / max(1, total_ns)
     operators = shares_of(operator_names(window.trace, chains), chains["dur_ns"])
     places = shares_of(places_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [
@@ -54,15 +76,21 @@ def find(subject: Subject) -> list[Finding]:
     ]
     evidence += [Evidence("operators", operators, "text")] if operators else []
     evidence += [Evidence("in", places, "text")] if places else []
+    if len(counted):
+        moved = window.per_device_step(int(counted["moved_bytes"].sum()))
+        saved = window.per_device_step(int(counted["saved_bytes"].sum()))
+        known = "" if len(counted) == len(by_chain) else ", where known"
+        evidence.append(Evidence(f"moved per step{known}", moved, "bytes"))
+        evidence.append(Evidence(f"of this, from kernel to kernel{known}", saved, "bytes"))
     return replayed_finding(
         subject,
         window,
         unchanged(window.graph).shorten_work(dur).scale_host(_launches_saved(window, chains)),
         rule=ID,
-        title=f"{percent(share)} of the step is elementwise kernels that nothing fuses",
+        title=f"{percent(share)} of the step is {others}elementwise kernels that nothing fuses",
         assumption=(
-            "each chain becomes one kernel, as long as its longest or half of the chain, "
-            "whichever is more, and the host launches it once"
+            "each chain becomes one kernel, which the host launches once"
+            f"{_BY_BYTES if measured >= _MOSTLY else _BY_LONGEST}"
         ),
         evidence=tuple(evidence),
         advice=(
@@ -70,10 +98,11 @@ def find(subject: Subject) -> list[Finding]:
             "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary "
             f"embeddings, SwiGLU kernels).{what_is_left_out(window)}"
         ),
+        is_upper_bound=measured < _MOSTLY,
     )
 
 
-def _chains(window: WindowView, least_ns: int) -> pl.DataFrame:
+def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFrame:
     """The kernels in question (node, dur_ns, launch, op), with the number of their `chain`."""
     work = window.work
     said = work.select(
@@ -84,6 +113,7 @@ def _chains(window: WindowView, least_ns: int) -> pl.DataFrame:
         (pl.col("kind") != "memset").fill_null(value=False).alias("is_there"),
     )
     taken = attention_of(window).between | layout_copies_of(window)
+    taken |= rows_of_notable_patterns(window, least_share)
     fusable = said["may_be"].to_numpy() & ~taken
     fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.
@@ -96,16 +126,66 @@ def _chains(window: WindowView, least_ns: int) -> pl.DataFrame:
     begins[:1] = True
     chain = np.cumsum(begins)
     found = fusable & (work["dur_ns"].to_numpy()[rows] >= least_ns)
-    chains = work["node", "dur_ns", "launch", "op"][rows[found]]
+    chains = work["node", "dur_ns", "launch", "op", "device"][rows[found]]
     return chains.with_columns(chain=pl.Series(chain[found]))
 
 
-def _fused(chains: pl.DataFrame) -> Int64Array:
+def _chains_once_fused(window: WindowView, chains: pl.DataFrame) -> pl.DataFrame:
+    """chain, whole_ns, fused_ns, moved_bytes and saved_bytes (null: not known), one row each."""
+    moved = bytes_of_operators(window.trace, chains["op"])
+    # Kernels of one call that follow each other move its operands once.
+    repeats = (pl.col("op") == pl.col("op").shift()) & (pl.col("chain") == pl.col("chain").shift())
+    rows = chains.hstack(moved).filter(repeats.fill_null(value=False).not_())
+    is_known = (pl.col("untyped_read") + pl.col("untyped_written")) == 0
+    is_first, is_last = (
+        pl.int_range(pl.len()).over("chain") == place for place in (0, pl.len().over("chain") - 1)
+    )
+    handed = pl.min_horizontal("largest_bytes", "read_bytes")
+    saved = pl.when(is_first).then(0).otherwise(handed)
+    saved += pl.when(is_last).then(0).otherwise(pl.col("written_bytes"))
+    bytes_of_chain = (
+        rows.with_columns(
+            moved_bytes=pl.when(is_known).then(pl.col("read_bytes") + pl.col("written_bytes")),
+            saved_bytes=pl.when(is_known).then(saved),
+            speed=pl.Series(memory_speeds(window.trace, rows["device"])),
+        )
+        .group_by("chain", maintain_order=True)
+        .agg(
+            is_known=pl.col("moved_bytes").is_not_null().all() & pl.col("speed").is_not_nan().all(),
+            moved_bytes=pl.col("moved_bytes").sum(),
+            saved_bytes=pl.col("saved_bytes").sum(),
+            speed=pl.col("speed").first(),
+        )
+        .with_columns(pl.when("is_known").then(pl.col("moved_bytes", "saved_bytes")))
+    )
+    found = (
+        chains.group_by("chain", maintain_order=True)
+        .agg(whole_ns=pl.col("dur_ns").sum(), longest_ns=pl.col("dur_ns").max(), kernels=pl.len())
+        .join(bytes_of_chain, on="chain", how="left", maintain_order="left")
+    )
+    now, saves = filled(found["moved_bytes"], 0), filled(found["saved_bytes"], 0)
+    by_bytes = time_once_fused(
+        found["whole_ns"].to_numpy(),
+        found["kernels"].to_numpy() - 1,
+        now,
+        now - saves,
+        filled(found["speed"], np.nan),
+    )
+    fused = np.where(found["is_known"].to_numpy(), by_bytes, found["longest_ns"].to_numpy())
+    return found.select(
+        "chain",
+        "whole_ns",
+        pl.Series("fused_ns", np.ceil(fused).astype(np.int64)),
+        "moved_bytes",
+        "saved_bytes",
+    )
+
+
+def _fused(chains: pl.DataFrame, by_chain: pl.DataFrame) -> Int64Array:
     """Durations of the kernels, each chain as long as its fused kernel."""
-    whole, longest = pl.col("dur_ns").sum().over("chain"), pl.col("dur_ns").max().over("chain")
-    fused = pl.max_horizontal(longest, whole / 2)
-    lengths = chains.select((pl.col("dur_ns") * fused / whole).ceil()).to_series()
-    found: Int64Array = np.asarray(lengths.to_numpy(), np.int64)
+    joined = chains.join(by_chain, on="chain", how="left", maintain_order="left")
+    lengths = (pl.col("dur_ns") * pl.col("fused_ns") / pl.col("whole_ns")).ceil()
+    found: Int64Array = joined.select(lengths).to_series().to_numpy().astype(np.int64)
     return found
 
 

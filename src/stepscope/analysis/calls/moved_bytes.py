@@ -1,23 +1,34 @@
-"""The least that operators must move through the device's memory, from their operands' shapes.
+"""The bytes that an operator's kernel moves at least, by the shapes and types of its operands.
 
-Each operand is read once and each result is written once. A cache may serve some of it, so a kernel
-can be faster; none that has to go to memory is.
+Definition
+    Each operand is read once and the result is written once. The result of an elementwise operator
+    has the shape and type of its largest operand. A reduction writes next to nothing; a copy
+    reads its second operand and writes its first; a fill writes its first; a dropout writes a mask
+    of one byte per element beside its result. Lists of tensors are recorded without their type:
+    what `cat` and `_foreach_` operators move is known in elements only.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
+import polars as pl
 
 from stepscope.analysis.calls.operands import element_bytes
+from stepscope.analysis.calls.operands_of_work import operands_as_categories
+from stepscope.analysis.calls.places import names_of_events
+from stepscope.trace.model import Trace
 
 STREAMING = (
     r"^aten::(mul|add|sub|div|neg|pow|silu|gelu|relu|sigmoid|tanh|exp|rsqrt|sqrt|copy|where|clamp"
     r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
 )
 """Elementwise operators: they read their operands and write a result as large as the largest."""
+_IS_STREAMING = re.compile(STREAMING)
 _LIKE_STREAMING = re.compile(
     r"^aten::(native_layer_norm|native_group_norm|native_batch_norm|cudnn_batch_norm"
     r"|miopen_batch_norm|_fused_rms_norm|_softmax|_log_softmax|_softmax_backward_data"
@@ -34,50 +45,180 @@ _READING = re.compile(
 )
 """Reductions and pooling write little beside what they read; the compiler's kernels have their
 results among their operands."""
-_WRITING = re.compile(r"^aten::(fill|zero)_$")
-_IS_STREAMING = re.compile(STREAMING)
+_REDUCTIONS = re.compile(r"aten::(mean|sum|amax|amin|max|min|var|std|norm|linalg_vector_norm)$")
+_COPIES = re.compile(r"aten::copy_$")
+_FILLS = re.compile(r"aten::(_foreach_)?(zero_|fill_)$")
+_LOSSES = re.compile(r"aten::nll_loss(2d)?_(forward|backward)$")
+_DROPOUTS = re.compile(r"aten::native_dropout$")
+_MATRIX_AT = {"aten::mm": 1, "aten::addmm": 2, "aten::bmm": 1, "aten::baddbmm": 2}
+
+_INTEGERS = frozenset(
+    {"char", "signed char", "unsigned char", "byte", "int8", "uint8", "int", "int32"}
+    | {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"}
+)
+_FLOATS = frozenset({"half", "float16", "bfloat16", "float", "float32"})
+
+
+@dataclass(frozen=True)
+class MovedBytes:
+    """What one way of calling an operator moves.
+
+    Attributes:
+        read_bytes: Bytes that are read.
+        written_bytes: Bytes that are written.
+        largest_bytes: Bytes of the largest operand.
+        untyped_read: Elements that are read and whose type was not recorded.
+        untyped_written: Elements that are written and whose type was not recorded.
+        elements: Of the largest operand; of a list of tensors, of all of them.
+        last_side: The last side of the largest operand; 0 for a list of tensors.
+        item_bytes: Size of an element of the largest operand; 0: not recorded.
+        second_matrix: Of a matrix product the elements of its second factor; -1 for others.
+        dequantises: Whether it copies integers or 8-bit floats into wider floats.
+        converts: Whether it copies into another type.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    largest_bytes: int
+    untyped_read: int
+    untyped_written: int
+    elements: int
+    last_side: int
+    item_bytes: int
+    second_matrix: int
+    dequantises: bool
+    converts: bool
+
+
+SCHEMA: dict[str, type[pl.DataType]] = {
+    "read_bytes": pl.Int64,
+    "written_bytes": pl.Int64,
+    "largest_bytes": pl.Int64,
+    "untyped_read": pl.Int64,
+    "untyped_written": pl.Int64,
+    "elements": pl.Int64,
+    "last_side": pl.Int64,
+    "item_bytes": pl.Int64,
+    "second_matrix": pl.Int64,
+    "dequantises": pl.Boolean,
+    "converts": pl.Boolean,
+}
+
+
+def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedBytes | None:
+    """What a call moves; None where its shapes are not known.
+
+    Args:
+        operator: Its name.
+        dims: Shapes of its operands, as recorded.
+        types: Their types, as recorded.
+    """
+    try:
+        shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(shapes, list) or not isinstance(names, list):
+        return None
+    tensors: list[tuple[int, int, int]] = []
+    listed: list[int] = []
+    kinds: list[str] = []
+    for shape, name in zip(shapes, names, strict=False):
+        if not isinstance(shape, list) or not shape or not isinstance(name, str):
+            continue
+        if all(isinstance(side, int) for side in shape):
+            item = element_bytes(name)
+            if item is not None:
+                tensors.append((math.prod(shape), item, shape[-1]))
+                kinds.append(name.removeprefix("c10::").lower())
+        elif all(isinstance(one, list) and all(_is_side(n) for n in one) for one in shape):
+            listed.append(sum(math.prod(one) for one in shape if one))
+    if listed:
+        return _of_lists(operator, listed)
+    if not tensors:
+        return None
+    elements, item, last_side = max(tensors)
+    read = sum(count * size for count, size, _ in tensors)
+    written, is_copy = elements * item, bool(_COPIES.match(operator))
+    if is_copy:
+        written = tensors[0][0] * tensors[0][1]
+        read -= written
+    elif _FILLS.match(operator):
+        read, written = 0, tensors[0][0] * tensors[0][1]
+    elif _LOSSES.match(operator):
+        read, written = 0, 0  # one element of each row
+    elif _REDUCTIONS.match(operator):
+        written = 0
+    elif _DROPOUTS.match(operator):
+        written += elements
+    at = _MATRIX_AT.get(operator)
+    is_whole = len(tensors) == len(kinds) and at is not None and len(tensors) > at
+    converts = is_copy and len(kinds) > 1 and kinds[0] != kinds[1]
+    return MovedBytes(
+        read_bytes=read,
+        written_bytes=written,
+        largest_bytes=elements * item,
+        untyped_read=0,
+        untyped_written=0,
+        elements=elements,
+        last_side=last_side,
+        item_bytes=min(size for count, size, _ in tensors if count == elements),
+        second_matrix=tensors[at][0] if is_whole and at is not None else -1,
+        dequantises=converts and kinds[0] in _FLOATS and kinds[1] in _INTEGERS,
+        converts=converts,
+    )
 
 
 def least_bytes(dims: str | None, types: str | None, operator: str) -> int | None:
     """Bytes that a call must move at least; None where the operator or a shape is not known.
 
     Args:
-        dims: Shapes of its operands, as JSON.
-        types: Their types, as JSON.
+        dims: Shapes of its operands, as recorded.
+        types: Their types, as recorded.
         operator: Its name.
     """
-    if _IS_STREAMING.match(operator) or _LIKE_STREAMING.match(operator):
-        return operand_and_result_bytes(dims, types, operator)
-    if _READING.match(operator) or _WRITING.match(operator):
-        sizes = _sizes(dims, types)
-        return sum(count * item for count, item in sizes) if sizes else None
-    return None
-
-
-def operand_and_result_bytes(dims: str | None, types: str | None, operator: str) -> int | None:
-    """Bytes of the operands and of a result as large as the largest; None if they are not known."""
-    sizes = _sizes(dims, types)
-    if not sizes:
+    is_streaming = _IS_STREAMING.match(operator) or _LIKE_STREAMING.match(operator)
+    if not is_streaming and not _READING.match(operator) and not _FILLS.match(operator):
         return None
-    operand_bytes = sum(count * item for count, item in sizes)
-    if operator.startswith("aten::copy_"):
-        return operand_bytes  # the first operand is the result
-    largest, item = max(sizes)
-    return operand_bytes + largest * item
+    moved = moved_bytes(operator, dims, types)
+    if moved is None or not moved.item_bytes:
+        return None
+    written = 0 if _READING.match(operator) else moved.written_bytes
+    return moved.read_bytes + written
 
 
-def _sizes(dims: str | None, types: str | None) -> list[tuple[int, int]]:
-    """Number of elements and bytes of one, of each operand that is a tensor of a known type."""
-    try:
-        shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
-    except orjson.JSONDecodeError:
-        return []
-    if not isinstance(shapes, list) or not isinstance(names, list):
-        return []
-    sizes: list[tuple[int, int]] = []
-    for shape, name in zip(shapes, names, strict=False):
-        is_tensor = isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape)
-        item = element_bytes(name) if isinstance(name, str) else None
-        if is_tensor and item is not None:
-            sizes.append((math.prod(shape), item))
-    return sizes
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+def _of_lists(operator: str, listed: list[int]) -> MovedBytes:
+    """What an operator on lists of tensors moves, in elements."""
+    largest = max(listed)
+    read = 0 if _FILLS.match(operator) else sum(listed)
+    return MovedBytes(0, 0, 0, read, largest, largest, 0, 0, -1, False, False)
+
+
+def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:
+    """What each of some operators moves.
+
+    Args:
+        trace: The trace.
+        operators: Their event numbers; null for none.
+
+    Returns:
+        The columns of `SCHEMA` in the order given; null where shapes were not recorded.
+    """
+    texts = operands_as_categories(trace, operators).select("dims", "types")
+    calls = texts.with_columns(operator=names_of_events(trace, operators))
+    keys = ["operator", "dims", "types"]
+    ways = calls.select(keys).unique(maintain_order=True)
+    found = [
+        None if operator is None else moved_bytes(operator, dims, types)
+        for operator, dims, types in ways.iter_rows()
+    ]
+    columns = {
+        name: pl.Series(name, [None if one is None else getattr(one, name) for one in found], kind)
+        for name, kind in SCHEMA.items()
+    }
+    known = ways.hstack(list(columns.values()))
+    joined = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select(SCHEMA.keys())

@@ -16,7 +16,7 @@ from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.arrays.nullable import are_among, filled
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.model import Trace
 
@@ -137,3 +137,11 @@ def recomputed_nodes(
     nodes = np.zeros(len(graph), np.bool_)
     nodes[work["node"].to_numpy()[holder[op]]] = True
     return moments, nodes
+
+
+def spans_of_sources(trace: Trace, work: pl.DataFrame) -> Intervals:
+    """The host's moments in the operators and calls that launched some rows of `work_of_nodes`."""
+    columns = trace.columns("start_ns", "dur_ns")
+    sources = are_among(pl.concat([work["op"], work["launch"]]), len(columns))
+    starts = columns["start_ns"].to_numpy()[sources]
+    return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[sources])

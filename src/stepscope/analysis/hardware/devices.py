@@ -9,8 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
 from stepscope.analysis.hardware.peak_table import ROWS, TYPES
 from stepscope.analysis.hardware.vendor import is_amd
+from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
 _AMD_BY_MEMORY = (
@@ -107,6 +112,14 @@ def peaks_of(trace: Trace) -> dict[int, DevicePeaks | None]:
             known = (name, memory) if name or memory is not None else alike
             found[device] = _peaks_of_device(trace, *known)
     return found
+
+
+def memory_speeds(trace: Trace, devices: pl.Series) -> npt.NDArray[np.float64]:
+    """Peak of the memory's bandwidth in bytes per ns, per row; NaN: the device is not known."""
+    speeds = {device: peak.memory_gb_per_s for device, peak in peaks_of(trace).items() if peak}
+    found = devices.cast(pl.Int64).replace_strict(speeds, default=None, return_dtype=pl.Float64)
+    speeds_of_rows: npt.NDArray[np.float64] = filled(found, np.nan)
+    return speeds_of_rows
 
 
 def _peaks_of_device(trace: Trace, name: str | None, memory: int | None) -> DevicePeaks | None:

@@ -46,6 +46,10 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("kernels", "short"): ("name", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),
     ("kernels", "sequences"): ("operator", "length", "count", "total_ns", "mean_kernel_ns"),
     ("kernels", "tensor_cores"): ("operator", "type", "uses", "why", "count", "total_ns"),
+    ("fusion", "patterns"): (
+        "pattern", "occurrences", "kernels", "total_ns", "work_share", "fused_ns", "saved_bytes",
+        "saving_ns",
+    ),
     ("compute", "products"): ("operator", "shapes", "type", "total_ns", "bound", "attained_share"),
     ("launches", "blocking"): ("call", "operator", "count", "total_ns", "waited_ns"),
     ("launches", "stretches"): ("device", "step", "start_ns", "dur_ns", "idle_ns", "operator"),

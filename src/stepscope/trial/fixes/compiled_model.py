@@ -53,7 +53,13 @@ def _apply(patches: Patches, options: Any) -> None:
 FIX = Fix(
     name="compile",
     title="compile the outermost module",
-    answers=("launch-bound", "unfused-elementwise", "many-small-kernels", "cpu-bound-python"),
+    answers=(
+        "launch-bound",
+        "fusible-pattern",
+        "unfused-elementwise",
+        "many-small-kernels",
+        "cpu-bound-python",
+    ),
     applies_to="models that torch.compile can trace",
     risks="a slow start, and again with new shapes; rounds differently; needs a C++ compiler",
     plan=_plan,

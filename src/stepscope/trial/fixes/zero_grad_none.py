@@ -39,7 +39,13 @@ def _apply(patches: Patches, value: Any) -> None:
 FIX = Fix(
     name="zero-grad-none",
     title="drop gradients instead of filling them with zeros",
-    answers=("unfused-optimizer", "launch-bound", "many-small-kernels", "unfused-elementwise"),
+    answers=(
+        "unfused-optimizer",
+        "launch-bound",
+        "many-small-kernels",
+        "fusible-pattern",
+        "unfused-elementwise",
+    ),
     applies_to="scripts that call zero_grad(set_to_none=False)",
     risks="code that reads .grad after zero_grad finds None; parameters without a gradient are "
     "left alone by the optimizer",

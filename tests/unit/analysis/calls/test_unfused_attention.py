@@ -5,14 +5,15 @@ from __future__ import annotations
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, us
 from tests.support.planted import CUTLASS, GEMM, HALF, MM, MUL, SOFTMAX, attention_by_hand
 
-from stepscope.analysis.calls.unfused_attention import find_unfused_attention
+from stepscope.analysis.calls.unfused_attention import unfused_attention
+from stepscope.analysis.fusion import fusible_of
 from stepscope.analysis.selection.gpu_work import recorded_work
 
 
 def found_in(t: GpuTrace):
     trace = t.load()
     work = recorded_work(trace)
-    found = find_unfused_attention(trace, work)
+    found = unfused_attention(trace, work, fusible_of(trace, work))
     names = trace.names.select("name").collect()["name"].gather(work["name_id"])
     return (
         [name for name, chosen in zip(names, found.products, strict=True) if chosen],
