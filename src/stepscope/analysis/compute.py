@@ -33,6 +33,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.figures import percent
+from stepscope.run.plain_text import shorten_name
 from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -185,7 +186,7 @@ def _longest_names(trace: Trace, rows: pl.DataFrame) -> tuple[str, ...]:
         .head(_MOST_NAMES)
     )
     names = trace.name_rows["name"][top["name_id"]]
-    return tuple(str(name)[:_LONGEST_NAME] for name in names)
+    return tuple(shorten_name(str(name), _LONGEST_NAME) for name in names)
 
 
 def _uncounted(trace: Trace) -> tuple[list[str], int]:

@@ -2,7 +2,8 @@
 
 Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
 (shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention and
-of layout copies, which have findings of their own. A chain is a run of them on one stream with
+of layout copies, which have findings of their own, and those that a matrix product or convolution
+launches for itself. A chain is a run of them on one stream with
 nothing else between. The saving assumes that each chain becomes one kernel, which takes as long as
 the longest of the chain or half of the chain, whichever is more: it still reads the chain's inputs
 and writes its results. The host launches one kernel for each chain.
@@ -21,7 +22,12 @@ from stepscope.advice.rules.unfused_attention import attention_of
 from stepscope.advice.rules.unfused_optimizer import work_of_optimizer
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
+from stepscope.analysis.calls.kernel_origins import (
+    is_of_product,
+    operator_names,
+    places_of_work,
+    shares_of,
+)
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
@@ -84,6 +90,7 @@ def _chains(window: WindowView, least_ns: int) -> pl.DataFrame:
         (pl.col("kind") != "memset").fill_null(value=False).alias("is_there"),
     )
     taken = attention_of(window).between | layout_copies_of(window)
+    taken |= is_of_product(window.trace, work)
     fusable = said["may_be"].to_numpy() & ~taken
     fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.
