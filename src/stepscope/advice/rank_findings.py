@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.advice.collectives import waited_in, without_waits
 from stepscope.advice.finding import Finding, of_few_steps, of_whole_file
+from stepscope.advice.inference import for_purpose
 from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
@@ -151,7 +152,7 @@ def _saved_by_replay_ns(subject: Subject, window: WindowView, changes: Changes) 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:
     with working(f"Checking {rule}"):
-        found = RULES[rule](subject)
+        found = for_purpose(RULES[rule](subject), subject)
     if subject.window is not None:
         subject.window.return_freed_memory()
     return found

@@ -28,6 +28,7 @@ from stepscope.analysis.selection.partition import (
     fitted_to_step,
     with_input_of,
 )
+from stepscope.analysis.selection.purpose import Purpose
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.manifest import RankManifest
@@ -157,6 +158,7 @@ class RankSummary:
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
+        purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
     """
@@ -192,6 +194,7 @@ class RankSummary:
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False
     clock_lag_ns: int = 0
+    purpose: Purpose | None = None
 
     @property
     def recorded_partition(self) -> Partition | None:

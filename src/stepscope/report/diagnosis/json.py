@@ -76,6 +76,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "windows": [_plain(window) for window in manifest.windows] if manifest else [],
         "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
         "step_ns": rank.step_ns,
+        "purpose": None if rank.purpose is None else _plain(rank.purpose),
         "together_ns": rank.together_ns,
         "step_record": steps,
         "trace": trace,

@@ -35,6 +35,7 @@ from stepscope.report.diagnosis.words import (
     step_basis,
     step_time,
     together,
+    work,
 )
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
@@ -107,6 +108,8 @@ def _print_head(diagnosis: Diagnosis, console: Console) -> None:
     console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
+    if work(diagnosis.shown):
+        console.print(_beside("Work", _plain(work(diagnosis.shown), "dim")))
 
 
 def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:

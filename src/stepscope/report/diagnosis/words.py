@@ -96,6 +96,14 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     return words + _median(summary.mean_ns, summary.median_ns)
 
 
+def work(rank: RankSummary) -> str:
+    """That a rank does not train, and what shows it; empty where it trains or that is unknown."""
+    purpose = rank.purpose
+    if purpose is None or not purpose.is_inference:
+        return ""
+    return f"{purpose.work.value}: {purpose.evidence}"
+
+
 def step_time(rank: RankSummary) -> str:
     """The shown step time."""
     return "unknown" if rank.step_ns is None else units.duration(rank.step_ns)
