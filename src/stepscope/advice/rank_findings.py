@@ -19,6 +19,8 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.errors import StepscopeError
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import read_job
 from stepscope.run.reader import RankRun
 from stepscope.run.working import working
 from stepscope.trace.model import Trace
@@ -50,7 +52,18 @@ def subject_of(
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
         window_files=_window_files(rank),
+        job_devices=_job_devices(rank),
     )
+
+
+def _job_devices(rank: RankRun) -> tuple[str, ...]:
+    """The GPUs that the job's description names."""
+    if rank.manifest is None:
+        return ()
+    try:
+        return read_job(RunLayout(rank.directory.parent).run_file).devices
+    except (StepscopeError, OSError):
+        return ()
 
 
 def _window_files(rank: RankRun) -> frozenset[str]:

@@ -46,6 +46,7 @@ class Subject:
         shown_compute_ns: The computing in that step, likewise.
         slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
+        job_devices: Names of the GPUs that the job's processes see, by its description.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
@@ -66,6 +67,7 @@ class Subject:
     slow_clock: SlowClock | None = None
     slow_stage: SlowStage | None = None
     longer_parts: tuple[LongerPart, ...] = ()
+    job_devices: tuple[str, ...] = ()
 
     @property
     def step_ns(self) -> int | None:

@@ -183,7 +183,7 @@ def test_a_librarys_loader_has_the_librarys_arguments(judge):
 
 
 ENGINES = {
-    "vLLM": [f"execute_context_{n % 2}({64 * (n % 2)})_generation_{7 + n}({7 + n})" for n in range(6)],
+    "vLLM": [f"execute_context_{n % 2}({64 * n})_generation_{7 + n}({7 + n})" for n in range(6)],
     "vLLM of before": [f"execute_new_{n % 2}_cached_{n}" for n in range(6)],
     "vLLM with details": [
         f"execute_{n}_context_1(sq128sk256sqsq1sqsk1)_generation_2(sq1sk300)" for n in range(6)

@@ -109,6 +109,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
         },
         "partition": _partition(rank.host.partition),
         "steps": rank.host.steps.to_dicts(),
+        "compute": None if rank.compute is None else _plain(rank.compute),
     }
 
 

@@ -103,8 +103,8 @@ def describe(steps: pl.DataFrame, names: pl.DataFrame, events: pl.DataFrame) -> 
     # What numbers and details distinguish is one kind.
     ids = of_steps.value_counts(sort=True)
     said = names.select("name_id", kind=pl.col("name").str.replace_all(_DETAILS, "${1}N"))
-    kinds = ids.join(said, on="name_id").group_by("kind").agg(pl.col("count").sum())
-    kinds = kinds.sort("count", "kind", descending=[True, False])["kind"].to_list()
+    counted = ids.join(said, on="name_id").group_by("kind").agg(pl.col("count").sum())
+    kinds = counted.sort("count", "kind", descending=[True, False])["kind"].to_list()
     listed = " and ".join(f"'{kind}'" for kind in kinds[:_MOST_KINDS])
     more = f" and {len(kinds) - _MOST_KINDS} more kinds" if len(kinds) > _MOST_KINDS else ""
     return f"{count} ranges {listed}{more} taken as steps"
