@@ -39,7 +39,7 @@ def shorten_name(name: str, width: int) -> str:
 
     What is left out first is what many names share: namespaces, and the arguments of a kernel. Of a
     template, its own name stays, with the first of its arguments that is no number, basic type or
-    helper: `vectorized_elementwise_kernel<…CUDAFunctor_add…>`. Other names, and what is still too
+    helper: `vectorized_elementwise_kernel<…, CUDAFunctor_add, …>`. Other names, and what is still too
     long, lose a part in the middle.
     """
     if len(name) <= width:
@@ -53,7 +53,7 @@ def shorten_name(name: str, width: int) -> str:
         template = template.rpartition("::")[2]
         words = (word.rpartition("::")[2] for word in _IDENTIFIER.findall(inside))
         telling = next((word for word in words if not _TELLS_NOTHING.fullmatch(word)), None)
-        plain = f"{template}<…>" if telling is None else f"{template}<…{telling}…>"
+        plain = f"{template}<…>" if telling is None else f"{template}<…, {telling}, …>"
     return cut_in_the_middle(plain, width)
 
 

@@ -30,25 +30,25 @@ SUM = "at::native::func_wrapper_t<float, at::native::sum_functor<float, float>::
                 f"void at::native::vectorized_elementwise_kernel<4, {ADD}, std::array<char*, 3ul> >"
                 f"(int, {ADD}, std::array<char*, 3ul>)"
             ),
-            "vectorized_elementwise_kernel<…CUDAFunctor_add…>",
+            "vectorized_elementwise_kernel<…, CUDAFunctor_add, …>",
         ),
         (
             (
                 f"void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<{COPY}"
                 " const::{lambda(float)#1}>(at::TensorIteratorBase&)::{lambda(int)#1}>(int)"
             ),
-            "elementwise_kernel<…direct_copy_kernel_cuda…>",
+            "elementwise_kernel<…, direct_copy_kernel_cuda, …>",
         ),
         (
             f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, {SUM}> > >(int)",
-            "reduce_kernel<…sum_functor…>",
+            "reduce_kernel<…, sum_functor, …>",
         ),
         (
             (
                 "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn>"
                 "(cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn::Params)"
             ),
-            "Kernel2<…cutlass_80_tensorop_b…m_relu_bf16_256x128_32x3_tn…>",
+            "Kernel2<…, cutlass_80_tensorop…relu_bf16_256x128_32x3_tn, …>",
         ),
         (
             "Cijk_Ailk_Bjlk_HHS_BH_Bias_AS_SAV_UserArgs_MT64x64x32_MI16x16x16x1_SN_K1_MIWT4_4",
@@ -83,7 +83,7 @@ def test_what_distinguishes_texts_is_seen() -> None:
     names = [f"volta_sgemm_128x{size}" for size in ("32_nt", "32_nn", "64_nt")]
     assert shortened(names, 16) == ["volta_sg…8x32_nt", "volta_sg…8x32_nn", "volta_sg…8x64_nt"]
     long = [f"elementwise_kernel<4, {name}<float>, {'x' * 90}>" for name in ("Add", "Mul")]
-    assert shortened(long, 21) == ["elementwis…nel<…Add…>", "elementwis…nel<…Mul…>"]
+    assert shortened(long, 21) == ["elementwis……, Add, …>", "elementwis……, Mul, …>"]
     assert shortened([*names, names[0]], 16)[-1] == "volta_sg…8x32_nt"
     between = [f"gemm_{'x' * 20}_{size}_{'y' * 20}" for size in ("32", "64")]
     assert shortened(between, 21) == ["gemm_xx…xxx_32…yyyyyy", "gemm_xx…xxx_64…yyyyyy"]

@@ -30,12 +30,12 @@ def find(subject: Subject) -> list[Finding]:
         return []
     limits = subject.thresholds
     columns = ["node", "dur_ns", "name", "launch", "op", "start_ns"]
-    computes = window.work["kind"] == "compute"
-    is_small = computes & (window.work["dur_ns"] < limits.small_kernel_ns)
-    is_small &= ~pl.Series(is_of_product(window.trace, window.work))
+    can_be_fused = window.work["kind"] == "compute"
+    can_be_fused &= ~pl.Series(is_of_product(window.trace, window.work))
+    is_small = can_be_fused & (window.work["dur_ns"] < limits.small_kernel_ns)
     small = window.work.select(columns).filter(is_small)
     per_step = len(small) / window.steps
-    share = len(small) / max(1, int(computes.sum()))
+    share = len(small) / max(1, int(can_be_fused.sum()))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
     changes = (
@@ -50,13 +50,13 @@ def find(subject: Subject) -> list[Finding]:
         changes,
         rule=ID,
         title=(
-            f"{percent(share)} of the kernels are shorter than "
-            f"{limits.small_kernel_ns // 1000} µs and could be fused"
+            f"{percent(share)} of the kernels that could be fused are shorter than "
+            f"{limits.small_kernel_ns // 1000} µs"
         ),
         assumption="fusing halves their number, on the GPU and on the host",
         evidence=(
             Evidence("small kernels per step", per_step, "count"),
-            Evidence("share of all kernels", share, "share"),
+            Evidence("share of those that could be fused", share, "share"),
             Evidence(
                 "their device time per step",
                 window.per_device_step(int(small["dur_ns"].sum())),

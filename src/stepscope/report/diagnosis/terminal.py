@@ -371,7 +371,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
 def _evidence(finding: Finding) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()  # on a narrow terminal, labels wrap before values vanish
-    table.add_column()
+    table.add_column(overflow="fold")  # of a long name, no part is lost
     for item in finding.evidence:
         table.add_row(_plain(item.label), _plain(units.value(item.value, item.unit)))
     return table
