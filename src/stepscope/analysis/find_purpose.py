@@ -5,8 +5,8 @@ Definitions
     nodes (`MmBackward0`), operators of a backward pass (`aten::convolution_backward`), calls of
     `backward` in Python frames or ranges, `Optimizer.step`, kernels of a backward pass or of an
     optimizer; or the step record has phases of them.
-    Inference: none of these, and steps of a serving engine, or matrix products among the recorded
-    operators.
+    Inference: none of these, and steps of a serving engine, or matrix products or at least 50
+    other operators that compute.
     Unknown: neither, as where no operator was recorded. Advice is then that for a training.
 
     A recording of a training that holds nothing but forward passes, such as an evaluation, is
@@ -22,7 +22,7 @@ from stepscope.analysis.selection.names import names_that
 from stepscope.analysis.selection.purpose import Purpose, Work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import plural
-from stepscope.trace.classify import MATRIX_GROUPS
+from stepscope.trace.classify import COMPUTE_GROUPS, MATRIX_GROUPS
 from stepscope.trace.derive.main_thread import ENGINE
 from stepscope.trace.derive.serving_engines import engine_of
 from stepscope.trace.model import Trace
@@ -34,6 +34,7 @@ _BACKWARD_FRAME = r"torch/(_tensor|autograd/__init__|autograd/graph)\.py\(\d+\):
 _OPTIMIZER_FRAME = r"torch/optim/\w+\.py\(\d+\): (step|_single_tensor_\w+|_multi_tensor_\w+)$"
 _OPTIMIZER = r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$"
 _KERNEL = r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|FusedOptimizer|fused_?(adam|sgd|lamb)"
+_LEAST_OPERATORS = 50
 _LIBRARIES = (
     ("transformers' pipeline", r"transformers/pipelines/\w+\.py\("),
     ("transformers' Trainer", r"transformers/trainer\w*\.py\("),
@@ -72,15 +73,16 @@ def purpose_of(trace: Trace, _scope: Scope | None = None) -> Purpose:
         seen = first(condition)
         if seen is not None:
             return Purpose(Work.TRAINING, f"{what} ({seen[:60]})", engine, library)
+    computes = names_that(trace, is_operator & pl.col("group").is_in(COMPUTE_GROUPS))
     products = names_that(trace, is_operator & pl.col("group").is_in(MATRIX_GROUPS))
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
     if engine:
         return Purpose(Work.INFERENCE, f"steps of {engine}, no backward pass", engine, library)
-    if products.any():
-        name_id = trace.columns("name_id")["name_id"].to_numpy()
+    if products.any() or int(computes[name_id].sum()) >= _LEAST_OPERATORS:
         operators = int(names_that(trace, is_operator)[name_id].sum())
         words = f"no backward pass and no optimizer among {plural(operators, 'operator')}"
         return Purpose(Work.INFERENCE, words, engine, library)
-    return Purpose(Work.UNKNOWN, "no matrix product of a model was recorded", engine, library)
+    return Purpose(Work.UNKNOWN, "too few operators were recorded", engine, library)
 
 
 def _engine(trace: Trace) -> str:

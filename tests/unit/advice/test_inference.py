@@ -101,6 +101,15 @@ def test_without_operators_kernels_show_a_training_and_nothing_shows_inference()
         assert purpose_of(t.load()).work is expected, name
 
 
+@pytest.mark.parametrize(("count", "expected"), [(60, Work.INFERENCE), (10, Work.UNKNOWN)])
+def test_without_matrix_products_many_operators_show_inference(count, expected):
+    t = GpuTrace()
+    with t.step():
+        for _ in range(count):
+            t.op("aten::mul").launch(SMALL, us(4))
+    assert purpose_of(t.load()).work is expected
+
+
 def test_the_report_states_what_inference_is_known_by(judge):
     diagnosis = judge(loop(forward))
     said = work(diagnosis.shown)
