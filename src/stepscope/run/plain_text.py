@@ -39,8 +39,8 @@ def shorten_name(name: str, width: int) -> str:
 
     What is left out first is what many names share: namespaces, and the arguments of a kernel. Of a
     template, its own name stays, with the first of its arguments that is no number, basic type or
-    helper: `vectorized_elementwise_kernel<…, CUDAFunctor_add, …>`. Other names, and what is still too
-    long, lose a part in the middle.
+    helper: `vectorized_elementwise_kernel<…, CUDAFunctor_add, …>`. Other names, and what is still
+    too long, lose a part in the middle.
     """
     if len(name) <= width:
         return name
