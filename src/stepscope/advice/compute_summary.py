@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stepscope.advice.window_view import WindowView
     from stepscope.analysis.compute import Compute
 
 _DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits the step
 _MOST = 5
+_MOST_SHAPES = 3
 _NOTABLE = 0.05
 _IN_A_SENTENCE = 3
 _PRODUCTS = ("matrix products", "convolutions")  # as kinds of compute are called
@@ -49,6 +52,10 @@ class ComputeSummary:
             or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
         unclassified: What could not be classified and how much, in words; empty if it is little.
+        is_on_cpu: Whether it is what a CPU computes, where nothing ran on a GPU. Then times are
+            self times of operators instead of kernels' durations, over all threads.
+        shapes: On a CPU, the operators with the most of it by the shapes of their operands.
+        threads: On a CPU, the threads that run operators, in words.
     """
 
     total_ns: int
@@ -61,6 +68,9 @@ class ComputeSummary:
     product_attained_share: float | None
     bandwidth_share: float | None
     unclassified: str
+    is_on_cpu: bool = False
+    shapes: tuple[ComputePart, ...] = ()
+    threads: str = ""
 
     def in_words(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
@@ -89,7 +99,9 @@ def _is_described(view: WindowView) -> bool:
 
 
 def summarise_compute(view: WindowView) -> ComputeSummary | None:
-    """The summary; None if compute is a small part of the devices' time."""
+    """The summary; None if compute is a small part of the devices' time, or nothing ran."""
+    if not view.has_gpu:
+        return _on_cpu(view)
     if not _is_described(view):
         return None
     from stepscope.analysis.compute import compute
@@ -109,6 +121,29 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
     )
 
 
+def _on_cpu(view: WindowView) -> ComputeSummary | None:
+    from stepscope.analysis.host_compute import host_compute
+
+    found = host_compute(view.trace, view.scope)
+    if not found.total_ns:
+        return None
+    return ComputeSummary(
+        total_ns=found.total_ns,
+        steps=len(view.graph.steps),
+        devices=1,
+        kinds=_shares(found.kinds, "kind", len(found.kinds)),
+        operators=_shares(found.operators, "operator", _MOST),
+        places=(),
+        mfu_share=None,
+        product_attained_share=None,
+        bandwidth_share=None,
+        unclassified="",
+        is_on_cpu=True,
+        shapes=_shares(found.shapes, "call", _MOST_SHAPES),
+        threads=found.threads,
+    )
+
+
 def _unclassified(found: Compute) -> str:
     parts = []
     if found.unclassified_share >= _NOTABLE:
@@ -121,7 +156,11 @@ def _unclassified(found: Compute) -> str:
 
 
 def _parts(found: Compute, table: str, key: str, most: int) -> tuple[ComputePart, ...]:
-    rows = getattr(found, table).drop_nulls(key).head(most)
+    return _shares(getattr(found, table), key, most)
+
+
+def _shares(table: pl.DataFrame, key: str, most: int) -> tuple[ComputePart, ...]:
+    rows = table.drop_nulls(key).head(most)
     return tuple(
         ComputePart(name, total_ns, share)
         for name, total_ns, share in rows.select(key, "total_ns", "compute_share").iter_rows()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from stepscope.analysis.graph.changes import Changes
-from stepscope.run.plain_text import without_namespaces
+from stepscope.run.plain_text import shorten_name
 
 DOCS_FOLDER = "docs/findings"
 
@@ -45,9 +45,7 @@ _LONGEST_NAME = 60
 
 def short(name: str) -> str:
     """A name, such as a kernel's with its template arguments, cut to what a person reads."""
-    if len(name) > _LONGEST_NAME:
-        name = without_namespaces(name)
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return shorten_name(name, _LONGEST_NAME)
 
 
 @dataclass(frozen=True)

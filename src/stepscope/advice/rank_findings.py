@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.advice.collectives import waited_in, without_waits
 from stepscope.advice.finding import Finding, of_few_steps, of_whole_file
+from stepscope.advice.inference import for_purpose
 from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
@@ -19,6 +20,8 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.errors import StepscopeError
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import read_job
 from stepscope.run.reader import RankRun
 from stepscope.run.working import working
 from stepscope.trace.model import Trace
@@ -50,7 +53,18 @@ def subject_of(
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
         window_files=_window_files(rank),
+        job_devices=_job_devices(rank),
     )
+
+
+def _job_devices(rank: RankRun) -> tuple[str, ...]:
+    """The GPUs that the job's description names."""
+    if rank.manifest is None:
+        return ()
+    try:
+        return read_job(RunLayout(rank.directory.parent).run_file).devices
+    except (StepscopeError, OSError):
+        return ()
 
 
 def _window_files(rank: RankRun) -> frozenset[str]:
@@ -154,7 +168,7 @@ def _saved_by_replay_ns(subject: Subject, window: WindowView, changes: Changes) 
 
 def _check(rule: str, subject: Subject) -> list[Finding]:
     with working(f"Checking {rule}"):
-        found = RULES[rule](subject)
+        found = for_purpose(RULES[rule](subject), subject)
     if subject.window is not None:
         subject.window.return_freed_memory()
     return found

@@ -29,6 +29,7 @@ from stepscope.analysis.selection.partition import (
     fitted_to_step,
     with_input_of,
 )
+from stepscope.analysis.selection.purpose import Purpose
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.manifest import RankManifest
@@ -158,6 +159,7 @@ class RankSummary:
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
+        purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
         ladder: Its step after each fix, down to the floor, without regard to other ranks' pace.
@@ -195,6 +197,7 @@ class RankSummary:
     is_cut_off: bool = False
     clock_lag_ns: int = 0
     ladder: Ladder = field(default_factory=Ladder)
+    purpose: Purpose | None = None
 
     @property
     def recorded_partition(self) -> Partition | None:

@@ -9,6 +9,8 @@ import polars as pl
 
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.selection.purpose import Purpose, Work
+from stepscope.run.step_record import BACKWARD, OPTIMIZER
 
 if TYPE_CHECKING:
     from stepscope.advice.late_parts import LongerPart
@@ -44,6 +46,7 @@ class Subject:
         shown_compute_ns: The computing in that step, likewise.
         slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
+        job_devices: Names of the GPUs that the job's processes see, by its description.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
@@ -64,6 +67,7 @@ class Subject:
     slow_clock: SlowClock | None = None
     slow_stage: SlowStage | None = None
     longer_parts: tuple[LongerPart, ...] = ()
+    job_devices: tuple[str, ...] = ()
 
     @property
     def step_ns(self) -> int | None:
@@ -74,6 +78,19 @@ class Subject:
         if self.steps is not None:
             return self.steps.mean_ns
         return self.shown_step_ns if self.window is None else self.window.step_ns
+
+    @property
+    def purpose(self) -> Purpose:
+        """Whether the rank trains: by its step record, else by its trace."""
+        if self.steps is not None:
+            for phase in (BACKWARD, OPTIMIZER):
+                if self.steps.partition.of(phase):
+                    return Purpose(Work.TRAINING, f"the step record has the phase '{phase}'")
+        if self.window is None:
+            return Purpose(Work.UNKNOWN, "no operator was recorded")
+        from stepscope.analysis.find_purpose import purpose_of
+
+        return purpose_of(self.window.trace)
 
     @property
     def recording_factor(self) -> float:

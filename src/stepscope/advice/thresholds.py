@@ -71,7 +71,7 @@ class Thresholds:
             numbers that are not small and have no finding of their own.
         small_kernel_ns: A kernel is small below this length.
         small_kernel_count: Minimum number of small kernels per step.
-        small_kernel_share: Minimum share of all kernels that are small.
+        small_kernel_share: Minimum share of small kernels among those that could be fused.
         small_collectives: Minimum number of short collectives per step, one after the other.
         optimizer_kernels: An optimizer step with this many kernels is not fused.
         recomputation: Minimum share of the GPU work (without a GPU: of the step).

@@ -19,6 +19,7 @@ import polars as pl
 
 from stepscope.advice.drawn_step import BUCKETS, Slice, StepLane, TypicalStep
 from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.run.plain_text import shorten_name
 from stepscope.trace.arrays.intervals import clip, covered, merge
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category, Kind
@@ -202,7 +203,7 @@ def _lane(
     drawn, rest = rows.filter(pl.Series(is_drawn)), rows.filter(pl.Series(~is_drawn))
     slices = tuple(
         Slice(row["start_ns"] - start_ns, row["end_ns"] - row["start_ns"],
-              (row["name"] or "")[:_LONGEST_NAME], row["what"])
+              shorten_name(row["name"] or "", _LONGEST_NAME), row["what"])
         for row in drawn.iter_rows(named=True)
     )  # fmt: skip
     if rest.is_empty():

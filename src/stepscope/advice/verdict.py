@@ -89,11 +89,15 @@ def _limit_of(
         count = max(len(rank.steps.steps) for rank in first if rank.steps is not None)
         those = ("step", "was") if count == 1 else (f"{count} steps", "were")
         return _OF_FIRST_STEPS.format(*those), slowest
+    for finding in findings:
+        # Nothing else matters as much as that the GPU is not used at all.
+        if finding.id == "gpu-unused" and finding.severity is Severity.HIGH:
+            return f"{finding.id}: {finding.title}", _rank_of(ranks, finding)
     best = next(sure, None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
-            whose = next(rank for rank in ranks if rank.rank == best.rank)
+            whose = _rank_of(ranks, best)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
             if best.is_of_whole_file:
                 step = "the whole file" if len(ranks) == 1 else f"rank {best.rank}'s file"
@@ -142,6 +146,8 @@ def _limit_of(
         words = f"nothing stands out: {share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
+        elif slowest.compute is not None and slowest.compute.is_on_cpu:
+            words += f". Of what the CPU computes, {slowest.compute.in_words()}"
         if (odd := _outside_steady_steps(findings, slowest)) is not None:
             where = odd.id if odd.rank == slowest.rank else f"{odd.id} on rank {odd.rank}"
             words += f". Outside the steady steps: {odd.title} ({where})"
@@ -151,6 +157,10 @@ def _limit_of(
             "tenth of it"
         )
     return words, slowest
+
+
+def _rank_of(ranks: Sequence[RankSummary], finding: Finding) -> RankSummary:
+    return next(rank for rank in ranks if rank.rank == finding.rank)
 
 
 def _beside(steps: StepSummary) -> str:

@@ -232,6 +232,7 @@ class WindowJudge:
             costs_of_waits_ns=costs_ns,
             passing_ns=view.per_step(view.graph.total_ns - view.graph.steady_state_ns),
             clock_lag_ns=view.graph.clock_lag_ns,
+            purpose=subject.purpose,
             exchanges=_exchanges(view, has_gpu=device is not None),
             exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)
             if device is not None

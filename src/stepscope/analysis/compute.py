@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.moved_bytes import bytes_of_operators
+from stepscope.analysis.calls.moved_bytes import STREAMING, bytes_of_operators
 from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import memory_speeds, peaks_of
@@ -30,6 +30,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.figures import percent
+from stepscope.run.plain_text import shorten_name
 from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -54,10 +55,6 @@ KINDS: dict[str, str] = {
 }
 """What the groups of computing kernels are called."""
 
-_STREAMING = (
-    r"^aten::(mul|add|sub|div|neg|pow|silu|gelu|relu|sigmoid|tanh|exp|rsqrt|sqrt|copy|where|clamp"
-    r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
-)
 MOST = 20
 _NOTABLE = 0.05
 _MOST_NAMES, _LONGEST_NAME = 3, 60
@@ -182,7 +179,7 @@ def _longest_names(trace: Trace, rows: pl.DataFrame) -> tuple[str, ...]:
         .head(_MOST_NAMES)
     )
     names = trace.name_rows["name"][top["name_id"]]
-    return tuple(str(name)[:_LONGEST_NAME] for name in names)
+    return tuple(shorten_name(str(name), _LONGEST_NAME) for name in names)
 
 
 def _uncounted(trace: Trace) -> tuple[list[str], int]:
@@ -231,7 +228,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
     """Bytes that elementwise operators must move, against what the memory could in their time."""
     if not any(peaks_of(trace).values()):
         return None
-    streams = names_that(trace, pl.col("name").str.contains(_STREAMING))
+    streams = names_that(trace, pl.col("name").str.contains(STREAMING))
     elementwise = rows["op", "device", "dur_ns", "group"].filter(
         pl.col("group") == "elementwise", pl.col("op").is_not_null()
     )

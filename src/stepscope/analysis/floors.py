@@ -27,9 +27,9 @@ from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
-from stepscope.analysis.hardware.tensor_cores import MATRIX_GROUPS
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.model import Trace
 
 _PRODUCTS, _OTHERS, _COLLECTIVES, _COPIES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from stepscope.run.plain_text import printable
+from stepscope.run.plain_text import cut_in_the_middle, printable, shorten_name
 
 _MARKDOWN = "\\`*_{}[]<>|#"
 
@@ -24,14 +24,13 @@ def sentence(words: str) -> str:
 
 
 def shortened(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to a width, at the end.
+    """Cut names and other texts to a width, as `shorten_name` does.
 
-    Of texts that would look the same, a part in the middle is left out, so that what distinguishes
-    them can be seen.
+    Of texts that would look the same, what distinguishes them is kept instead.
     """
     alike: dict[str, set[str]] = {}
     for text in texts:
-        alike.setdefault(_cut(text, width), set()).add(text)
+        alike.setdefault(shorten_name(text, width), set()).add(text)
     telling: dict[str, int] = {}
     for same in alike.values():
         ordered = sorted(same)
@@ -40,13 +39,9 @@ def shortened(texts: Sequence[str], width: int) -> list[str]:
             telling[text] = max(telling.get(text, 0), shared)
             telling[after] = shared
     return [
-        _cut(text, width) if text not in telling else _around(text, telling[text], width)
+        shorten_name(text, width) if text not in telling else _around(text, telling[text], width)
         for text in texts
     ]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _around(text: str, place: int, width: int) -> str:
@@ -54,7 +49,7 @@ def _around(text: str, place: int, width: int) -> str:
     beginning = text[: width // 3]
     room = width - len(beginning) - 1
     start = max(len(beginning), min(place - room // 3, len(text) - room))
-    return f"{beginning}…{_cut(text[start:], room)}"
+    return f"{beginning}…{cut_in_the_middle(text[start:], room)}"
 
 
 def _shared(one: str, other: str) -> int:

@@ -1,9 +1,19 @@
-"""Text from untrusted files for terminals and single lines: without control characters."""
+"""Text from untrusted files: without control characters, and names cut to a width."""
 
 from __future__ import annotations
 
 import re
 
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w:]*")
+_TELLS_NOTHING = re.compile(
+    r"u?int(\d+_t)?|unsigned|signed|long|short|char|bool|true|false|float|double|const|void|half"
+    r"|__half2?|__nv_bfloat16\d?|Half|BFloat16|bf16|size_t|u?l+|ul|enum|class|struct|T\d?"
+    r"|lambda|operator|array|Array|tuple|pair|integral_constant|(gpu_)?kernel_impl(_nocast)?"
+    r"|gpu_kernel_\w+|legacy_gpu_\w+|func_wrapper_t|ReduceOp|TensorListMetadata"
+    r"|\w*OffsetCalculator|(TensorI|_i)terator\w*|TensorIteratorBase|(Load|Store)With\w+"
+    r"|unroll\w*|policies|detail|std|at|c10|cuda|native|memory|[AB]Unary\w+|BinaryFunctor|Params"
+)
+"""Words in the arguments of templates that very many kernels have."""
 _NAMESPACES = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
 
 
@@ -22,3 +32,47 @@ def escaped(text: str) -> str:
 def without_namespaces(name: str) -> str:
     """A kernel's name without the namespaces that nearly all of torch's kernels share."""
     return _NAMESPACES.sub("", name)
+
+
+def shorten_name(name: str, width: int) -> str:
+    """Cut a name to a width, so that the part that tells what it is remains.
+
+    What is left out first is what many names share: namespaces, and the arguments of a kernel. Of a
+    template, its own name stays, with the first of its arguments that is no number, basic type or
+    helper: `vectorized_elementwise_kernel<…, CUDAFunctor_add, …>`. Other names, and what is still
+    too long, lose a part in the middle.
+    """
+    if len(name) <= width:
+        return name
+    plain = without_namespaces(name)
+    if len(plain) <= width:
+        return plain
+    plain = _without_arguments(plain)
+    template, _, inside = plain.partition("<")
+    if inside and _IDENTIFIER.fullmatch(template) and len(plain) > width:
+        template = template.rpartition("::")[2]
+        words = (word.rpartition("::")[2] for word in _IDENTIFIER.findall(inside))
+        telling = next((word for word in words if not _TELLS_NOTHING.fullmatch(word)), None)
+        plain = f"{template}<…>" if telling is None else f"{template}<…, {telling}, …>"
+    return cut_in_the_middle(plain, width)
+
+
+def _without_arguments(name: str) -> str:
+    """A function's name without the parentheses at its end."""
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, 0, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if depth == 0:
+            before = name[:at].rstrip()
+            return before if before[-1:].isidentifier() or before[-1:] in ">0123456789" else name
+    return name
+
+
+def cut_in_the_middle(text: str, width: int) -> str:
+    """Cut a text to a width; its beginning and its end remain."""
+    if len(text) <= width:
+        return text
+    end = max(0, width - 1) // 2
+    return f"{text[: max(0, width - 1 - end)]}…{text[len(text) - end :]}"[: max(width, 0)]

@@ -57,6 +57,27 @@ COLLECTIVE_GROUPS: tuple[str, ...] = (
 )
 """All communication groups; "collective" stands for an unknown operation."""
 
+COMPUTE_GROUPS: tuple[str, ...] = (
+    "gemm",
+    "convolution",
+    "attention",
+    "normalisation",
+    "softmax",
+    "elementwise",
+    "reduction",
+    "optimizer",
+    "embedding",
+    "pooling",
+    "loss",
+    "random",
+    "recurrent",
+    "sort_scan_index",
+)
+"""The groups of computing kernels that operators have too."""
+
+MATRIX_GROUPS = ("gemm", "convolution", "attention")
+"""The groups that consist of matrix products."""
+
 _COMPILED = r"^triton_(_\d|\d|fused_|poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
 """Kernels of the PyTorch compiler; before 2.1 their names told only their arguments
 (`triton__0d1d2d`)."""
@@ -82,14 +103,31 @@ _COMMUNICATION_LIBRARY = (
     r"|(sync|barrier|broadcast|alltoall|fcollect)(all|mem)?_on_stream_kernel|symmetric_memory"
     r"|(put|wait)_signal_kernel|triton_dist|barrier_(all|on_this)_(intra|inter|grid)"
     r"|kernel_(dispatch|combine)_token|ring_reduce"
+    # Expert parallelism: DeepEP without its namespace, MORI, Hybrid-EP, UCCL, TensorRT-LLM's MoE.
+    r"|(cached_)?notify_(dispatch|combine)|cached_notify|clean_low_latency_buffer"
+    r"|\bmori(::|_)|Ep(Dispatch|Combine)(IntraNode|InterNode|LowLatency)|\buccl(::|_)"
+    r"|hybrid_ep(::|\d)\S*(dispatch|combine|sync)|moe_?a2a"
 )
 _LOCAL_WORK_OF_LIBRARIES = r"deep_ep(::|\d+)layout"
 """Kernels of communication libraries that only compute: counting tokens per expert."""
 _COMMUNICATION_WORD = r"all_?reduce|all_?gather_?(kernel|into)|reduce_?scatter|all_?to_?all|all2all"
 
 _KERNELS_OF_COMMUNICATION: Rules = (
-    (r"deep_ep.*dispatch|(?-i:\w::dispatch[<(])|kernel_dispatch_token", "expert_dispatch"),
-    (r"deep_ep.*combine|(?-i:\w::combine[<(])|kernel_combine_token", "expert_combine"),
+    (r"clean_low_latency_buffer|cached_notify([^_]|$)", "barrier"),
+    (
+        (
+            r"(deep_ep|notify|hybrid_ep|moe_?a2a|Ep)\S*?dispatch|(?-i:\w::dispatch[<(])"
+            r"|kernel_dispatch_token"
+        ),
+        "expert_dispatch",
+    ),
+    (
+        (
+            r"(deep_ep|notify|hybrid_ep|moe_?a2a|Ep)\S*?combine|(?-i:\w::combine[<(])"
+            r"|kernel_combine_token"
+        ),
+        "expert_combine",
+    ),
     (r"ring_reduce", "reduce_scatter"),
     (r"fcollect", "all_gather"),
     (r"syncall_on_stream|sync_on_stream|(put|wait)_signal", "barrier"),
@@ -178,8 +216,8 @@ _KERNELS: Rules = (
         "random",
     ),
     # MTIA's names are words: fc is a fully connected layer, tbe a table-batched embedding.
-    (r"(^|_)(batch_)?fc(\d|_|$)", "gemm"),
-    (r"(^|_)tbe(\d|_|$)", "embedding"),
+    (r"(^|[^a-z])(batch_)?fc([^a-z]|$)", "gemm"),
+    (r"(^|[^a-z])tbe([^a-z]|$)", "embedding"),
     (r"with_index|arange|linspace", "elementwise"),
     (
         (
@@ -255,6 +293,33 @@ _OPERATORS: Rules = (
     (r"aten::(_foreach_|_fused_)", "optimizer"),
     (r"aten::(dropout|native_dropout|rand|bernoulli|uniform_|normal_|exponential_)", "random"),
     (r"aten::.*(lstm|gru|rnn)", "recurrent"),
+    (
+        (
+            r"^aten::(sort|argsort|msort|topk|kthvalue|median|nonzero|unique\w*|searchsorted|take\w*"
+            r"|bucketize|histc|bincount|masked_select|(_?index|gather|scatter|cum)\w*|put_?)$"
+        ),
+        "sort_scan_index",
+    ),
+    (
+        (
+            r"^aten::_?(nan)?(sum|mean|prod|std|var|std_mean|var_mean|max|min|amax|amin|aminmax"
+            r"|argmax|argmin|any|all|norm|linalg_vector_norm|logsumexp|count_nonzero)$"
+        ),
+        "reduction",
+    ),
+    (
+        (
+            r"^aten::_?((foreach_)?(add|sub|rsub|mul|div|neg|pow|sqrt|rsqrt|exp|log|log1p|abs|sign"
+            r"|reciprocal|sin|cos|floor|ceil|round|remainder|fmod|lerp|addcmul|addcdiv|erf|square"
+            r"|maximum|minimum|where|clamp\w*|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|isnan|isinf"
+            r"|relu6?|gelu|silu|mish|elu|selu|celu|sigmoid|tanh|softplus|hard\w+|leaky_relu|prelu"
+            r"|threshold|glu|sigmoid_backward|tanh_backward|\w*(relu|gelu|silu|elu|glu)_backward"
+            r"|threshold_backward|masked_(fill|scale)\w*|copy|to_copy|copy_from|clone|contiguous|fill"
+            r"|zero|cat|stack|arange|linspace|triu|tril|flip|roll|repeat|upsample\w*"
+            r"|constant_pad_nd|reflection_pad\w*|replication_pad\w*)_?)$"
+        ),
+        "elementwise",
+    ),
 )
 
 _HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
@@ -368,6 +433,11 @@ def collective_group(word: pl.Expr) -> pl.Expr:
 def is_started_by_device(name: pl.Expr) -> pl.Expr:
     """Whether GPU work of this name is started by the device itself: it has no launch by nature."""
     return name.str.contains(f"(?i){_STARTED_BY_DEVICE}")
+
+
+def is_compiled_kernel(name: pl.Expr) -> pl.Expr:
+    """Whether a kernel of this name was made by the PyTorch compiler."""
+    return name.str.contains(_COMPILED).fill_null(value=False)
 
 
 def group_of_fused(name: pl.Expr) -> pl.Expr:

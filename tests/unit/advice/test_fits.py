@@ -257,6 +257,46 @@ def test_torch_compile_is_advised_where_nothing_is_compiled(judge, name):
     assert "in use" not in one(diagnosis, "launch-bound").advice
 
 
+@pytest.mark.parametrize(("compiled", "is_in_use"), [(1, False), (8, False), (75, True)])
+def test_torch_compile_is_in_use_if_a_notable_share_is_launched_under_it(
+    judge, compiled, is_in_use
+):
+    def body(t: GpuTrace, _step: int) -> None:
+        for number in range(150):
+            with t.annotate("## Call CompiledFxGraph abc ##" if number < compiled else "eager"):
+                t.op("aten::add_", before=us(30), after=us(20)).launch(ADD, us(4))
+
+    advice = one(judge(job(body, steps=8)), "launch-bound").advice
+    assert ("torch.compile is in use" in advice) is is_in_use
+    assert ("torch.compile(mode='reduce-overhead')" in advice) is not is_in_use
+
+
+def test_kernels_of_the_compiler_show_its_use_without_its_ranges(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(150):
+            t.op("aten::mul", before=us(30), after=us(20)).launch("triton_poi_fused_add_0", us(4))
+
+    assert "torch.compile is in use" in one(judge(job(body, steps=8)), "launch-bound").advice
+
+
+@pytest.mark.parametrize("operator", ["aten::mm", "aten::add_"])
+def test_small_matrix_products_are_not_to_be_fused(judge, operator):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(75):
+            t.op("aten::mm", before=us(30), after=us(20)).launch("ampere_sgemm_32x32_nn", us(5))
+            t.op(operator, before=us(30), after=us(20)).launch(ADD, us(4))
+            t.op(operator, before=us(30), after=us(20)).launch(ADD, us(4))
+
+    found = [each for each in judge(job(body)).findings if each.id == "many-small-kernels"]
+    if operator == "aten::mm":
+        assert not found
+    else:
+        (finding,) = found
+        seen = {item.label: item.value for item in finding.evidence}
+        assert seen["small kernels per step"] == 150
+        assert seen["share of those that could be fused"] == pytest.approx(150 / 151)
+
+
 def _late(delay_ns: int, lengths: dict[int, int], **options) -> GpuTrace:
     """Six steps, each with an all-reduce of a given length; Python before that of the fourth."""
     t = GpuTrace(world_size=2, **options)

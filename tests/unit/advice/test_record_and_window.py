@@ -38,7 +38,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def _on_the_cpu(python_ns: list[int], op_ns: int = ms(6)) -> GpuTrace:
-    t = GpuTrace()
+    t = GpuTrace(device_name=None)
     for each in python_ns:
         with t.step():
             t.op("aten::mm").python(op_ns)

@@ -41,7 +41,7 @@ def test_a_wait_beside_a_busy_gpu_costs_nothing() -> None:
     for _ in range(3):
         with t.step():
             t.op("aten::mm").launch("sgemm", us(2000))
-            t.data_wait(us(900))
+            t.data_wait(us(900), workers=True)
     answer = input_pipeline(t.load())
     assert answer.wait_ns == 3 * us(900)
     assert answer.gpu_idle_ns == 0

@@ -9,7 +9,9 @@ from collections import defaultdict
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 
+from stepscope.analysis.hardware.tensor_cores import matrix_products
 from stepscope.analysis.kernels import kernels
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 
@@ -184,6 +186,44 @@ def test_tensor_cores(kernel, operator, types, shapes, uses, eligible) -> None:
     assert (row["uses"], row["eligible"]) == (uses, eligible)
     assert answer.matrix_ns == ms(1)
     assert answer.tensor_core_ns == (ms(1) if uses == "yes" else 0)
+
+
+FP32_CONVOLUTIONS = [
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int)",
+    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int)",
+    "_ZN5cudnn6detail12dgrad_engineIfLi512ELi6ELi5ELi3ELi3ELi3ELb0EEEviiiPKT_",
+    "void cudnn::cnn::wgrad2d_grouped_direct_kernel<float, float, 3>(int)",
+    "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)",
+    "void explicit_convolve_sgemm<float, int, 1024, 5, 5, 3, 3, 3, 0, false>(int)",
+    "convolve_common_engine_float_NHWC<float, 128>",
+    "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>(x)",
+]
+
+
+def products_of(*names: str) -> list[tuple[str, str | None]]:
+    """Use of tensor cores and type of kernels whose operands were not recorded."""
+    t = GpuTrace()
+    with t.step():
+        for name in names:
+            t.op("aten::convolution_backward").launch(name, ms(1))
+    trace = t.load()
+    work = gpu_work(trace).members
+    found = matrix_products(trace, work.hstack([trace.name_rows["name"][work["name_id"]]]))
+    return list(found.select("uses", "type").iter_rows())
+
+
+@pytest.mark.parametrize("name", FP32_CONVOLUTIONS)
+def test_convolutions_in_fp32_are_known_by_their_names(name) -> None:
+    assert products_of(name) == [("no", "float")]
+
+
+def test_convolutions_in_half_precision_are_not_taken_for_fp32() -> None:
+    names = [
+        "void cudnn::detail::dgrad_engine<__half, 512, 6, 5, 3, 3, 3, false>(int, int, int)",
+        "void cudnn::winograd_nonfused::winogradForwardData4x4<__half, __half>(int)",
+        "sm80_xmma_dgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32",
+    ]
+    assert products_of(*names) == [("no", "half"), ("unknown", "half"), ("yes", None)]
 
 
 def test_floats_need_a_device_that_is_known_to_take_them() -> None:

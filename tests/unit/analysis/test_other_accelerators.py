@@ -81,7 +81,7 @@ def test_kernels_that_no_rule_knows_are_named_and_measured(tmp_path):
     t = GpuTrace(device_name=None)
     for _ in range(3):
         with t.step():
-            t.op("aten::addmm").launch("npu_cube_program_17", us(300))
+            t.op("vendor::fused").launch("npu_cube_program_17", us(300))
             t.op("aten::add").launch("vectorized_elementwise_kernel", us(100))
     words = {"cuda_runtime": "privateuse1_runtime"}
     trace = load(document_of(t, words))

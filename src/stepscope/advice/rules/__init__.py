@@ -48,6 +48,8 @@ _IDS = (
     "unfused-elementwise",
     "layout-copies",
     "unfused-optimizer",
+    "gpu-unused",
+    "slow-random-numbers",
     "many-small-kernels",
     "heavy-recomputation",
     "slow-phase",

@@ -1,8 +1,9 @@
 """Many small kernels: most kernels are so short that starting them is much of their cost.
 
-Measured over the computing kernels shorter than 10 µs, without those of notable known patterns,
-which have findings of their own (`fusible-pattern`). The saving assumes that fusing does away
-with every second of them: half of their device time, and half of what their operators take on the
+Measured over the computing kernels shorter than 10 µs, without those of matrix products,
+convolutions and attention, which nothing fuses with each other, and those of notable known
+patterns, which have findings of their own (`fusible-pattern`). The saving assumes that fusing does
+away with every second of them: half of their device time, and half of what their operators take on the
 host. Kernels of a captured graph share one launch: of these only the device time.
 """
 
@@ -17,6 +18,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
+from stepscope.analysis.calls.kernel_origins import is_of_product
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.run.figures import percent
 
@@ -30,12 +32,13 @@ def find(subject: Subject) -> list[Finding]:
         return []
     limits = subject.thresholds
     columns = ["node", "dur_ns", "name", "launch", "op", "start_ns"]
-    computes = window.work["kind"] == "compute"
-    is_small = computes & (window.work["dur_ns"] < limits.small_kernel_ns)
+    can_be_fused = window.work["kind"] == "compute"
+    can_be_fused &= ~pl.Series(is_of_product(window.trace, window.work))
+    is_small = can_be_fused & (window.work["dur_ns"] < limits.small_kernel_ns)
     is_small &= pl.Series(~rows_of_notable_patterns(window, limits.saving_low))
     small = window.work.select(columns).filter(is_small)
     per_step = len(small) / window.steps
-    share = len(small) / max(1, int(computes.sum()))
+    share = len(small) / max(1, int(can_be_fused.sum()))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
     changes = (
@@ -50,12 +53,13 @@ def find(subject: Subject) -> list[Finding]:
         changes,
         rule=ID,
         title=(
-            f"{percent(share)} of the kernels are shorter than {limits.small_kernel_ns // 1000} µs"
+            f"{percent(share)} of the kernels that could be fused are shorter than "
+            f"{limits.small_kernel_ns // 1000} µs"
         ),
         assumption="fusing halves their number, on the GPU and on the host",
         evidence=(
             Evidence("small kernels per step", per_step, "count"),
-            Evidence("share of all kernels", share, "share"),
+            Evidence("share of those that could be fused", share, "share"),
             Evidence(
                 "their device time per step",
                 window.per_device_step(int(small["dur_ns"].sum())),

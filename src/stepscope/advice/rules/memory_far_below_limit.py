@@ -13,15 +13,13 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.room import Room, rooms
 from stepscope.advice.subject import Subject
-from stepscope.analysis.selection.names import is_training
 from stepscope.run.figures import percent
 
 ID = "memory-far-below-limit"
-_TRAINING = (
+_ADVICE = (
     "Try a larger micro-batch with fewer accumulation steps, less activation checkpointing, or "
     "fewer shards, and compare samples per second."
 )
-_INFERENCE = "Try a larger batch, and compare samples per second."
 _FILLED = 0.9
 """Share of the limit that a larger batch may fill."""
 
@@ -34,8 +32,6 @@ def find(subject: Subject) -> list[Finding]:
     room = max(known, key=lambda one: one.share)
     if room.share > subject.thresholds.memory_far_below:
         return []
-    window = subject.window
-    is_inference = window is not None and not is_training(window.trace)
     times = larger_batch(room)
     larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
     return finding_without_saving(
@@ -49,7 +45,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("limit of the allocator", room.limit_bytes, "bytes"),
             *larger,
         ),
-        advice=_INFERENCE if is_inference else _TRAINING,
+        advice=_ADVICE,
     )
 
 

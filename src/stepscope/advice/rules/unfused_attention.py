@@ -22,8 +22,9 @@ from stepscope.run.figures import percent
 ID = "unfused-attention"
 _MULTIPLE = 8
 _CALL_IT = (
-    "Call torch.nn.functional.scaled_dot_product_attention (in transformers: "
-    "attn_implementation='sdpa' or 'flash_attention_2') instead of two products and a softmax."
+    "Call torch.nn.functional.scaled_dot_product_attention instead of two products and a softmax "
+    "(in transformers: attn_implementation='sdpa' or 'flash_attention_2', if the model supports "
+    "it; else replace the attention's forward)."
 )
 _FALLBACK = (
     "scaled_dot_product_attention fell back to plain operators. Its fused kernels need half or "

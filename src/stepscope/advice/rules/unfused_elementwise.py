@@ -2,12 +2,12 @@
 
 Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
 (shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention, of
-layout copies and of notable known patterns (`fusible-pattern`), which have findings of their own. A
-chain is a run of them on one stream with nothing else between. The saving assumes that each chain
-becomes one kernel, which no longer writes what one kernel of the chain hands to the next, and no
-longer reads it: its other operands, and its last result, it still reads and writes. Where shapes,
-types or the device are not known, it takes as long as the longest of the chain. The host launches
-one kernel for each chain.
+layout copies and of notable known patterns (`fusible-pattern`), which have findings of their own,
+and those that a matrix product or convolution launches for itself. A chain is a run of them on one
+stream with nothing else between. The saving assumes that each chain becomes one kernel, which no
+longer writes what one kernel of the chain hands to the next, and no longer reads it: its other
+operands, and its last result, it still reads and writes. Where shapes, types or the device are not
+known, it takes as long as the longest of the chain. The host launches one kernel for each chain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from stepscope.advice.rules.unfused_optimizer import work_of_optimizer
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.fusible import time_once_fused
-from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work, shares_of
+from stepscope.analysis.calls.kernel_origins import (
+    is_of_product,
+    operator_names,
+    places_of_work,
+    shares_of,
+)
 from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds
@@ -113,7 +118,7 @@ def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFra
         (pl.col("kind") != "memset").fill_null(value=False).alias("is_there"),
     )
     taken = attention_of(window).between | layout_copies_of(window)
-    taken |= rows_of_notable_patterns(window, least_share)
+    taken |= rows_of_notable_patterns(window, least_share) | is_of_product(window.trace, work)
     fusable = said["may_be"].to_numpy() & ~taken
     fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.

@@ -16,10 +16,12 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
+from stepscope.analysis.selection.names import names_that
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled
+from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -35,6 +37,29 @@ _LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?P<function>
 def operator_names(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """Name of the innermost operator around each launch; null where it is not known."""
     return names_of_events(trace, work["op"])
+
+
+def is_of_product(trace: Trace, work: pl.DataFrame) -> BoolArray:
+    """Which kernels belong to matrix products, convolutions and attention.
+
+    By their own kind, or by that of the innermost operator around their launch: a library splits
+    a product into several kernels, which add up partial results or fill in the bias.
+
+    Args:
+        trace: The trace.
+        work: GPU work with `group` and `op`.
+    """
+    found: BoolArray = filled(work["group"].cast(pl.String).is_in(MATRIX_GROUPS), value=False)
+    is_product = names_that(
+        trace,
+        (pl.col("category") == Category.CPU_OP.value) & pl.col("group").is_in(MATRIX_GROUPS),
+    )
+    if not is_product.any():
+        return found
+    op = filled(work["op"], -1)
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    found |= (op >= 0) & is_product[name_id[np.maximum(op, 0)]]
+    return found
 
 
 def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:

@@ -3,8 +3,9 @@
 Evidence
     The kernel's name shows it: "tensorop" (CUTLASS), "s1688gemm", "s16816", "hmma", "xmma",
     "nvjet", "wmma" and similar names on NVIDIA; "_MI16x16" (Tensile), "xdlops", "mfma", "gtcx" on
-    AMD. "sgemm", "simt", "gemv", "ffma", cuDNN's "scudnn", and MIOpen's naive convolutions and
-    assembler kernels with "dot2" run without them. Other names show neither.
+    AMD. "sgemm", "simt", "gemv", "ffma", cuDNN's "scudnn" and its engines for the ordinary cores
+    ("dgrad_engine", "wgrad_alg0_engine", "winograd_nonfused…<float"), and MIOpen's naive
+    convolutions and assembler kernels with "dot2" run without them. Other names show neither.
 
 Eligibility
     By the operator's types and shapes: 16-bit types need matrix sides (or channels of a
@@ -28,10 +29,10 @@ from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
 from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.trace.arrays.nullable import distinct
+from stepscope.trace.classify import MATRIX_GROUPS
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
-MATRIX_GROUPS = ("gemm", "convolution", "attention")
 MOST = 50
 
 _USES = (
@@ -44,7 +45,18 @@ _SURELY_NOT = r"(?i)_ffma|f32f32_f32f32"
 _USES_NOT = (
     r"(?i)(^|_)[sd]_?gemm|simt|gemv|scudnn|gemmSN|gemmk1|implicit_convolve_sgemm"
     r"|implicit_con.*float|naive_conv|_dot2_|Sp3AsmConv"
+    # cuDNN's engines for the ordinary cores, and torch's own convolutions, of any type.
+    r"|[dw]grad(2d)?(_alg\d+)?_(engine|\d|c1_k1)|convolve_(common_engine|sgemm)"
+    r"|winograd_?nonfused\S*<float"
+    r"|fft2d_[rc]2[rc]|(conv|grad)2d_grouped_direct|conv_depthwise[23]d"
 )
+_OF_CONVOLUTION = r"(?i:engine|sgemm|direct_kernel|conv_depthwise\w+?|winograd\w+?|grad2d_\w+?)"
+_FLOAT_IN_NAME = rf"{_OF_CONVOLUTION}(<(\d+, )*float\b|_float|If)"
+_HALF_IN_NAME = (
+    rf"{_OF_CONVOLUTION}(<(\d+, )*(__half|c10::Half|c10::BFloat16|__nv_bfloat16)\b"
+    r"|I\d+__(half|nv_b))"
+)
+"""The operands of the same convolutions, by their templates' first type, also mangled."""
 _HELPERS = (
     r"(?i)splitK_?reduce|computeOffsets|batched_transpose|SubTensor|im2col|col2im|nchwToNhwc"
     r"|nhwcToNchw|transpose_(nchw|cnhw|nhwc)|CatArray"
@@ -134,8 +146,8 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         Their rows, with `type` ("half", "float", "double", "other"; null: not recorded), from the
-        operands of the operator that launched each, and `uses` as `evidence` gives it. Kernels
-        that only prepare operands are left out.
+        operands of the operator that launched each, else from the kernel's name, and `uses` as
+        `evidence` gives it. Kernels that only prepare operands are left out.
     """
     rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
     rows = rows.filter(~by_distinct_name(rows, _prepares_operands()))
@@ -152,8 +164,16 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         .when(pl.col("types").is_not_null())
         .then(pl.lit("other"))
     )
+    named = (
+        pl.when(pl.col("name").str.contains(_FLOAT_IN_NAME))
+        .then(pl.lit("float"))
+        .when(pl.col("name").str.contains(_HALF_IN_NAME))
+        .then(pl.lit("half"))
+    )
     return rows.join(types, on="op", how="left", maintain_order="left").select(
-        *rows.columns, type=kind, uses=by_distinct_name(rows, evidence())
+        *rows.columns,
+        type=pl.coalesce(kind, by_distinct_name(rows, named)),
+        uses=by_distinct_name(rows, evidence()),
     )
 
 

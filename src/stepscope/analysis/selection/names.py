@@ -248,14 +248,6 @@ def by_distinct_name(rows: pl.DataFrame, expression: pl.Expr) -> pl.Series:
     return found
 
 
-def is_training(trace: Trace) -> bool:
-    """Whether a trace shows a backward or an optimizer."""
-    of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
-        "name"
-    ).str.starts_with("autograd::engine")
-    return bool(names_that(trace, of_training).any())
-
-
 def launching_calls(trace: Trace, between_ns: tuple[int, int] | None = None) -> int:
     """Number of calls that launch kernels.
 

@@ -76,6 +76,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "windows": [_plain(window) for window in manifest.windows] if manifest else [],
         "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
         "step_ns": rank.step_ns,
+        "purpose": None if rank.purpose is None else _plain(rank.purpose),
         "together_ns": rank.together_ns,
         "ladder": {**_plain(rank.ladder), "next_limit": rank.ladder.next_limit},
         "step_record": steps,
@@ -109,6 +110,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
         },
         "partition": _partition(rank.host.partition),
         "steps": rank.host.steps.to_dicts(),
+        "compute": None if rank.compute is None else _plain(rank.compute),
     }
 
 

@@ -28,6 +28,7 @@ from stepscope.report.diagnosis.words import (
     step_basis,
     step_time,
     together,
+    work,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.text import markdown_text
@@ -52,6 +53,8 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
         *_next_limit(diagnosis),
         f"**Step**: {step_time(shown)}, {step_basis(diagnosis, shown)}",
     ]
+    if work(shown):
+        lines += ["", f"**Work**: {markdown_text(work(shown))}"]
     if shown.steps is not None and shown.steps.other_kinds:
         lines += ["", besides(shown.steps)]
     lines += _partition(shown)

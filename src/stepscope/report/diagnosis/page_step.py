@@ -16,6 +16,7 @@ from stepscope.report.diagnosis.words import (
     partition_basis,
     partition_scope,
     step_basis,
+    work,
 )
 from stepscope.report.page import blocks
 from stepscope.report.page.step_groups import StepGroups
@@ -43,6 +44,7 @@ def step_section(diagnosis: Diagnosis) -> dict[str, Any]:
         "Where the step goes",
         blocks.numbers(large),
         blocks.text(sentence(step_basis(diagnosis, shown))),
+        blocks.text(f"{sentence(work(shown))}.", "note") if work(shown) else None,
         None
         if partition is None
         else blocks.bar(

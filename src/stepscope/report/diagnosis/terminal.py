@@ -38,6 +38,7 @@ from stepscope.report.diagnosis.words import (
     step_basis,
     step_time,
     together,
+    work,
 )
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
@@ -112,6 +113,8 @@ def _print_head(diagnosis: Diagnosis, console: Console) -> None:
         console.print(_beside("Then", _plain(next_limit(diagnosis))))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
+    if work(diagnosis.shown):
+        console.print(_beside("Work", _plain(work(diagnosis.shown), "dim")))
 
 
 def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:
@@ -395,7 +398,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
 def _evidence(finding: Finding) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()  # on a narrow terminal, labels wrap before values vanish
-    table.add_column()
+    table.add_column(overflow="fold")  # of a long name, no part is lost
     for item in finding.evidence:
         table.add_row(_plain(item.label), _plain(units.value(item.value, item.unit)))
     return table

@@ -97,6 +97,14 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     return words + _median(summary.mean_ns, summary.median_ns)
 
 
+def work(rank: RankSummary) -> str:
+    """That a rank does not train, and what shows it; empty where it trains or that is unknown."""
+    purpose = rank.purpose
+    if purpose is None or not purpose.is_inference:
+        return ""
+    return f"{purpose.work.value}: {purpose.evidence}"
+
+
 def step_time(rank: RankSummary) -> str:
     """The shown step time."""
     return "unknown" if rank.step_ns is None else units.duration(rank.step_ns)
@@ -436,13 +444,14 @@ def notes(diagnosis: Diagnosis) -> list[str]:
 
 
 def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
-    """What the GPU computes, as labels and texts; empty if compute is a small part of the step."""
+    """What GPU or CPU compute, as labels and texts; empty if that is a small part of the step."""
     summary = rank.compute
     if summary is None or not summary.kinds:
         return []
     lists = (
         ("by kind", summary.kinds[:_MOST_PARTS]),
         ("by operator", summary.operators),
+        ("by shape", summary.shapes),
         ("by module", summary.places),
     )
     rows = [
@@ -462,6 +471,8 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
     ]
     if reached:
         rows.append(("efficiency", ", ".join(reached)))
+    if summary.threads:
+        rows.append(("threads", summary.threads))
     if summary.unclassified:
         rows.append(("not classified", summary.unclassified))
     return rows
@@ -473,6 +484,9 @@ def compute_title(rank: RankSummary) -> str:
     if summary is None:
         return ""
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
+    if summary.is_on_cpu:
+        per = "per step" if summary.steps else "in the whole file"
+        return f"What the CPU computes   {units.duration(each_ns)} of operators {per}"
     apart = _not_in_compute(rank, round(each_ns))
     of_each = ["on each GPU, their mean"] if summary.devices > 1 else []
     words = ", ".join(["per step" if summary.steps else "in the whole file", *of_each])

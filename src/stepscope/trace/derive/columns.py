@@ -145,7 +145,7 @@ def _derive(
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
     linking_backward = second.begin(partial(link_forward, tables, args))
-    group, kind = kind_and_group(tables, args, around, launches.launch)
+    group, kind = kind_and_group(tables, args, around, operator)
     del around
 
     work = np.flatnonzero(is_work)

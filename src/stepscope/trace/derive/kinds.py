@@ -1,4 +1,9 @@
-"""Finds what events stand for: by their metadata, then by their name, then by their operator."""
+"""Finds what events stand for: by their metadata, then by their name, then by their operator.
+
+A kernel whose name no rule knows takes the group of the innermost operator around its launch that
+has one: `aten::mm` makes it a matrix product, `c10d::allreduce_` communication. A communication
+kernel that does not name its operation takes that of the innermost operator that does.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +12,43 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.blockwise import gather
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.categories import code_of
-from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
+from stepscope.trace.classify import (
+    COLLECTIVE_GROUPS,
+    COLLECTIVE_NAME,
+    COMPUTE_GROUPS,
+    classify_by_metadata,
+)
 from stepscope.trace.derive.narrow_columns import column
 from stepscope.trace.derive.nesting import RowNumbers
 from stepscope.trace.schema import KIND, Category, Kind
 from stepscope.trace.tables import Tables
 
+_COMPUTE_OR_COMMUNICATION = pl.Series([Kind.COMPUTE.value, Kind.COMMUNICATION.value], dtype=KIND)
+
 
 def kind_and_group(
-    tables: Tables, args: pl.DataFrame, around: RowNumbers, launch: RowNumbers
+    tables: Tables, args: pl.DataFrame, around: RowNumbers, operator: RowNumbers
 ) -> tuple[pl.Series, pl.Series]:
     """Returns group and kind of each event, by its metadata, then its name, then its operator.
 
     Both are columns of words that are numbered (`pl.Enum`).
+
+    Args:
+        tables: The tables.
+        args: The arguments that may name a collective.
+        around: The innermost operator around each host event; -1 for none.
+        operator: The operator of each piece of GPU work; -1 for none.
     """
     events, names = tables.events, tables.names
     naming = args.filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
     category = events["category"].to_physical()[naming["event"]]
     by_metadata = classify_by_metadata(naming.filter(category == code_of(Category.KERNEL)))
     # Group and kind by row: first one row for each name, then one for each of the few events whose
-    # metadata or operator says more than its name. Every event refers to one row.
+    # metadata says more than its name, then one for each name as an operator's. Every event refers
+    # to one row.
     name_id = events["name_id"].to_numpy()
     marked = by_metadata["event"].to_numpy()
     by_name = names["group"][name_id[marked]]
@@ -37,15 +56,23 @@ def kind_and_group(
     kind = pl.concat([names["kind"].cast(KIND), by_metadata["kind"].cast(KIND)])
     row = name_id.copy()
     row[marked] = len(names) + np.arange(len(marked))
-    is_unnamed = (group == "collective") & (kind == Kind.COMMUNICATION.value)
-    unnamed = np.flatnonzero(gather(filled(is_unnamed, value=False), row))
-    if len(unnamed):
-        naming_operator = _operator_that_names(unnamed, names, name_id, around, launch)
-        known = naming_operator >= 0
-        more = int(np.count_nonzero(known))
-        row[unnamed[known]] = len(group) + np.arange(more)
-        group = pl.concat([group, names["group"].gather(name_id[naming_operator[known]])])
-        kind = pl.concat([kind, pl.repeat(Kind.COMMUNICATION.value, more, dtype=KIND, eager=True)])
+    is_operator = names["category"].cast(pl.String) == Category.CPU_OP.value
+    is_collective = names["group"].is_in(COLLECTIVE_GROUPS)
+    has_kind = (is_collective | names["group"].is_in(COMPUTE_GROUPS)) & is_operator
+    names_one = is_collective & (names["group"] != "collective")
+    kind_as_operator = _COMPUTE_OR_COMMUNICATION.gather(filled(is_collective, value=False))
+    for word, of_kind, says in (
+        ("other", Kind.COMPUTE, has_kind),
+        ("collective", Kind.COMMUNICATION, names_one),
+    ):
+        is_open = filled((group == word) & (kind == of_kind.value), value=False)
+        work = np.flatnonzero(gather(is_open, row))
+        if not len(work):
+            continue
+        is_wanted = filled(says, value=False)
+        found = _operator_that_names(work, is_wanted, name_id, around, operator)
+        row[work[found >= 0]] = len(group) + name_id[found[found >= 0]]
+        group, kind = pl.concat([group, names["group"]]), pl.concat([kind, kind_as_operator])
     rows = column("row", row)
     words = group.unique(maintain_order=True).drop_nulls()
     return group.cast(pl.Enum(words))[rows], kind[rows]
@@ -53,30 +80,28 @@ def kind_and_group(
 
 def _operator_that_names(
     work: Int64Array,
-    names: pl.DataFrame,
+    is_naming: BoolArray,
     name_id: npt.NDArray[np.uint32],
     around: RowNumbers,
-    launch: RowNumbers,
+    operator: RowNumbers,
 ) -> RowNumbers:
-    """For each piece of work the innermost operator around its launch that names a collective.
+    """For each piece of work the innermost operator around its launch with one of some names.
 
-    The kernel and inner operators may not name it where an outer one does (`nccl:all_reduce`).
+    The kernel and inner operators may not say what an outer one does (`nccl:all_reduce`).
 
     Args:
         work: Events of GPU work.
-        names: The table of names.
+        is_naming: For each name whether it is one of these.
         name_id: The name of each event.
         around: The innermost operator around each event; -1 for none.
-        launch: The launch of each event; -1 for none.
+        operator: The innermost operator around the launch of each piece of GPU work; -1 for none.
 
     Returns:
         Numbers of events; -1 for none.
     """
-    specific = [word for word in COLLECTIVE_GROUPS if word != "collective"]
-    is_naming = filled(names["group"].is_in(specific), value=False)
-    operator = np.where(launch[work] >= 0, around[launch[work]], -1)
+    found = operator[work]
     while True:
-        searching = (operator >= 0) & ~is_naming[name_id[operator]]
+        searching = (found >= 0) & ~is_naming[name_id[found]]
         if not searching.any():
-            return operator
-        operator[searching] = around[operator[searching]]
+            return found
+        found[searching] = around[found[searching]]

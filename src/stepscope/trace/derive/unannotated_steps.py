@@ -9,10 +9,11 @@ optimizer  `Optimizer.step`, at least twice. Several optimizers that step withou
            fetches far more batches than in other steps, as for an evaluation between two epochs,
            the step begins with the last ones, and the rest is outside any step. Without batches a
            step begins where the last one ended.
-range      Ranges of `record_function` or NVTX, at least three of a name, with at least half of the
-           thread's operators and calls in them. Numbers in a name may differ, as in the ranges of
-           serving engines (`execute_new_1_cached_7`). Of several ranges that alternate, the first
-           one begins a step.
+range      The ranges by which a serving engine marks its steps (`serving_engines.py`), on the
+           thread that has most of them, which then counts as the main one.
+           Else ranges of `record_function` or NVTX, at least three of a name, with at least half of
+           the thread's operators and calls in them. Numbers in a name may differ. Of several ranges
+           that alternate, the first one begins a step.
 loader     Batches fetched from a DataLoader, at least three.
 module     Calls of an outermost `nn.Module`, at least three of the same, under the same condition
            as ranges.
@@ -29,14 +30,16 @@ import polars as pl
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.main_thread import ENGINE, find_main_lane, is_optimizer_step
+from stepscope.trace.derive.serving_engines import STEP_RANGES
 from stepscope.trace.schema import Category, StepSource
 from stepscope.trace.tables import Tables
 
 _LEAST = 3
 _LEAST_OPTIMIZER_STEPS = 2
 _LEAST_SHARE = 0.5
-_ENGINE_RANGE = r"^execute_(new|context)_\d|_forward_step\b|^run_batch$"
 _NOT_A_STEP = r"^Optimizer\.|^(nccl|gloo|mpi|ucc|xccl|c10d)|Torch-Compiled Region|^TorchDynamo|^## "
+_DETAILS = r"(^|[^\w.]|[a-z_=(])\d+(\.\d+)?"
+_MOST_KINDS = 3
 _MODULE = "nn.Module: "
 _WORK = tuple(c.value for c in (Category.CPU_OP, Category.RUNTIME, Category.DRIVER))
 _ANNOTATIONS = tuple(c.value for c in (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER))
@@ -63,10 +66,14 @@ def unannotated_steps(tables: Tables) -> pl.DataFrame:
     if lane_id is None:
         return pl.DataFrame(schema=_MARKS)
     thread = _Thread(tables.events, names, lane_id)
-    for find in (_by_optimizer, _by_ranges, _by_batches, _by_modules):
-        found = find(thread)
-        if found is not None:
-            return found
+    found = _by_optimizer(thread)
+    if found is None:
+        found = _by_engine(tables.events, names)
+    for find in (_by_ranges, _by_batches, _by_modules):
+        if found is None:
+            found = find(thread)
+    if found is not None:
+        return found
     return pl.DataFrame(schema=_MARKS)
 
 
@@ -91,9 +98,16 @@ def describe(steps: pl.DataFrame, names: pl.DataFrame, events: pl.DataFrame) -> 
     if source == StepSource.MODULE.value:
         return f"{count} calls of the module {name.removeprefix(_MODULE)} taken as steps"
     of_steps = events["name_id"].gather(steps["event"])
-    if of_steps.n_unique() > 1:
-        name = pl.Series([name]).str.replace_all(r"\d+", "N")[0]
-    return f"{count} ranges '{name}' taken as steps"
+    if of_steps.n_unique() == 1:
+        return f"{count} ranges '{name}' taken as steps"
+    # What numbers and details distinguish is one kind.
+    ids = of_steps.value_counts(sort=True)
+    said = names.select("name_id", kind=pl.col("name").str.replace_all(_DETAILS, "${1}N"))
+    counted = ids.join(said, on="name_id").group_by("kind").agg(pl.col("count").sum())
+    kinds = counted.sort("count", "kind", descending=[True, False])["kind"].to_list()
+    listed = " and ".join(f"'{kind}'" for kind in kinds[:_MOST_KINDS])
+    more = f" and {len(kinds) - _MOST_KINDS} more kinds" if len(kinds) > _MOST_KINDS else ""
+    return f"{count} ranges {listed}{more} taken as steps"
 
 
 class _Thread:
@@ -261,16 +275,29 @@ def _by_ranges(thread: _Thread) -> pl.DataFrame | None:
         )
         & ~pl.col("name").str.contains(_NOT_A_STEP)
     )
-    of_engines = ranges.filter(pl.col("name").str.contains(_ENGINE_RANGE))
     without_numbers = pl.col("name").str.replace_all(r"\d+", "N")
-    for rows, least_share in (
-        (of_engines.with_columns(pl.lit("").alias("name")), 0.0),
-        (_outermost(ranges), _LEAST_SHARE),
-        (_outermost(ranges).with_columns(without_numbers), _LEAST_SHARE),
-    ):
-        chosen = _repeated(thread, rows, least_share)
+    for rows in (_outermost(ranges), _outermost(ranges).with_columns(without_numbers)):
+        chosen = _repeated(thread, rows)
         if chosen is not None:
             return _until_the_next(thread, chosen, StepSource.RANGE)
+    return None
+
+
+def _by_engine(events: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame | None:
+    """The steps of a serving engine, of whatever kind each is."""
+    is_range = pl.col("category") == Category.USER_ANNOTATION.value
+    for pattern in STEP_RANGES:
+        mine = names.filter(is_range & pl.col("name").str.contains(pattern))
+        ranges = events.filter(pl.col("name_id").is_in(mine["name_id"].implode()))
+        if ranges.is_empty():
+            continue
+        lanes = ranges.group_by("lane_id").agg(pl.len(), pl.col("start_ns").min())
+        lanes = lanes.sort("len", "start_ns", "lane_id", descending=[True, False, False])
+        thread = _Thread(events, names, int(lanes["lane_id"][0]))
+        rows = _outermost(thread.among(is_range & pl.col("name").str.contains(pattern)))
+        if pattern == STEP_RANGES[-1] and len(rows) < _LEAST:
+            continue
+        return _until_the_next(thread, rows, StepSource.RANGE)
     return None
 
 
@@ -279,7 +306,7 @@ def _by_modules(thread: _Thread) -> pl.DataFrame | None:
         (pl.col("category") == Category.PYTHON_FUNCTION.value)
         & pl.col("name").str.starts_with(_MODULE)
     )
-    chosen = _repeated(thread, _outermost(calls), _LEAST_SHARE)
+    chosen = _repeated(thread, _outermost(calls))
     return None if chosen is None else _until_the_next(thread, chosen, StepSource.MODULE)
 
 
@@ -289,7 +316,7 @@ def _until_the_next(thread: _Thread, rows: pl.DataFrame, source: StepSource) -> 
     return thread.marks(rows, starts, ends, source)
 
 
-def _repeated(thread: _Thread, rows: pl.DataFrame, least_share: float) -> pl.DataFrame | None:
+def _repeated(thread: _Thread, rows: pl.DataFrame) -> pl.DataFrame | None:
     """The rows of the name that begins a cycle; None if too little of the work is in a cycle."""
     counts = (
         rows.group_by("name", maintain_order=True)
@@ -302,6 +329,6 @@ def _repeated(thread: _Thread, rows: pl.DataFrame, least_share: float) -> pl.Dat
     # Ranges that alternate occur equally often, but where the recording cut a cycle.
     cycle = counts.filter((pl.col("count").cast(pl.Int64) - int(most)).abs() <= 1)["name"]
     mine = rows.filter(pl.col("name").is_in(cycle.implode()))
-    if thread.share_of_work(mine) < least_share:
+    if thread.share_of_work(mine) < _LEAST_SHARE:
         return None
     return mine.filter(pl.col("name") == mine["name"][0])

@@ -73,7 +73,7 @@ def test_what_the_loader_limits_gains_nothing_by_other_changes(change, workers):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_batches_in_time_save_what_the_step_waits_for_them(workers):
     recorded = training(ms(30) * workers, workers=workers)
-    graph = build_step_graph(recorded.load())
+    graph = build_step_graph(recorded.load(), tuple(range(1, STEPS)))  # whole rounds of the workers
     waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
     again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
     real_ns = step_of(recorded) - step_of(training(us(10), workers=workers))

@@ -165,6 +165,30 @@ def test_metadata_then_name_then_operator_decide_on_kind_and_group():
     assert found[0]["group"] == "all_gather"
 
 
+@pytest.mark.parametrize(
+    ("operators", "expected"),
+    [
+        (("aten::mm",), ("compute", "gemm")),
+        (("aten::linear", "vendor::linear_impl"), ("compute", "gemm")),
+        (("aten::linear", "aten::add"), ("compute", "elementwise")),
+        (("c10d::allreduce_",), ("communication", "all_reduce")),
+        (("c10d::allreduce_", "record_param_comms"), ("communication", "all_reduce")),
+        (("vendor::fused_thing",), ("compute", "other")),
+        ((), ("compute", "other")),
+    ],
+)
+def test_an_unknown_kernel_takes_its_operators_kind(operators, expected):
+    build = TableBuilder()
+    build.host("attention", 0, 100, category="user_annotation")
+    for depth, name in enumerate(operators, start=1):
+        build.host(name, depth, 100 - 2 * depth)
+    _, unknown = build.launch(10, 2, 50, 9, name="vendor_job_17")
+    _, known = build.launch(20, 2, 60, 9, name="volta_sgemm_128x64_nn")
+    found = derive(build.build()).columns.collect().to_dicts()
+    assert (found[unknown]["kind"], found[unknown]["group"]) == expected
+    assert (found[known]["kind"], found[known]["group"]) == ("compute", "gemm")
+
+
 def test_forward_operators_are_found_by_thread_and_sequence():
     build = TableBuilder()
     outer = build.host(

@@ -123,7 +123,7 @@ export function shortName(name) {
 }
 
 /**
- * A short name, cut where it does not fit; empty where too little of it would be left.
+ * A short name, cut in the middle where it does not fit; empty where too little would be left.
  * @param {CanvasRenderingContext2D} context
  * @param {string} name
  * @param {number} room in pixels
@@ -134,7 +134,8 @@ export function fittingName(context, name, room, letter) {
   let letters = Math.floor(room / letter);
   if (short.length <= letters && context.measureText(short).width <= room) return short;
   for (; letters >= FEWEST_LETTERS; letters--) {
-    const text = `${short.slice(0, letters - 1)}…`;
+    const end = Math.floor((letters - 1) / 2);
+    const text = `${short.slice(0, letters - 1 - end)}…${short.slice(short.length - end)}`;
     if (context.measureText(text).width <= room) return text;
   }
   return "";

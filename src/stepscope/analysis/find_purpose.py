@@ -1,0 +1,96 @@
+"""What a recording shows: a training, or inference. No other place decides it.
+
+Definitions
+    Training: a backward pass or an optimizer is seen, by any of these: autograd's engine or its
+    nodes (`MmBackward0`), operators of a backward pass (`aten::convolution_backward`), calls of
+    `backward` in Python frames or ranges, `Optimizer.step`, kernels of a backward pass or of an
+    optimizer; or the step record has phases of them.
+    Inference: none of these, and steps of a serving engine, or matrix products or at least 50
+    other operators that compute.
+    Unknown: neither, as where no operator was recorded. Advice is then that for a training.
+
+    A recording of a training that holds nothing but forward passes, such as an evaluation, is
+    inference, too.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.analysis.selection.memoize import memoized
+from stepscope.analysis.selection.names import names_that
+from stepscope.analysis.selection.purpose import Purpose, Work
+from stepscope.analysis.selection.scope import Scope
+from stepscope.run.figures import plural
+from stepscope.trace.classify import COMPUTE_GROUPS, MATRIX_GROUPS
+from stepscope.trace.derive.main_thread import ENGINE
+from stepscope.trace.derive.serving_engines import engine_of
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_BACKWARD_NODE = r"Backward\d*$|AccumulateGrad$|_backward(_|$|\b)"
+_BACKWARD_RANGE = r"(?i)(^|[^a-z])backward([^a-z]|$)"
+_BACKWARD_FRAME = r"torch/(_tensor|autograd/__init__|autograd/graph)\.py\(\d+\): .*backward"
+_OPTIMIZER_FRAME = r"torch/optim/\w+\.py\(\d+\): (step|_single_tensor_\w+|_multi_tensor_\w+)$"
+_OPTIMIZER = r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$"
+_KERNEL = r"(?i)backward|(^|[^a-z])bwd|_bwd|wgrad|FusedOptimizer|fused_?(adam|sgd|lamb)"
+_LEAST_OPERATORS = 50
+_LIBRARIES = (
+    ("transformers' pipeline", r"transformers/pipelines/\w+\.py\("),
+    ("transformers' Trainer", r"transformers/trainer\w*\.py\("),
+    ("sentence-transformers", r"sentence_transformers/\w+"),
+    ("Lightning", r"(pytorch_)?lightning/pytorch/|pytorch_lightning/"),
+)
+
+
+@memoized
+def purpose_of(trace: Trace, _scope: Scope | None = None) -> Purpose:
+    """What a trace is of, by the names of everything in it."""
+    name, category = pl.col("name"), pl.col("category").cast(pl.String)
+    is_operator = category == Category.CPU_OP.value
+    is_range = category.is_in([Category.CPU_OP.value, Category.USER_ANNOTATION.value])
+    is_frame = category == Category.PYTHON_FUNCTION.value
+    is_kernel = category == Category.KERNEL.value
+
+    def first(condition: pl.Expr) -> str | None:
+        found = trace.name_rows["name"].filter(pl.Series(names_that(trace, condition)))
+        return None if found.is_empty() else str(found[0])
+
+    engine = _engine(trace)
+    library = next(
+        (word for word, like in _LIBRARIES if first(is_frame & name.str.contains(like))), ""
+    )
+    for what, condition in (
+        ("a backward pass", is_operator & name.str.starts_with(ENGINE)),
+        ("an optimizer", pl.col("group") == "optimizer_step"),
+        ("an optimizer", is_operator & name.str.contains(_OPTIMIZER)),
+        ("a backward pass", is_operator & name.str.contains(_BACKWARD_NODE)),
+        ("a backward pass", is_range & name.str.contains(_BACKWARD_RANGE)),
+        ("a backward pass", is_frame & name.str.contains(_BACKWARD_FRAME)),
+        ("an optimizer", is_frame & name.str.contains(_OPTIMIZER_FRAME)),
+        ("kernels of a backward pass or an optimizer", is_kernel & name.str.contains(_KERNEL)),
+    ):
+        seen = first(condition)
+        if seen is not None:
+            return Purpose(Work.TRAINING, f"{what} ({seen[:60]})", engine, library)
+    computes = names_that(trace, is_operator & pl.col("group").is_in(COMPUTE_GROUPS))
+    products = names_that(trace, is_operator & pl.col("group").is_in(MATRIX_GROUPS))
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    if engine:
+        return Purpose(Work.INFERENCE, f"steps of {engine}, no backward pass", engine, library)
+    if products.any() or int(computes[name_id].sum()) >= _LEAST_OPERATORS:
+        operators = int(names_that(trace, is_operator)[name_id].sum())
+        words = f"no backward pass and no optimizer among {plural(operators, 'operator')}"
+        return Purpose(Work.INFERENCE, words, engine, library)
+    return Purpose(Work.UNKNOWN, "too few operators were recorded", engine, library)
+
+
+def _engine(trace: Trace) -> str:
+    """The engine whose steps a trace has."""
+    is_range = (
+        pl.col("category")
+        .cast(pl.String)
+        .is_in([Category.USER_ANNOTATION.value, Category.GPU_USER_ANNOTATION.value])
+    )
+    ranges = trace.name_rows["name"].filter(pl.Series(names_that(trace, is_range)))
+    return next((found for found in map(engine_of, ranges.to_list()) if found), "")

@@ -1,0 +1,140 @@
+"""What is said of a run whose model computes on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import dump
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Severity
+from stepscope.analysis.host_compute import host_compute
+from stepscope.report.diagnosis.json import diagnosis_to_dict
+from stepscope.report.diagnosis.words import compute_rows, compute_title
+from stepscope.run.reader import open_run
+
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 80 << 30}
+FLOATS = {"types": ["float", "float"]}
+
+
+@pytest.fixture
+def judge(tmp_path: Path):
+    def judged(t: GpuTrace) -> Diagnosis:
+        (tmp_path / "rank0.pt.trace.json").write_bytes(dump(t))
+        return diagnose(open_run(str(tmp_path)))
+
+    return judged
+
+
+def op(t: GpuTrace, name: str, **operands):
+    """An operator that takes no time of its own."""
+    return t.op(name, before=0, after=0, **operands)
+
+
+def training(body, gpus: int = 1, steps: int = 4) -> GpuTrace:
+    t = GpuTrace(device_name=None, header={"deviceProperties": [H100] * gpus})
+    for _ in range(steps):
+        with t.step():
+            body(t)
+            with t.annotate("Optimizer.step#SGD.step"):
+                op(t, "aten::_foreach_add_").python(us(500))
+    return t
+
+
+def slow_products(t: GpuTrace) -> None:
+    op(t, "aten::addmm").python(ms(5))
+
+
+def quick_products(t: GpuTrace) -> None:
+    for _ in range(40):
+        op(t, "aten::addmm").python(us(12))
+        op(t, "aten::relu").python(us(6))
+
+
+def test_a_model_on_the_cpu_of_a_machine_with_a_gpu_is_the_verdict(judge):
+    diagnosis = judge(training(slow_products))
+    (finding,) = (one for one in diagnosis.findings if one.id == "gpu-unused")
+    assert finding.severity is Severity.HIGH
+    assert "ran on the CPU" in finding.title
+    assert diagnosis.verdict.startswith("gpu-unused: the model ran on the CPU")
+    seen = {item.label: item.value for item in finding.evidence}
+    assert seen["GPUs"] == "1 × NVIDIA H100 80GB HBM3"
+    assert seen["mean aten::addmm"] == ms(5)
+
+
+@pytest.mark.parametrize(
+    ("body", "severity"),
+    [
+        (slow_products, Severity.HIGH),
+        # As short as launches: the recording may have left the GPU out.
+        (quick_products, Severity.MEDIUM),
+        (
+            lambda t: (quick_products(t), op(t, "aten::mkldnn_convolution").python(us(40))),
+            Severity.HIGH,
+        ),
+        (lambda t: (slow_products(t), op(t, "aten::cudnn_convolution").python(us(40))), None),
+        (lambda t: op(t, "aten::copy_").python(ms(5)), None),
+        (lambda t: (slow_products(t), t.call("cudaLaunchKernel")), None),
+    ],
+)
+def test_it_is_certain_only_where_operators_show_it(judge, body, severity):
+    found = [one for one in judge(training(body)).findings if one.id == "gpu-unused"]
+    assert [one.severity for one in found] == ([] if severity is None else [severity])
+    for one in found:
+        assert ("ProfilerActivity.CUDA" in one.advice) is (severity is Severity.MEDIUM)
+
+
+def test_a_machine_without_a_gpu_misses_nothing(judge):
+    diagnosis = judge(training(slow_products, gpus=0))
+    assert not [one for one in diagnosis.findings if one.id == "gpu-unused"]
+
+
+def test_the_report_shows_what_the_cpu_computes(judge):
+    def body(t: GpuTrace) -> None:
+        op(t, "aten::addmm", shapes=[[64], [32, 16], [16, 64]], types=["float"] * 3).python(ms(6))
+        op(t, "aten::mul", shapes=[[32, 64], []], **FLOATS).python(ms(2))
+        with t.beside(77, "pt_autograd_0"):
+            op(t, "aten::sum", shapes=[[32, 64]], types=["float"]).python(us(1500))
+
+    t = training(body, gpus=0)
+    found = host_compute(t.load())
+    assert found.total_ns == 4 * (ms(6) + ms(2) + us(1500) + us(500))
+    assert found.kinds["total_ns"].sum() == found.total_ns
+    assert dict(found.kinds.select("kind", "total_ns").iter_rows()) == {
+        "matrix products": 4 * ms(6),
+        "elementwise": 4 * ms(2),
+        "reductions": 4 * us(1500),
+        "optimizer": 4 * us(500),
+    }
+    diagnosis = judge(t)
+    rows = dict(compute_rows(diagnosis.shown))
+    assert compute_title(diagnosis.shown) == "What the CPU computes   10.0 ms of operators per step"
+    assert rows["by kind"].startswith("matrix products 60%, elementwise 20%, reductions 15%")
+    assert rows["by operator"].startswith("aten::addmm 60%, aten::mul 20%")
+    assert rows["by shape"].startswith("aten::addmm (64, 32 × 16, 16 × 64) 60%")
+    assert rows["threads"].startswith("operators run on 2 threads (the main thread 85%, pt_auto")
+    assert diagnosis_to_dict(diagnosis)["ranks"][0]["trace"]["compute"]["is_on_cpu"]
+    assert "60% matrix products" in diagnosis.verdict
+
+
+@pytest.mark.parametrize(("drawn_ns", "is_slow"), [(ms(2), True), (us(50), False)])
+def test_drawing_random_numbers_is_a_finding_from_a_notable_share_on(judge, drawn_ns, is_slow):
+    def body(t: GpuTrace) -> None:
+        op(t, "aten::mkldnn_convolution").python(ms(5))
+        with op(t, "aten::dropout"):
+            op(t, "aten::bernoulli_").python(drawn_ns)
+            op(t, "aten::mul").python(us(100))
+
+    found = [
+        one for one in judge(training(body, gpus=0)).findings if one.id == "slow-random-numbers"
+    ]
+    assert len(found) == is_slow
+    for one in found:
+        seen = {item.label: item.value for item in one.evidence}
+        assert seen["time in it per step"] == drawn_ns
+        assert seen["share of the time of matrix products and convolutions"] == 0.4
+        assert one.saving_ns == pytest.approx(drawn_ns, rel=0.01)
+        assert one.is_upper_bound
+        assert "Dropout2d" in one.advice
