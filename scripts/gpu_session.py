@@ -133,7 +133,6 @@ class Session:
         self._ends = time.monotonic() + seconds - RESERVE_S
         self._began = time.monotonic()
         self.results: dict[str, Any] = {}
-        self._log = (out / "log.txt").open("a", encoding="utf-8")
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
@@ -160,8 +159,11 @@ class Session:
         """Print a line and keep it in the log."""
         line = f"{time.monotonic() - self._began:6.1f} s  {text}"
         print(line, flush=True)
-        self._log.write(line + "\n")
-        self._log.flush()
+        self._log(line)
+
+    def _log(self, text: str) -> None:
+        with (self.out / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(text + "\n")
 
     def run(self, part: Part) -> None:
         """Run one part, whatever becomes of it, and save the results."""
@@ -225,8 +227,7 @@ class Session:
         if not problem and process.returncode:
             problem = f"exit status {process.returncode}"
         name = " ".join(Path(argument).name for argument in arguments[:3])
-        self._log.write(f"--- {name}\n{output[-20_000:]}{errors[-20_000:]}\n")
-        self._log.flush()
+        self._log(f"--- {name}\n{output[-20_000:]}{errors[-20_000:]}")
         if problem:
             problem += ": " + " | ".join(errors.strip().splitlines()[-3:])[-600:]
         return output, problem

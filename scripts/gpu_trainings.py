@@ -464,7 +464,7 @@ def measure_one(
     """Measure and record one variant of a training in this process."""
     began = time.perf_counter()
     job = training.build(is_fixed)
-    blocks_ns = measured_step_ns(_stepper(job), 0.4 if ON_GPU else 0.2)
+    blocks_ns = measured_step_ns(_stepper(job), 0.4 if ON_GPU else 0.1)
     values: dict[str, Any] = {
         "step_ns": median(blocks_ns),
         "blocks_ns": blocks_ns,
