@@ -436,8 +436,9 @@ def table(results: dict[str, Any]) -> list[str]:
         if found is None:
             continue
         report = reports.get(f"{name}.pickle.gz", {})
+        verdict = report.get("verdict") or ("none" if report else "")
         problem = found.get("problem") or report.get("failed") or _why_not(found)
-        lines.append(_row([name, found.get("bytes", ""), report.get("verdict") or "none", problem]))
+        lines.append(_row([name, found.get("bytes", ""), verdict, problem]))
     lines += _measured(results)
     lines += ["", "## Not done", ""]
     reasons = [f"- {name}: {_why_not(found)}" for name, found in results.items() if _why_not(found)]
