@@ -356,7 +356,7 @@ def _copies_behind(rate: int) -> dict[str, Any]:
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def calls(_: Path, result: Result) -> None:
+def calls(out: Path, result: Result) -> None:
     """What a single call costs the thread that makes it, with nothing else going on."""
     tensor = torch.ones(1 << 10, device=DEVICE)
     host = torch.ones(64 << 20, dtype=torch.uint8)
@@ -368,7 +368,7 @@ def calls(_: Path, result: Result) -> None:
     other.record()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _kernel in range(100):
+        for _ in range(100):
             tensor.add_(1)
 
     def allocate() -> None:
@@ -399,8 +399,27 @@ def calls(_: Path, result: Result) -> None:
         "pin_memory of 64 MiB": (host.pin_memory, 5),
         "cudaFree and cudaMalloc of 512 MiB": (allocate, 5),
     }
+    for name, options in VARIANTS.items():
+        if options is not None and options["wait"]:
+            result.attempt(f"Profiler.step(), {name}", lambda o=options: _step_call(o, out))  # type: ignore[misc]
     for name, (call, repeats) in measured.items():
         result.attempt(name, lambda call=call, repeats=repeats: _cost(call, repeats))  # type: ignore[misc]
+
+
+def _step_call(options: dict[str, Any], out: Path) -> dict[str, int]:
+    """What the call costs after a step that launched one kernel."""
+    import stepscope
+
+    options = {name: value for name, value in options.items() if name != "phases"}
+    tensor = torch.ones(1 << 10, device=DEVICE)
+    times = []
+    with stepscope.Profiler(output_dir=out / "calls", announce=False, **options) as profiler:
+        for _ in range(400):
+            tensor.add_(1)
+            began = time.perf_counter_ns()
+            profiler.step()
+            times.append(time.perf_counter_ns() - began)
+    return {"median_ns": median(times), "least_ns": min(times), "most_ns": max(times[10:])}
 
 
 def _cost(call: Callable[[], object], repeats: int) -> dict[str, int]:

@@ -27,6 +27,7 @@ def leak(kept: Kept) -> None:
     """Each step keeps its loss, and with it the graph of the step."""
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6))).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
+    kept.extend([model, optimizer])
     for _ in range(12):
         optimizer.zero_grad()
         loss = model(torch.randn(2048, 1024, device=DEVICE)).square().mean()
@@ -35,12 +36,13 @@ def leak(kept: Kept) -> None:
         kept.append(loss)
 
 
-def logits(_: Kept) -> None:
+def logits(kept: Kept) -> None:
     """A vocabulary of 128,000: scores and their gradients are most of the peak."""
     body = nn.Sequential(nn.Embedding(128_000, 512), nn.Linear(512, 512), nn.GELU()).to(DEVICE)
     head = nn.Linear(512, 128_000, bias=False, device=DEVICE)
     optimizer = torch.optim.AdamW([*body.parameters(), *head.parameters()])
-    for _step in range(3):
+    kept.extend([body, head, optimizer])
+    for _ in range(3):
         tokens = torch.randint(0, 128_000, (2048,), device=DEVICE)
         scores = head(body(tokens))
         functional.cross_entropy(scores.float(), tokens).backward()
@@ -49,12 +51,13 @@ def logits(_: Kept) -> None:
         del scores
 
 
-def transformer(_: Kept) -> None:
+def transformer(kept: Kept) -> None:
     """A healthy training, for the categories."""
     layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
     model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
-    for _step in range(4):
+    kept.extend([model, optimizer])
+    for _ in range(4):
         batch = torch.randn(8, 256, 512, device=DEVICE)
         model(batch).square().mean().backward()
         optimizer.step()
@@ -129,6 +132,7 @@ def two_streams(_: Kept) -> None:
 
 def expandable(kept: Kept) -> None:
     """Expandable segments, with sizes that grow."""
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     for number in range(8):
         block = torch.empty((100 + 40 * number) * MIB, dtype=torch.uint8, device=DEVICE)
         small = [torch.empty(3 * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(6)]
@@ -154,8 +158,7 @@ KINDS: dict[str, Callable[[Kept], None]] = {
 def main() -> None:
     """Make one snapshot."""
     name, out, result = parse(__doc__, tuple(KINDS))
-    if name == "expandable":
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    torch.cuda.init()
     if name != "no-history":
         torch.cuda.memory._record_memory_history(max_entries=ENTRIES, stacks="python")
     kept: Kept = []

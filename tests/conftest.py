@@ -78,6 +78,13 @@ def pytest_make_collect_report(
         return (yield)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `gpu` where torch finds none."""
+    is_marked = item.get_closest_marker("gpu") is not None
+    if is_marked and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("torch finds no GPU")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Leave no test the variables that a verb sets for its process: with them, all is slow."""

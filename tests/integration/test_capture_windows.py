@@ -140,25 +140,30 @@ def test_a_missing_activity_costs_one_line(tmp_path, caplog):
     assert only_window(tmp_path).state == "complete"
 
 
-def test_modules_are_recorded_where_torch_warns_of_them_and_warnings_are_errors(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("options", "message", "category"),
+    [
+        ({"with_modules": True}, "with_modules is deprecated and will be removed", FutureWarning),
+        ({}, "Warning: Profiler clears events at the end of each cycle.", UserWarning),
+    ],
+    ids=["torch 2.14", "torch 2.11"],
+)
+def test_a_window_is_recorded_where_torch_warns_of_it_and_warnings_are_errors(
+    tmp_path, monkeypatch, options, message, category
 ):
     plain = torch.profiler.profile.prepare_trace
     asked = []
 
-    def as_in_torch_2_14(profiler):
+    def warning(profiler):
         asked.append(profiler.with_modules)
-        if profiler.with_modules:
-            warnings.warn(
-                "with_modules is deprecated and will be removed", FutureWarning, stacklevel=2
-            )
+        warnings.warn(message, category, stacklevel=2)
         plain(profiler)
 
-    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", as_in_torch_2_14)
+    monkeypatch.setattr(torch.profiler.profile, "prepare_trace", warning)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        train(tmp_path, 6, with_modules=True)
-    assert asked == [True]
+        train(tmp_path, 6, **options)
+    assert asked == [bool(options)]
     assert only_window(tmp_path).state == "complete"
 
 

@@ -11,10 +11,7 @@ from tests.support.runs import rank_directory
 from stepscope import Profiler
 from stepscope.adapters.torchtitan import Profiler as TitanProfiler
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 BATCH, INPUTS, OUTPUTS = 8, 16, 32
 
 

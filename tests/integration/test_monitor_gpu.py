@@ -25,8 +25,8 @@ STABLE = "name,uuid,memory.total,enforced.power.limit,driver_version,clocks.max.
 
 @pytest.fixture
 def nvidia():
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        pytest.skip("no NVIDIA GPU that torch can use")
+    if torch.version.cuda is None:
+        pytest.skip("torch is not built for NVIDIA GPUs")
     return torch.cuda
 
 
@@ -79,7 +79,7 @@ def test_a_busy_gpu_is_seen_busy(nvidia, tmp_path):
     assert row["memory_total_bytes"] >= nvidia.get_device_properties(0).total_memory * 0.95
     assert row["power_watts"] > 0
     assert row["energy_joules"] == pytest.approx(row["power_watts"] * 6, rel=0.5)
-    if torch.cuda.get_device_capability(0) >= (9, 0):
+    if row["tensor_percent"] is not None:  # not every driver lets a process read it
         assert row["tensor_percent"] > 10
     # The sampler itself takes next to nothing, also with a driver to ask.
     assert summary.record.cpu_s < 3

@@ -122,14 +122,11 @@ def make_profiler(
 def prepare(profiler: Any) -> None:
     """Begin the warm-up of a torch profiler.
 
-    Since 2.14 torch warns that `with_modules` is deprecated. Here is nobody to read that, and where
-    warnings are errors, the window would be lost.
+    Some versions of torch warn here, of `with_modules` or of `acc_events`. Nobody sees the warning
+    here, and with -W error it would abort the window.
     """
-    if not getattr(profiler, "with_modules", False):
-        profiler.prepare_trace()
-        return
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "with_modules is deprecated", FutureWarning)
+        warnings.simplefilter("ignore")
         profiler.prepare_trace()
 
 
@@ -183,7 +180,7 @@ def record_nothing() -> None:
     import torch.profiler
 
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    profiler.prepare_trace()
+    prepare(profiler)
     profiler.start_trace()
     profiler.stop_trace()
     let_go(profiler, keep_events=False)
