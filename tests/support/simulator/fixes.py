@@ -4,8 +4,8 @@ A fix of a finding does exactly what the finding's rule says that its saving ass
 
 synchronisation: blocking calls (`Read`, `Synchronize`, and the wait for a blocking copy from pinned
     memory) do not wait; the copies stay.
-pageable-copies: copies from pageable memory leave pinned memory without blocking, and take as long
-    as before.
+pageable-copies: copies from pageable memory leave pinned memory without blocking, large ones as
+    fast as pinned memory allows.
 exposed-copies: beyond that, copies take no time on the device.
 launch-bound: operators, launches and other calls of the runtime take no time on the host
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
@@ -28,6 +28,7 @@ What-if questions take one thing away: see `questions`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -52,6 +53,7 @@ from tests.support.simulator.program import (
 LAUNCH_FACTOR = 0.0
 """Of the cost of dispatch and launches, what is left: as the rule `launch-bound` assumes."""
 SMALL_NS = 10 * US
+LARGE_BYTES = 1 << 20
 LONG_PYTHON_NS = 100 * US
 FP32 = "fp32"
 ELEMENTWISE = "elementwise"
@@ -72,13 +74,23 @@ def _no_wait(op: Op) -> Op:
 
 
 def _no_wait_at_all(op: Op) -> Op:
+    if isinstance(op, Copy):
+        return replace(op, is_blocking=False)
     return replace(op, waits=False) if isinstance(op, Free) else _no_wait(op)
 
 
-def _pinned(op: Op) -> Op:
-    if isinstance(op, Copy) and not op.is_pinned:
-        return replace(op, is_pinned=True, is_blocking=False)
-    return op
+def _pinned(program: Program) -> Program:
+    speed = program.machine.pinned_bytes_per_ns
+
+    def pinned(op: Op) -> Op:
+        if not isinstance(op, Copy) or op.is_pinned:
+            return op
+        dur_ns = op.dur_ns
+        if op.size >= LARGE_BYTES:
+            dur_ns = min(dur_ns, math.ceil(op.size / speed))
+        return replace(op, is_pinned=True, is_blocking=False, dur_ns=dur_ns)
+
+    return with_body(program, pinned)
 
 
 def _no_copies(op: Op) -> Op:
@@ -181,7 +193,7 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
 
     A fix of what the program lacks leaves it as it is.
     """
-    pinned = with_body(program, _pinned)
+    pinned = _pinned(program)
     same = on_time(program)
     return {
         "launch-bound": (program, cheap_launches(program)),
@@ -226,7 +238,7 @@ def questions(program: Program) -> dict[str, Program]:
         "launch": replace(program, machine=machine),
         "dispatch": with_body(program, no_dispatch),
         "python": _without_iterators(with_body(program, no_python)),
-        "waiting for the GPU": with_body(program, lambda op: _no_wait_at_all(_pinned(op))),
+        "waiting for the GPU": with_body(program, _no_wait_at_all),
         "communication": with_body(program, _no_communication),
         "copies and fills": with_body(program, _no_copies),
         "computation on the GPU": with_body(program, no_compute),

@@ -129,14 +129,14 @@ def _pageable(d: _Draft) -> None:
 def _pinned_blocking(d: _Draft) -> None:
     """Pinned memory, but `non_blocking=True` is missing."""
     length = d.share(0.05, 0.4)
-    d.before.append(Copy(length * 20, length, is_pinned=True, is_blocking=True))
+    d.before.append(Copy(length * 24, length, is_pinned=True, is_blocking=True))
 
 
 def _copies(d: _Draft) -> None:
     """Copies that run well, on the compute stream or on their own."""
     length = d.share(0.1, 0.5)
     stream = COPY if d.dice.random() < 0.4 else 7
-    d.before.append(Copy(length * 20, length, stream=stream))
+    d.before.append(Copy(length * 24, length, stream=stream))
 
 
 def _allocator(d: _Draft) -> None:
