@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -22,8 +23,9 @@ from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
+from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.record.summary import is_in_cycle
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
@@ -112,7 +114,7 @@ class WindowJudge:
             self.notes.append(str(error))
             return None
         problems = self._note_problems()
-        self.notes.extend(measured.view.steady.notes)
+        self.notes.extend(self._cycle_notes() or measured.view.steady.notes)
         self.notes.extend(measured.view.graph.notes)
         if measured.host is None and measured.device is None:
             self.notes.append(
@@ -145,8 +147,37 @@ class WindowJudge:
         )
         return with_findings(summary, subject)
 
+    def _asked(self) -> Scope:
+        """The scope asked for; with the slow steps that the record shows to come again and again.
+
+        Such a step is part of the steady state, though it is an exception within its window.
+        """
+        asked, whole = self.request.scope, self._whole_of_cycle
+        return replace(asked, steps=whole) if whole else asked
+
+    @functools.cached_property
+    def _whole_of_cycle(self) -> tuple[int, ...]:
+        """All whole steps of the window, if slow ones among them belong to a cycle; else none."""
+        record = self.alone.steps
+        if self.request.scope.steps is not None or record is None:
+            return ()
+        judged = steady_steps(self.trace, self.request.scope).of_state(
+            StepState.COMPLETE, StepState.APART, StepState.STALL, StepState.START_UP
+        )
+        odd = [one for one in judged if one.state in (StepState.STALL, StepState.START_UP)]
+        if not odd or not all(is_in_cycle(record, one.step) for one in odd):
+            return ()
+        return tuple(one.step for one in judged)
+
+    def _cycle_notes(self) -> list[str]:
+        record = self.alone.steps
+        if not self._whole_of_cycle or record is None or record.cycle is None:
+            return []
+        every = record.cycle.distance
+        return [f"1 step in {every} is slow, by the step record: those of the window count as well"]
+
     def _measure(self) -> _Measured:
-        asked = self.request.scope
+        asked = self._asked()
         view = WindowView(self.trace, asked, self.request.baseline)
         _prepare(view, self.second)
         steps = view.scope.steps
