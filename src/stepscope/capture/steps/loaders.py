@@ -142,7 +142,7 @@ class _Loader:
         self.workers: tuple[int, ...] = ()
         self.last_ns = 0
         self.every_ns = _FIRST_NS
-        self._needed_ns: dict[int, int] = {}
+        self._times: dict[int, tuple[int, int]] = {}
         self._used_ns = 0
         self._watched_ns = 0
 
@@ -166,7 +166,7 @@ class _Loader:
         )
         self.has_news = True
         self.workers = present
-        self._needed_ns = _needed_ns_of(present)
+        self._times = _times_of(present)
         self.last_ns = time.monotonic_ns()
         self.every_ns = _FIRST_NS
 
@@ -195,16 +195,18 @@ class _Loader:
     def sample(self) -> None:
         """Add what the workers have used since the last time."""
         now_ns = time.monotonic_ns()
-        needed = _needed_ns_of(self.workers)
-        both = needed.keys() & self._needed_ns.keys()
-        self._used_ns += sum(needed[pid] - self._needed_ns[pid] for pid in both)
+        times = _times_of(self.workers)
+        both = times.keys() & self._times.keys()
+        self._used_ns += sum(times[pid][0] - self._times[pid][0] for pid in both)
         self._watched_ns += len(both) * (now_ns - self.last_ns)
-        self._needed_ns, self.last_ns = needed, now_ns
+        # A worker that waits for a CPU neither computes nor waits for storage.
+        self._watched_ns -= sum(times[pid][1] - self._times[pid][1] for pid in both)
+        self._times, self.last_ns = times, now_ns
         self.every_ns = min(_EVERY_NS, 2 * self.every_ns)
         self._set_share()
 
     def _set_share(self) -> None:
-        if self._watched_ns:
+        if self._watched_ns > 0:
             busy = min(1.0, self._used_ns / self._watched_ns)
             self.record = dataclasses.replace(self.record, worker_cpu_share=round(busy, 3))
             self.has_news = True
@@ -368,11 +370,11 @@ def _first_flag(parts: Sequence[Any], *names: str) -> bool | None:
     return next((flag for flag in flags if isinstance(flag, bool)), None)
 
 
-def _needed_ns_of(workers: Sequence[int]) -> dict[int, int]:
-    """Time that each process has run on a CPU or waited for one; without those that do not say."""
+def _times_of(workers: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """How long each process has run on a CPU, and waited for one; without those that do not say."""
     found = {}
     for pid in workers:
         with contextlib.suppress(OSError, ValueError, IndexError):
             ran, queued = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[:2]
-            found[pid] = int(ran) + int(queued)
+            found[pid] = int(ran), int(queued)
     return found
