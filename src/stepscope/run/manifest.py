@@ -227,8 +227,9 @@ class LoaderRecord:
         cpus: CPUs that the process may use, as its affinity and its control group allow.
         local_ranks: Ranks of the job on this machine, which share these CPUs.
         worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU, of the time in
-            which they did not wait for one; None if that was not measured. Of a loader that another thread reads without
-            workers, the share of the time of reading in which that thread ran on a CPU.
+            which they did not wait for one; None if that was not measured. Of a loader that
+            another thread reads without workers, the share of the time of reading in which that
+            thread ran on a CPU.
         is_persistent: Whether it keeps its workers when its data ends (`persistent_workers`); None
             if it does not say.
         starts: How often its workers were seen to be new: once, or once per epoch where it does not

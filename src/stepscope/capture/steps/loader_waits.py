@@ -72,8 +72,11 @@ class LoaderWaits:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if self._threads is not None and self._threads.reads_beside():
-                return self._threads.read(fetch, iterator)
+            threads = self._threads
+            if threads is not None and (reading := attempt(threads.begin_read)) is not None:
+                batch = fetch(iterator)
+                attempt(threads.end_read, reading, iterator, batch)
+                return batch
             if self._fetch_depth:
                 return fetch(iterator)
             profiler = attempt(self._begin_fetch, iterator)

@@ -16,7 +16,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from stepscope.capture.steps.attempt import attempt
@@ -66,16 +67,18 @@ class ThreadWaits:
             return False
         return os.getpid() == self._process_id and not attempt(self._listener.listens)
 
-    def read(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
-        """Fetch a batch in a thread beside the training's, and note that it does that."""
+    def begin_read(self) -> tuple[int, int] | None:
+        """Note that this thread reads; returns its times now, None if it is the training's."""
+        if not self.reads_beside():
+            return None
         self._mark_thread()
-        attempt(self._install)
-        started_ns, started_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        batch = fetch(iterator)
-        took_ns = time.perf_counter_ns() - started_ns
-        cpu_ns = time.thread_time_ns() - started_cpu_ns
-        attempt(self._note_read, iterator, batch, took_ns, cpu_ns)
-        return batch
+        self._install()
+        return time.perf_counter_ns(), time.thread_time_ns()
+
+    def end_read(self, began: tuple[int, int], iterator: Any, batch: Any) -> None:
+        """Note what it took to read a batch."""
+        took_ns, cpu_ns = time.perf_counter_ns() - began[0], time.thread_time_ns() - began[1]
+        self._note_read(iterator, batch, took_ns, cpu_ns)
 
     def _note_read(self, iterator: Any, batch: Any, took_ns: int, cpu_ns: int) -> None:
         with self._lock:
@@ -108,53 +111,58 @@ class ThreadWaits:
             self._is_installed = True
             self.replacements.replace(threading.Condition, "notify", self._around_notify)
             self.replacements.replace(threading.Condition, "wait", self._around_wait)
-            self.replacements.replace(threading.Thread, "join", self._around_join)
+            self.replacements.replace(threading.Thread, "join", self._around_wait)
 
     def _around_notify(self, notify: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(notify)
         def notified(condition: Any, *arguments: Any, **keywords: Any) -> Any:
-            if _reads(self._own):
-                setattr(condition, _MARK, True)
+            attempt(self._mark, condition)
             return notify(condition, *arguments, **keywords)
 
         return notified
 
     def _around_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a method that waits, for a condition or for the end of a thread."""
+
         @functools.wraps(wait)
-        def waited(condition: Any, *arguments: Any, **keywords: Any) -> Any:
-            return self._wait(condition, functools.partial(wait, condition, *arguments, **keywords))
+        def waited(awaited: Any, *arguments: Any, **keywords: Any) -> Any:
+            with attempt(self._waiting, awaited) or nullcontext():
+                return wait(awaited, *arguments, **keywords)
 
         return waited
 
-    def _around_join(self, join: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(join)
-        def joined(thread: Any, *arguments: Any, **keywords: Any) -> Any:
-            return self._wait(thread, functools.partial(join, thread, *arguments, **keywords))
+    def _mark(self, condition: Any) -> None:
+        if _reads(self._own):
+            setattr(condition, _MARK, True)
 
-        return joined
-
-    def _wait(self, awaited: Any, wait: Callable[[], Any]) -> Any:
-        """Wait, and count the time as input if the awaited condition or thread says so."""
+    @contextmanager
+    def _waiting(self, awaited: Any) -> Iterator[None]:
+        """Time the block as a wait for input if the awaited condition or thread says so."""
         timer = attempt(self._timer)
         if timer is None:
-            result = wait()
-            if _reads(awaited) and self.reads_beside():
-                self._mark_thread()
-            return result
-        if _reads(awaited):
+            yield
+            attempt(self._hand_on, awaited)
+            return
+        is_known = bool(attempt(_reads, awaited))
+        if is_known:
             attempt(self._phase.interrupt)
-            try:
-                with timer.waiting():
-                    return wait()
-            finally:
+        started_ns = time.perf_counter_ns()
+        try:
+            with timer.waiting() if is_known else nullcontext():
+                yield
+        finally:
+            took_ns = time.perf_counter_ns() - started_ns
+            if is_known:
                 attempt(self._phase.resume)
                 attempt(self._pass_on, timer)
-        started_ns = time.perf_counter_ns()
-        result = wait()
-        if _reads(awaited):  # it was notified for the first time
-            attempt(timer.add_wait, time.perf_counter_ns() - started_ns)
-            attempt(self._pass_on, timer)
-        return result
+            elif attempt(_reads, awaited):  # it was notified for the first time
+                attempt(timer.add_wait, took_ns)
+                attempt(self._pass_on, timer)
+
+    def _hand_on(self, awaited: Any) -> None:
+        """Mark a thread beside the training's that waited for one that reads."""
+        if _reads(awaited) and self.reads_beside():
+            self._mark_thread()
 
     def _timer(self) -> PhaseTimer | None:
         """What times a wait of the training thread; None if this is another one."""
