@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import queue
 import statistics
+import threading
 import time
 from contextlib import contextmanager
 
@@ -214,6 +216,26 @@ def test_bursts_of_four_workers_in_a_record(tmp_path):
     assert told[WORKERS_LABEL] > 4
     assert told["share of loading that is work for a CPU"] < 0.5
     assert "from 4 to" in finding.advice
+
+
+def test_a_queue_that_a_thread_fills_from_a_loader_is_input(tmp_path):
+    training, handed = Training(), queue.Queue(maxsize=2)
+
+    def produce():
+        for batch in loader(Samples(20, delay_s=0.05)):
+            handed.put(batch)
+        handed.put(None)
+
+    with stepscope.Profiler(output_dir=tmp_path, skip_first=1000, auto_phases=True) as profiler:
+        threading.Thread(target=produce, daemon=True).start()
+        while (batch := handed.get()) is not None:
+            training.backward(batch)
+            training.update()
+            profiler.step()
+    (run,) = tmp_path.iterdir()
+    finding = finding_of(judge(run), "input-bound")
+    assert finding.advice.startswith("A thread reads the loader")
+    assert evidence(finding)["share of waiting in the step"] > 0.5
 
 
 # -- compilation --------------------------------------------------------------------------------

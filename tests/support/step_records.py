@@ -29,6 +29,9 @@ def step_records(
     gc_ms: float = 0,
     compile_ms: Sequence[float] | float = 0,
     workers_ms: Sequence[float] | float = 0,
+    starts_ms: Sequence[float] | float = 0,
+    sampler_ms: Sequence[float] | float = 0,
+    gc_called_ms: float = 0,
 ) -> list[StepRecord]:
     """Consecutive training steps, back to back, in milliseconds."""
     count = len(durations_ms)
@@ -38,6 +41,7 @@ def step_records(
         return [round(value * MS) for value in row]
 
     waits, compiling, workers = column(waits_ms), column(compile_ms), column(workers_ms)
+    starts, sampler = column(starts_ms), column(sampler_ms)
     queued = None if queued_ms is None else column(queued_ms)
     phases = {name: column(values) for name, values in (phases_ms or {}).items()}
     records = []
@@ -55,6 +59,9 @@ def step_records(
                 queued_ns=None if queued is None else queued[step],
                 data_wait_cpu_ns=round(wait_cpu_ms * MS),
                 loader_workers_ns=workers[step],
+                epoch_start_ns=starts[step],
+                sampler_ns=sampler[step],
+                gc_called_ns=round(gc_called_ms * MS),
                 gc_ns=round(gc_ms * MS),
                 compile_ns=compiling[step],
             )

@@ -26,7 +26,14 @@ from typing import Any
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.errors import UsageError
-from stepscope.run.step_record import BACKWARD, EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER
+from stepscope.run.step_record import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    MICRO_BATCH,
+    OF_OPTION,
+    OPTIMIZER,
+)
 
 log = logging.getLogger("stepscope")
 
@@ -378,8 +385,9 @@ class MemoryLines:
 
     def see(self, where: str) -> None:
         """Call DeepSpeed, which prints nothing on ranks other than the first."""
-        text = see_memory_usage(f"After {where} of step {self._profiler.step_number}")
-        sys.stdout.write(text)
+        with self._profiler.phase(f"{OF_OPTION}deepspeed_memory"):
+            text = see_memory_usage(f"After {where} of step {self._profiler.step_number}")
+            sys.stdout.write(text)
         if text and self._bytes < _MOST_MEMORY_BYTES:
             self._lines.append(text)
             self._bytes += len(text)

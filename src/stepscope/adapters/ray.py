@@ -159,10 +159,21 @@ class _Untimed:
     def waiting(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def see_loader(self, _: Any, /) -> None:
+    def add_wait(self, _: int, /) -> None:
         """Do nothing."""
 
-    def loader_workers_changed(self, _: int, /) -> None:
+    def see_loader(self, _: Any, /, *, read: Any = None) -> None:
+        """Do nothing."""
+
+    def loader_ends(self, _: Any, /) -> None:
+        """Do nothing."""
+
+    def add_loader_time(
+        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
+    ) -> None:
+        """Do nothing."""
+
+    def note_training_work(self) -> None:
         """Do nothing."""
 
     def note_exchanges(self) -> None:

@@ -13,6 +13,7 @@ from stepscope.trace.model import Trace
 
 _CAUSE_OF = {
     "input-bound": "input",
+    "slow-epoch-start": "input",
     "synchronisation": "synchronisation",
     "allocator-churn": "allocation",
     "pageable-copies": "pageable_copy",

@@ -52,6 +52,8 @@ def subject_of(
         memory=_memory(rank, trace, notes),
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
+        gc_calls=() if manifest is None else manifest.gc_calls,
+        training_phases=frozenset() if manifest is None else frozenset(manifest.training_phases),
         window_files=_window_files(rank),
         job_devices=_job_devices(rank),
     )

@@ -39,6 +39,9 @@ class Subject:
         skew: Which ranks come late where they meet; None if unknown.
         memory: Its recorded memory; None if it recorded none.
         loader: The training's DataLoader; None if unknown.
+        gc_calls: Where code requested collections of garbage, as "file:line".
+        training_phases: Phases of the loop's own that contain a backward pass or an optimizer's
+            step, as far as that was recorded.
         window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
         has_peers: Whether other ranks are known to train together with this one.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
@@ -61,6 +64,8 @@ class Subject:
     memory: MemoryView | None = None
     has_peers: bool = False
     loader: LoaderRecord | None = None
+    gc_calls: tuple[str, ...] = ()
+    training_phases: frozenset[str] = frozenset()
     window_files: frozenset[str] = frozenset()
     shown_step_ns: int | None = None
     shown_compute_ns: int | None = None

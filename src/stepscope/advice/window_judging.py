@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -20,26 +21,21 @@ from stepscope.analysis.calls.allocations import memory_peaks
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.calls.operands_of_work import operands_of_all_work
 from stepscope.analysis.calls.recomputation import find_recomputed, may_read_arguments
-from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import steady_steps, steps_on_end
+from stepscope.analysis.host.steady_steps import StepState, steady_steps, steps_on_end
 from stepscope.analysis.ranks.arrivals import read_arrivals
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.record.pace import recorded_pace
+from stepscope.analysis.record.summary import is_in_cycle
 from stepscope.analysis.selection.gpu_work import gpu_work, recorded_work
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.figures import duration
 from stepscope.run.reader import RankRun, Window
-from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 from stepscope.trace.second_thread import SecondThread
-
-_OUTRUN = 1.1
-"""How many times as long as recorded steps what the GPU needs must be: more than chance."""
 
 
 def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
@@ -120,7 +116,7 @@ class WindowJudge:
             self.notes.append(str(error))
             return None
         problems = self._note_problems()
-        self.notes.extend(measured.view.steady.notes)
+        self.notes.extend(self._cycle_notes() or measured.view.steady.notes)
         self.notes.extend(measured.view.graph.notes)
         if measured.host is None and measured.device is None:
             self.notes.append(
@@ -153,19 +149,48 @@ class WindowJudge:
         )
         return with_findings(summary, subject)
 
-    def _measure(self) -> _Measured:
-        asked = self.request.scope
+    def _asked(self) -> Scope:
+        """The scope asked for; with the slow steps that the record shows to come again and again.
+
+        Such a step is part of the steady state, though it is an exception within its window.
+        """
+        asked, whole = self.request.scope, self._whole_of_cycle
+        return replace(asked, steps=whole) if whole else asked
+
+    @functools.cached_property
+    def _whole_of_cycle(self) -> tuple[int, ...]:
+        """All whole steps of the window, if slow ones among them belong to a cycle; else none."""
         record = self.alone.steps
-        factor = None if record is None else record.recording_factor
-        view = WindowView(self.trace, asked, self.request.baseline, factor or 1.0)
-        if record is not None and (needs_ns := _outrun(view, record)):
+        if self.request.scope.steps is not None or record is None:
+            return ()
+        judged = steady_steps(self.trace, self.request.scope).of_state(
+            StepState.COMPLETE, StepState.APART, StepState.STALL, StepState.START_UP
+        )
+        odd = [one for one in judged if one.state in (StepState.STALL, StepState.START_UP)]
+        if not odd or not all(is_in_cycle(record, one.step) for one in odd):
+            return ()
+        return tuple(one.step for one in judged)
+
+    def _cycle_notes(self) -> list[str]:
+        record = self.alone.steps
+        if not self._whole_of_cycle or record is None or record.cycle is None:
+            return []
+        every = record.cycle.distance
+        return [f"1 step in {every} is slow, by the step record: those of the window count as well"]
+
+    def _measure(self) -> _Measured:
+        asked = self._asked()
+        record = self.alone.steps
+        pace = None if record is None else recorded_pace(record)
+        view = WindowView(self.trace, asked, self.request.baseline, pace)
+        _prepare(view, self.second)
+        if record is not None and view.graph.has_outrun_record:
+            needs_ns = view.graph.replayed_step_ns
             self.notes.append(
                 f"the step record is not used: its steps of {duration(record.mean_ns)} are the "
                 f"host's, which ran ahead of the GPU; the GPU needs {duration(needs_ns)} for one"
             )
             self.alone = replace(self.alone, steps=None)
-            view = WindowView(self.trace, asked, self.request.baseline)
-        _prepare(view, self.second)
         steps = view.scope.steps
         view.return_freed_memory()  # making the graph took more than partitions do
         host = partition_host(self.trace, steps)
@@ -238,21 +263,6 @@ class WindowJudge:
             if device is not None
             else 0.0,
         )
-
-
-def _outrun(view: WindowView, record: StepSummary) -> int:
-    """What the devices need for a step, if that is notably more than the recorded steps took; or 0.
-
-    In a short run that never waits for the GPU, the host launches ahead until the launch queue is
-    full, and its steps are shorter than those of the training. Recording does not slow the GPU.
-    """
-    graph = view.graph
-    if not graph.steps or not graph.is_gpu.any():
-        return 0
-    everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
-    free = unchanged(graph).drop_edges(graph.edge_kind == EdgeKind.SYNC)
-    needs_ns = replay(free.scale_host(everything)).steady_state_ns // len(graph.steps)
-    return needs_ns if needs_ns > _OUTRUN * record.mean_ns else 0
 
 
 def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:

@@ -29,10 +29,10 @@ from stepscope.analysis.graph.nodes import (
     spans_of_threads,
     work_of_nodes,
 )
-from stepscope.analysis.graph.steady_state import without_recording
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleTimes, idle_times
+from stepscope.analysis.record.pace import RecordedPace
 from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
@@ -55,13 +55,13 @@ class WindowView:
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
         baseline: The trace of a healthy run, to compare collectives with.
-        recording_factor: How many times as long recorded steps take as unrecorded ones.
+        pace: The pace of unrecorded steps; None: not known.
     """
 
     trace: Trace
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
-    recording_factor: float = 1.0
+    pace: RecordedPace | None = None
 
     def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
         """The result of a pure function of this window, cached because several rules need it.
@@ -88,8 +88,7 @@ class WindowView:
 
         Without steps it is that of the whole trace. Replays have the pace of unrecorded steps.
         """
-        graph = build_step_graph(self.trace, self.asked.steps)
-        return without_recording(graph, self.recording_factor)
+        return build_step_graph(self.trace, self.asked.steps, self.pace)
 
     @property
     def whole(self) -> WindowView:

@@ -18,10 +18,10 @@ from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
-from stepscope.analysis.graph.steady_state import without_recording
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.record.pace import RecordedPace, recorded_pace
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -65,10 +65,8 @@ class WhatIfTable:
         """
         step_ns, wait_ns = record.mean_ns, record.wait_ns
         rows = []
-        causes = self.causes
-        if record.recording_factor is not None:
-            asked = Scope(steps=self.scope.steps or None)
-            causes = what_if_table(trace, asked, record.recording_factor).causes
+        asked = Scope(steps=self.scope.steps or None)
+        causes = what_if_table(trace, asked, recorded_pace(record)).causes
         for cause, share in causes.select("without", "saving_share").iter_rows():
             saving_ns = min(round(share * step_ns), step_ns)
             if cause == INPUT:
@@ -83,20 +81,20 @@ class WhatIfTable:
 
 
 def what_if_table(
-    trace: Trace, scope: Scope | None = None, recording_factor: float = 1.0
+    trace: Trace, scope: Scope | None = None, pace: RecordedPace | None = None
 ) -> WhatIfTable:
     """Replay the steps without each cause.
 
     Args:
         trace: The trace.
         scope: Which consecutive steps; devices and the choice of events have no influence.
-        recording_factor: How many times as long recorded steps take as unrecorded ones.
+        pace: The pace of unrecorded steps; default: that of these steps.
 
     Raises:
         UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
-    graph = without_recording(build_step_graph(trace, asked.steps), recording_factor)
+    graph = build_step_graph(trace, asked.steps, pace)
     steady = steady_steps(trace, Scope(steps=asked.steps))
     without = _without(graph)
     rows = []

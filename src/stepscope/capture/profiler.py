@@ -14,7 +14,13 @@ from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.auto_phases import AutoPhases
-from stepscope.capture.steps.loaders import has_workers, kept_iterator
+from stepscope.capture.steps.loaders import (
+    has_workers,
+    kept_iterator,
+    taken_sampler_time,
+    time_first_indices,
+)
+from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
@@ -201,20 +207,28 @@ class Profiler:
             started_cpu_ns = self._session.steps.cpu_needed_ns()
             started_ns = time.perf_counter_ns()
             with self._session.steps.fetching():
+                starts_epoch, has_new_workers = iterator is None, False
                 if iterator is None:
                     kept = attempt(kept_iterator, loader)
                     iterator = iter(loader)
-                    if iterator is not kept and attempt(has_workers, iterator):
-                        took_ns = time.perf_counter_ns() - started_ns
-                        self._session.steps.loader_workers_changed(took_ns)
+                    made_ns = time.perf_counter_ns() - started_ns
+                    has_new_workers = iterator is not kept and bool(attempt(has_workers, iterator))
+                    attempt(time_first_indices, iterator)
                 batch = next(iterator, _END)
             if isinstance(batch, _End):
                 break
-            self._session.steps.batch_came(
-                time.perf_counter_ns() - started_ns,
-                self._session.steps.cpu_needed_ns() - started_cpu_ns,
-            )
-            self._session.steps.see_loader(loader, iterator)
+            waited_ns = time.perf_counter_ns() - started_ns
+            waited_cpu_ns = self._session.steps.cpu_needed_ns() - started_cpu_ns
+            self._session.steps.batch_came(waited_ns, waited_cpu_ns)
+            if starts_epoch:
+                sampler_ns = attempt(taken_sampler_time, iterator) or 0
+                self._session.steps.add_loader_time(
+                    epoch_start_ns=waited_ns,
+                    workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
+                    sampler_ns=sampler_ns,
+                )
+            read = Read(batch, waited_ns, waited_cpu_ns)
+            self._session.steps.see_loader(loader, iterator, read=read)
             try:
                 yield batch
             except GeneratorExit:
@@ -265,21 +279,48 @@ class Profiler:
         with self._session.steps.waiting():
             yield
 
-    def see_loader(self, *parts: object) -> None:
-        """Note the DataLoader that a batch came from; `watch` does it by itself.
-
-        Args:
-            parts: The DataLoader, its iterator, or both.
-        """
-        self._session.steps.see_loader(*parts)
-
-    def loader_workers_changed(self, duration_ns: int) -> None:
-        """Note that part of the wait went into starting or ending a DataLoader's workers.
+    def add_wait(self, duration_ns: int) -> None:
+        """Count time that has just passed as waiting for the step's batch.
 
         Args:
             duration_ns: How long.
         """
-        self._session.steps.loader_workers_changed(duration_ns)
+        self._session.steps.add_wait(duration_ns)
+
+    def see_loader(self, *parts: object, read: Read | None = None) -> None:
+        """Note the DataLoader that a batch came from; `watch` does it by itself.
+
+        Args:
+            parts: The DataLoader, its iterator, or both.
+            read: How the batch was read; None if unknown.
+        """
+        self._session.steps.see_loader(*parts, read=read)
+
+    def loader_ends(self, iterator: object) -> None:
+        """Measure a DataLoader's workers for the last time, before its iterator ends them.
+
+        Args:
+            iterator: The iterator.
+        """
+        self._session.steps.loader_ends(iterator)
+
+    def add_loader_time(
+        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
+    ) -> None:
+        """Note what parts of the wait were; see the fields of `StepRecord`.
+
+        Args:
+            epoch_start_ns: At the start of a DataLoader's iterator.
+            workers_ns: Starting or ending its workers.
+            sampler_ns: Waiting for the sampler's first indices.
+        """
+        self._session.steps.add_loader_time(
+            epoch_start_ns=epoch_start_ns, workers_ns=workers_ns, sampler_ns=sampler_ns
+        )
+
+    def note_training_work(self) -> None:
+        """Note that the open phases contain a backward pass or an optimizer's step."""
+        self._session.steps.note_training_work()
 
     def note_exchanges(self) -> None:
         """Note that ranks exchange data one to one, as the stages of a pipeline do.

@@ -163,9 +163,10 @@ class CaptureSession:
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         steps.recorder = StepRecorder(clock, journal.write_step)
-        steps.recorder.attach_host(HostClock())
+        steps.recorder.attach_host(HostClock(journal.note_gc_call))
         steps.loaders = LoaderWatch(journal.note_loader)
         steps.exchanging = journal.note_exchanges
+        steps.training_phase = journal.note_training_phase
         steps.add_listener("counting a step", journal.count_step)
         steps.add_listener("summing up steps", self._sum_up)
         steps.probe = DeviceProbe()

@@ -13,6 +13,7 @@ from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
 from stepscope.capture.steps.loaders import LoaderWatch
+from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.recorder import StepRecorder
 from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
@@ -37,6 +38,7 @@ class Stepping:
         census: Notes where tensors lie, with `memory_census`; None otherwise.
         loaders: Notes the training's DataLoader.
         exchanging: Notes that the training sends to single ranks or receives.
+        training_phase: Notes a phase that contains a backward pass or an optimizer's step.
         probe: Looks for a device in use; None once one was found.
         is_closing: Whether the capture is ending, so that steps no longer count.
     """
@@ -49,6 +51,7 @@ class Stepping:
         self.flops: FlopCount | None = None
         self.loaders: LoaderWatch | None = None
         self.exchanging: Callable[[], None] | None = None
+        self.training_phase: Callable[[str], None] | None = None
         self.probe: DeviceProbe | None = None
         self.census: MemoryCensus | None = None
         self.is_closing = False
@@ -268,10 +271,29 @@ class Stepping:
             cpu_ns = self.cpu_needed_ns() - started_cpu_ns
             self.recorder.add_wait(waited_ns, cpu_ns)
 
-    def loader_workers_changed(self, duration_ns: int) -> None:
-        """So much of the wait went into starting or ending the workers of a loader."""
+    def add_wait(self, duration_ns: int) -> None:
+        """Count time that has just passed as waiting for the step's batch."""
         if self._is_on() and self.recorder is not None:
-            self._attempt("timing workers", self.recorder.add_loader_workers, duration_ns)
+            self._attempt("timing a wait", self.recorder.add_wait, duration_ns)
+
+    def add_loader_time(
+        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
+    ) -> None:
+        """Note what parts of the wait were; see the fields of `StepRecord`."""
+        if self._is_on() and self.recorder is not None:
+            self._attempt(
+                "timing a loader",
+                self.recorder.add_loader_time,
+                epoch_start_ns,
+                workers_ns,
+                sampler_ns,
+            )
+
+    def note_training_work(self) -> None:
+        """Note that the open phases contain a backward pass or an optimizer's step."""
+        if self._is_on() and self.recorder is not None and self.training_phase is not None:
+            for name in self._attempt("noting phases", self.recorder.open_phases) or ():
+                self._attempt("noting phases", self.training_phase, name)
 
     def cpu_needed_ns(self) -> int:
         """Time that the current thread has so far run on a CPU, or waited for one."""
@@ -280,10 +302,15 @@ class Stepping:
             return time.thread_time_ns()
         return self._attempt("reading the processor time", recorder.cpu_needed_ns) or 0
 
-    def see_loader(self, *parts: Any) -> None:
+    def see_loader(self, *parts: Any, read: Read | None = None) -> None:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""
         if self._is_on() and self.loaders is not None:
-            self._attempt("looking at the loader", self.loaders.see, *parts)
+            self._attempt("looking at the loader", self.loaders.see, *parts, read=read)
+
+    def loader_ends(self, iterator: Any) -> None:
+        """Measure the workers of an iterator for the last time: its data has ended."""
+        if self._is_on() and self.loaders is not None:
+            self._attempt("looking at the loader", self.loaders.ends, iterator)
 
     def note_exchanges(self) -> None:
         """Take notice that the training sends to single ranks or receives from them."""

@@ -226,13 +226,23 @@ class LoaderRecord:
         prefetch_factor: Batches that each worker prepares ahead; None if it does not say.
         cpus: CPUs that the process may use, as its affinity and its control group allow.
         local_ranks: Ranks of the job on this machine, which share these CPUs.
-        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU or waited for
-            one; None if they were not watched for a second.
+        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU, of the time in
+            which they did not wait for one; None if that was not measured. Of a loader that
+            another thread reads without workers, the share of the time of reading in which that
+            thread ran on a CPU.
         is_persistent: Whether it keeps its workers when its data ends (`persistent_workers`); None
             if it does not say.
         starts: How often its workers were seen to be new: once, or once per epoch where it does not
             keep them.
         is_iterable: Whether its dataset is an `IterableDataset`; None if that is unknown.
+        is_beside: Whether a thread beside the training's reads it.
+        batch_bytes: Size of the tensors of one batch; None if unknown.
+        batch_tensors: Number of these tensors; None if unknown.
+        shared_memory_bytes: Free space in the file system through which workers pass batches
+            (/dev/shm); None if unknown.
+        memory_bytes: Memory of the machine, or of the control group, that was available; None if
+            unknown.
+        worker_bytes: Memory that one worker shares with no other process; None if unknown.
     """
 
     workers: int = 0
@@ -243,6 +253,12 @@ class LoaderRecord:
     is_persistent: bool | None = None
     starts: int = 0
     is_iterable: bool | None = None
+    is_beside: bool = False
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
+    shared_memory_bytes: int | None = None
+    memory_bytes: int | None = None
+    worker_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -280,6 +296,9 @@ class RankManifest:
             are among the problems.
         loader: The training's DataLoader; None if none was seen.
         exchanges: Whether it sent to single ranks or received, as the stages of a pipeline do.
+        training_phases: Phases that the loop names itself in which a backward pass or an
+            optimizer's step ran.
+        gc_calls: Where code requested collections of garbage (`gc.collect()`), as "file:line".
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -309,6 +328,8 @@ class RankManifest:
     uploaded_to: str = ""
     loader: LoaderRecord | None = None
     exchanges: bool = False
+    training_phases: tuple[str, ...] = ()
+    gc_calls: tuple[str, ...] = ()
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 

@@ -21,6 +21,9 @@ COMMUNICATION = "communication"
 SAVING = "saving"
 """Names of phases that are detected from torch, or from a framework."""
 
+OF_OPTION = "stepscope option "
+"""How names of phases, and places of calls, begin that an option of Stepscope causes."""
+
 TRAIN = "train"
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
@@ -64,7 +67,11 @@ class StepRecord:
             waited for one, because it made the batch itself.
         loader_workers_ns: The part of `data_wait_ns` in which the DataLoader started its worker
             processes, or ended them.
+        epoch_start_ns: The part of `data_wait_ns` at the start of DataLoaders' iterators: in
+            `iter(loader)`, and in the wait for the first batch.
+        sampler_ns: The part of `epoch_start_ns` until the sampler returned the first indices.
         gc_ns: Time in pauses of Python's garbage collector.
+        gc_called_ns: The part of `gc_ns` in collections that code requested (`gc.collect()`).
         compile_ns: Time in which torch.compile compiled.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
@@ -89,7 +96,10 @@ class StepRecord:
     queued_ns: int | None = None
     data_wait_cpu_ns: int = 0
     loader_workers_ns: int = 0
+    epoch_start_ns: int = 0
+    sampler_ns: int = 0
     gc_ns: int = 0
+    gc_called_ns: int = 0
     compile_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
@@ -139,8 +149,14 @@ def encode_step(record: StepRecord) -> bytes:
         line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
     if record.loader_workers_ns:
         line["loader_workers_ns"] = record.loader_workers_ns
+    if record.epoch_start_ns:
+        line["epoch_start_ns"] = record.epoch_start_ns
+    if record.sampler_ns:
+        line["sampler_ns"] = record.sampler_ns
     if record.gc_ns:
         line["gc_ns"] = record.gc_ns
+    if record.gc_called_ns:
+        line["gc_called_ns"] = record.gc_called_ns
     if record.compile_ns:
         line["compile_ns"] = record.compile_ns
     if record.tokens is not None:
@@ -180,7 +196,10 @@ def decode_step(line: bytes) -> StepRecord:
             queued_ns=_optional(data.get("queued_ns")),
             data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
             loader_workers_ns=_whole(data.get("loader_workers_ns", 0)),
+            epoch_start_ns=_whole(data.get("epoch_start_ns", 0)),
+            sampler_ns=_whole(data.get("sampler_ns", 0)),
             gc_ns=_whole(data.get("gc_ns", 0)),
+            gc_called_ns=_whole(data.get("gc_called_ns", 0)),
             compile_ns=_whole(data.get("compile_ns", 0)),
             tokens=_optional(data.get("tokens")),
             samples=_optional(data.get("samples")),

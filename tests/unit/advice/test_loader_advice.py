@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.loader_advice import LoaderFacts, advise, facts_of
-from stepscope.advice.rules import input_bound, uneven_steps
+from stepscope.advice.rules import input_bound, slow_epoch_start, uneven_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.record.summary import summarise_steps
@@ -132,7 +134,8 @@ def restarting(persistent=False, starts=5, wait_ms=1.0, *, workers_ms=100, first
 
 
 def test_workers_that_start_anew_in_each_epoch_are_to_be_kept():
-    (finding,) = input_bound.find(restarting())
+    (finding,) = slow_epoch_start.find(restarting())
+    assert input_bound.find(restarting()) == []  # 1 ms of 20: nothing that workers could shorten
     assert "starts its workers anew" in finding.title
     assert finding.advice.startswith("Keep the loader's workers")
     assert "persistent_workers=True" in finding.advice
@@ -141,29 +144,31 @@ def test_workers_that_start_anew_in_each_epoch_are_to_be_kept():
     assert finding.saving_ns == 4 * (100 + 400 - 2 * 20) * MS // 100
     assert finding.steps == (20, 40, 60, 80)
     told = {evidence.label: evidence.value for evidence in finding.evidence}
-    assert told["ending and starting them, each time"] == 100 * MS
+    assert told["ending and starting workers"] == 100 * MS
     assert told["wait beyond other steps', each time"] == 500 * MS
     assert uneven_steps.find(restarting()) == []
 
 
 def test_workers_that_are_kept_are_not_to_be_kept():
-    (finding,) = input_bound.find(restarting(persistent=True))
-    assert "num_workers from 2" in finding.advice
+    (finding,) = slow_epoch_start.find(restarting(persistent=True))
+    assert finding.saving_ns is None
     assert "persistent_workers" not in finding.advice
 
 
 def test_waits_of_all_steps_come_first_where_they_are_most():
-    (finding,) = input_bound.find(restarting(wait_ms=10, workers_ms=100, first_ms=30))
+    both = restarting(wait_ms=10, workers_ms=100, first_ms=30)
+    (finding,) = input_bound.find(both)
     assert finding.title == "the step waits for its input"
     assert finding.advice.startswith("Raise num_workers from 2 to 5")  # as without the restarts
-    assert finding.advice.endswith("before the loop over epochs.")
-    assert finding.saving_ns == (100 * 10 + 4 * 130) * MS // 100
+    assert finding.saving_ns == 10 * MS
+    (at_start,) = slow_epoch_start.find(both)
+    assert at_start.saving_ns == 4 * 100 * MS // 100
 
 
 def test_the_first_start_of_workers_is_paid_once():
     records = step_records([220] + [20] * 9, waits_ms=[201] + [1] * 9, workers_ms=[150] + [0] * 9)
     summary = summarise_steps(records)
-    assert summary.restarts.steps == ()
+    assert summary.epoch_starts.steps == ()
 
 
 @given(
@@ -180,9 +185,9 @@ def test_keeping_workers_never_saves_more_than_was_waited_where_they_start(durat
         workers_ms=[min(wait, changed) for _, wait, changed in durations],
     )
     summary = summarise_steps(records)
-    saved_ns = summary.restarts.kept_workers_save(workers)
+    saved_ns = summary.epoch_starts.kept_workers_save(workers)
     steps = {record.step: record for record in records}
-    there = [steps[step] for step in summary.restarts.steps]
+    there = [steps[step] for step in summary.epoch_starts.steps]
     assert 0 <= saved_ns <= sum(record.data_wait_ns for record in there)
     loader = LoaderRecord(workers=workers, is_persistent=False, starts=9)
     for finding in input_bound.find(Subject(0, summary, loader=loader)):
@@ -199,3 +204,105 @@ def test_an_iterable_dataset_must_be_divided_before_it_gets_workers():
             "IterableDataset"
             not in advise(LoaderFacts(workers, workers > 0, 16, 0.9), 30, 20).advice
         )
+
+
+def epochs(*, work_ms=20, wait_ms=0.3, start_ms=1500, sampler_ms=1499, loader=None):
+    """Four epochs of 12 steps, of which each begins with a wait."""
+    starts = [start_ms if step % 12 == 0 else 0 for step in range(48)]
+    sampler = [sampler_ms if step % 12 == 0 else 0 for step in range(48)]
+    waits = [wait_ms + start for start in starts]
+    durations = [work_ms + wait for wait in waits]
+    records = step_records(durations, waits_ms=waits, starts_ms=waits, sampler_ms=sampler)
+    for record, start in zip(records, starts, strict=True):
+        object.__setattr__(record, "epoch_start_ns", record.data_wait_ns if start else 0)
+    return Subject(0, summarise_steps(records), loader=loader or LoaderRecord(workers=0, cpus=8))
+
+
+def test_no_worker_shortens_what_the_sampler_takes():
+    subject = epochs()
+    assert input_bound.find(subject) == []
+    (finding,) = slow_epoch_start.find(subject)
+    assert finding.title == "each epoch begins with a wait of 1.50 s, in the sampler"
+    assert "More workers do not help" in finding.advice
+    assert "num_workers" not in finding.advice
+    count = len(subject.steps.steps)
+    assert finding.saving_ns == pytest.approx(3 * 1499 * MS / count, rel=0.01)
+
+
+def test_what_only_the_first_batch_costs_promises_nothing():
+    (finding,) = slow_epoch_start.find(epochs(sampler_ms=0))
+    assert finding.title.endswith("for the first batch")
+    assert finding.saving_ns is None
+
+
+def test_waits_of_two_kinds_have_two_findings():
+    subject = epochs(wait_ms=60, start_ms=300, sampler_ms=290)
+    (ordinary,) = input_bound.find(subject)
+    (at_start,) = slow_epoch_start.find(subject)
+    assert ordinary.saving_ns == 60 * MS
+    told = {evidence.label: evidence.value for evidence in ordinary.evidence}
+    assert told[input_bound.WORKERS_LABEL] == 4  # 60 ms beside 20, whatever an epoch's start takes
+    count = len(subject.steps.steps)
+    assert at_start.saving_ns == pytest.approx(3 * 290 * MS / count, rel=0.01)
+
+
+def test_an_iterator_made_in_every_step_is_no_reason_to_blame_its_batches():
+    records = step_records([50] * 20, waits_ms=30, starts_ms=30, sampler_ms=20)
+    subject = Subject(0, summarise_steps(records), loader=LoaderRecord(workers=0, cpus=8))
+    (finding,) = slow_epoch_start.find(subject)
+    assert finding.saving_ns == pytest.approx(20 * MS, rel=0.06)
+    (ordinary,) = input_bound.find(subject)
+    assert ordinary.saving_ns == pytest.approx(10 * MS, rel=0.15)
+
+
+def test_what_was_not_measured_is_not_said_as_fact():
+    """One worker and two CPUs: whether it sleeps or computes decides, and nobody knows."""
+    found = advise(LoaderFacts(1, True, 2, None), 23 * MS, 21 * MS)
+    assert "take" not in found.advice.split("num_workers")[0]
+    assert "was not measured" in found.advice
+    assert found.workers > 1
+    sleeping = advise(LoaderFacts(1, True, 2, 0.05), 23 * MS, 21 * MS)
+    assert sleeping.advice.startswith("Raise num_workers from 1 to")
+    assert sleeping.workers == 13
+
+
+def test_a_batch_that_is_made_sooner_than_it_is_received_needs_no_worker():
+    in_memory = LoaderFacts(0, False, 8, 1.0, batch_bytes=64 * 3072, batch_tensors=2)
+    found = advise(in_memory, 5 * MS, MS)
+    assert found.workers is None
+    assert found.advice.startswith("Workers would not help")
+    assert found.no_saving
+    decoding = advise(in_memory, 50 * MS, 40 * MS)
+    assert decoding.workers == 5
+    assert decoding.transfer_ns == in_memory.transfer_ns > MS // 2
+
+
+def test_input_bound_promises_no_saving_where_workers_do_not_help():
+    summary = summarise_steps(step_records([5] * 20, waits_ms=1, cpu_ms=5, wait_cpu_ms=1))
+    loader = LoaderRecord(workers=0, cpus=8, batch_bytes=200_000, batch_tensors=2)
+    (finding,) = input_bound.find(Subject(0, summary, loader=loader))
+    assert finding.saving_ns is None
+    assert finding.changes is None
+
+
+def test_workers_get_no_more_memory_than_there_is():
+    facts = LoaderFacts(
+        0, False, 64, 0.9, batch_bytes=64 << 20, batch_tensors=1, shared_memory_bytes=256 << 20
+    )
+    found = advise(facts, 1000 * MS, 900 * MS)
+    assert found.workers == 2
+    assert "/dev/shm" in found.advice
+    assert "128 MiB of shared memory" in found.advice
+    none = advise(replace(facts, shared_memory_bytes=64 << 20), 1000 * MS, 900 * MS)
+    assert none.workers is None
+    assert "--shm-size" in none.advice
+    heavy = replace(facts, workers=2, has_workers=True, shared_memory_bytes=None)
+    heavy = replace(heavy, memory_bytes=3 << 30, worker_bytes=1 << 30)
+    assert advise(heavy, 1000 * MS, 900 * MS).workers == 4
+
+
+def test_a_thread_that_reads_the_loader_is_one_worker():
+    facts = LoaderFacts(0, False, 16, 0.05, is_beside=True)
+    found = advise(facts, 85 * MS, 68 * MS)
+    assert found.workers == 6  # 85 ms for a batch, and 17 for the rest of the step
+    assert found.advice.startswith("A thread reads the loader")

@@ -14,7 +14,14 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
 from stepscope.run.reader import open_run
 
-OF_THE_RECORD = {"late-rank", "slow-phase", "uneven-steps", "busy-cpus", "throttled-gpu"}
+OF_THE_RECORD = {
+    "slow-epoch-start",
+    "late-rank",
+    "slow-phase",
+    "uneven-steps",
+    "busy-cpus",
+    "throttled-gpu",
+}
 """Rules of the step record or of sampled metrics: test_rules.py, test_rank_skew.py and
 test_throttled.py have their cases."""
 

@@ -12,6 +12,7 @@ from tests.support.step_records import MS, step_records
 from stepscope.advice.finding import Severity
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import (
+    abnormal_collective,
     busy_cpus,
     cpu_bound_python,
     garbage_collector,
@@ -20,6 +21,7 @@ from stepscope.advice.rules import (
     recompilation,
     slow_first_steps,
     slow_phase,
+    stalled_step,
     uneven_steps,
 )
 from stepscope.advice.subject import Subject
@@ -559,3 +561,95 @@ def test_a_phase_that_most_steps_have_is_not_said_to_be_in_every_step():
     records = [replace(r, phases={"logging": 40 * MS} if r.step % 4 else {}) for r in records]
     (finding,) = slow_phase.find(Subject(0, summarise_steps(records)))
     assert finding.advice.startswith("Look at what 'logging' does in the 15 steps that have it:")
+
+
+def test_collections_that_code_requests_are_not_to_be_disabled():
+    called = replace(
+        subject([50] * 20, gc_ms=10, gc_called_ms=10), gc_calls=("/home/me/train.py:31",)
+    )
+    (finding,) = garbage_collector.find(called)
+    assert finding.title == "gc.collect() stops the step"
+    assert "train.py:31" in finding.advice
+    assert "gc.disable() does nothing" in finding.advice
+    ours = replace(called, gc_calls=("stepscope option deepspeed_memory",))
+    (finding,) = garbage_collector.find(ours)
+    assert finding.advice.startswith("Switch off Stepscope's option deepspeed_memory")
+
+
+@pytest.mark.parametrize("name", ["rollout_and_learn", "fit", "one_batch", "work", "doit", "epoch"])
+def test_a_phase_is_judged_by_what_it_contains(name):
+    whole = subject([100] * 20, phases_ms={name: 98})
+    assert slow_phase.find(replace(whole, training_phases=frozenset({name}))) == []
+    elsewhere = subject([100] * 20, phases_ms={name: 60, "forward": 20, "backward": 10})
+    (finding,) = slow_phase.find(elsewhere)
+    assert finding.saving_ns == 60 * MS
+    (finding,) = slow_phase.find(whole)  # nobody looked
+    assert finding.saving_ns is None
+    assert finding.severity is Severity.LOW
+
+
+def test_an_option_of_ours_is_named_as_ours():
+    (finding,) = slow_phase.find(
+        subject([100] * 20, phases_ms={"stepscope option deepspeed_memory": 40, "forward": 20})
+    )
+    assert finding.title == "Stepscope's option deepspeed_memory takes 40% of the step"
+
+
+@pytest.mark.parametrize("distance", [3, 4, 8])
+def test_what_comes_at_one_distance_is_no_stall(distance):
+    durations = [50.0 if step % distance else 400.0 for step in range(48)]
+    regular = subject(durations)
+    (finding,) = uneven_steps.find(regular)
+    assert finding.title.startswith(f"1 step in {distance} ")
+    assert finding.is_upper_bound
+    t = GpuTrace(device_name=None, first_step=9 * distance - 2)
+    for step in range(9 * distance - 2, 9 * distance + 2):
+        with t.step():
+            t.op("aten::linear").python(ms(50 if step % distance else 400))
+    windowed = replace(regular, window=WindowView(t.load()))
+    assert stalled_step.find(replace(windowed, steps=None))  # the window alone cannot know better
+    assert stalled_step.find(windowed) == []
+
+
+def communicating(gigabytes_per_second, *, size=64 << 20, ranks=8, count=3, late_ms=0):
+    """Steps that end with an all-reduce at a bus bandwidth, of which the first waits, too."""
+    t = GpuTrace(world_size=ranks)
+    for step in range(4):
+        with t.step():
+            t.op("aten::mm").launch("gemm", ms(1))
+            for _ in range(count):
+                moved_ns = round(size * 2 * (ranks - 1) / ranks / gigabytes_per_second)
+                t.collective("all_reduce", size, moved_ns + (ms(late_ms) if step == 0 else 0))
+            t.sync()
+    return Subject(0, window=WindowView(t.load()))
+
+
+@pytest.mark.parametrize("speed", [0.02, 0.08])
+def test_collectives_below_any_link_need_no_baseline(speed):
+    (finding,) = abnormal_collective.find(communicating(speed))
+    assert "less than any link gives" in finding.title
+    assert finding.saving_ns > 0.9 * (1 - speed) * finding.saving_ns
+    told = {evidence.label: evidence.value for evidence in finding.evidence}
+    assert told["bus bandwidth of the fastest"] == f"{speed * 1000:.0f} MB/s"
+
+
+def test_usual_links_small_messages_and_waits_for_late_ranks_are_no_slow_links():
+    assert abnormal_collective.find(communicating(5)) == []
+    assert abnormal_collective.find(communicating(0.05, size=1 << 14)) == []
+    late = abnormal_collective.find(communicating(5, late_ms=5000))
+    assert all("any link" not in one.title for one in late)
+
+
+def test_a_pause_inside_a_call_of_collect_is_a_requested_one():
+    t = GpuTrace(device_name=None)
+    for _ in range(4):
+        with t.step():
+            t.op("aten::linear").python(ms(20))
+            with (
+                t.frame("train.py(31): loop"),
+                t.frame("<built-in method collect of module object>"),
+            ):
+                t.gc_pause(ms(10))
+    (finding,) = garbage_collector.find(Subject(0, window=WindowView(t.load())))
+    assert finding.title == "gc.collect() stops the step"
+    assert "gc.disable() does nothing" in finding.advice

@@ -14,6 +14,7 @@ from stepscope.advice.subject import Subject
 
 _IDS = (
     "input-bound",
+    "slow-epoch-start",
     "launch-bound",
     "cpu-bound-python",
     "busy-cpus",

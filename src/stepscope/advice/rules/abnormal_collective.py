@@ -6,6 +6,11 @@ rank shows retries of the allocator, too. If sizes were not recorded, a collecti
 those at the same place in the other steps. Such outliers come from a late rank, from the network,
 or from memory that is close to full; the finding says which if the other ranks' traces or the
 memory records show it. The saving assumes that each takes its expected time.
+
+Collectives that are all slow alike need no baseline where no link is that slow: of the collectives
+of a process group with at least `_LARGE_BYTES`, even the fastest attains less than `_SLOWEST_LINK`
+of bus bandwidth (as in nccl-tests). The fastest of several, and without known waits for other
+ranks, because a single one may only have waited. The saving assumes `_ANY_LINK`.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.collectives import collectives, outliers, shortened, waited_in
+from stepscope.advice.figures import binary_size, speed
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.same_place import of_each_step
@@ -30,9 +36,23 @@ from stepscope.analysis.graph.replay import unchanged
 
 ID = "abnormal-collective"
 _JOINED_BY = "rank "
+_LARGE_BYTES = 1_000_000
+_FEWEST = 4
+"""Of fewer collectives, all may have waited for a late rank."""
+_SLOWEST_LINK = 0.1
+_ANY_LINK = 1.0
+"""Bus bandwidths in GB/s: far below any network of GPUs, and that of 10 Gbit Ethernet."""
 RETRIED = "the allocator gave all cached memory back and tried again (memory snapshot)"
 DEVICE_CALLS = "the allocator got memory from the device or gave it back (memory snapshot)"
 _MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION, RETRIED, DEVICE_CALLS)
+
+
+_ADVICE_ON_LINKS = (
+    "See which transport the ranks use (NCCL_DEBUG=INFO names it): sockets over a slow interface "
+    "(NCCL_SOCKET_IFNAME), InfiniBand or peer-to-peer access that is disabled (NCCL_IB_DISABLE, "
+    "NCCL_P2P_DISABLE), or a virtual machine without them. Measure it with nccl-tests. If every "
+    "collective waits for the same late rank, compare the ranks' traces first."
+)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -43,7 +63,66 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
-    return _in(subject, window) or ([] if window.whole is window else _in(subject, window.whole))
+    return (
+        _of_slow_links(subject, window)
+        or _in(subject, window)
+        or ([] if window.whole is window else _in(subject, window.whole))
+    )
+
+
+def _of_slow_links(subject: Subject, window: WindowView) -> list[Finding]:
+    """The finding, if even the fastest large collective of a group is slower than any link."""
+    known = collectives(window).filter(
+        pl.col("message_bytes") >= _LARGE_BYTES, pl.col("bus_bandwidth_gb_per_s") > 0
+    )
+    known = known.with_columns(moving_ns=pl.col("dur_ns"))
+    if subject.waits is not None:
+        known = known.join(
+            subject.waits.select("event", "wait_ns"), on="event", how="left", maintain_order="left"
+        ).with_columns(
+            moving_ns=pl.max_horizontal(
+                pl.col("dur_ns") - pl.col("wait_ns").fill_null(0).clip(lower_bound=0), pl.lit(1)
+            )
+        )
+    speeds = known.with_columns(
+        speed=pl.col("bus_bandwidth_gb_per_s") * pl.col("dur_ns") / pl.col("moving_ns")
+    )
+    groups = speeds.group_by("group", maintain_order=True).agg(
+        fastest=pl.col("speed").max(), count=pl.len()
+    )
+    groups = groups.filter(pl.col("fastest") < _SLOWEST_LINK, pl.col("count") >= _FEWEST)
+    slow = speeds.join(groups, on="group", how="inner", maintain_order="left", nulls_equal=True)
+    if slow.is_empty():
+        return []
+    expected = (slow["moving_ns"] * slow["speed"] / _ANY_LINK).round().cast(pl.Int64)
+    largest = slow.sort("message_bytes", descending=True, maintain_order=True).row(0, named=True)
+    fastest = speed(float(slow["fastest"].to_numpy().max()))
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).shorten_work(shortened(window, slow, expected)),
+        rule=ID,
+        title=f"collectives of megabytes reach only {fastest}, less than any link gives",
+        assumption=f"they reach {speed(_ANY_LINK)}, as over 10 Gbit Ethernet",
+        about_collectives=True,
+        evidence=(
+            Evidence("bus bandwidth of the fastest", fastest, "text"),
+            Evidence("large collectives in the window", len(slow), "count"),
+            Evidence(
+                "the largest",
+                f"{largest['kind']} of {binary_size(largest['message_bytes'])}",
+                "text",
+            ),
+            Evidence("between ranks", largest["group_size"], "count"),
+            Evidence("it took", largest["dur_ns"], "ns"),
+            Evidence(
+                "waits for late ranks",
+                "subtracted" if subject.waits is not None else "not known, the fastest counts",
+                "text",
+            ),
+        ),
+        advice=_ADVICE_ON_LINKS,
+    )
 
 
 def _in(subject: Subject, window: WindowView) -> list[Finding]:

@@ -3,10 +3,10 @@
 Measured as the time in which the training thread waited for the next batch: from the step record
 (`watch`, or a phase named data or input), which the profiler does not slow down, else from the
 DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
-makes some steps wait long and others not at all, so means are compared, not medians. The saving
-assumes that batches are prepared beside the step. Each step then lasts as long as it does now
-without its wait. If most of the wait lies in steps in which the loader starts its workers anew, the
-saving is what keeping them saves at least (`analysis.record.loader_restarts`).
+makes some steps wait long and others not at all, so means are compared, not medians. Waits at the
+start of an epoch are of another kind and left out: `slow-epoch-start` has them. The saving assumes
+that batches are prepared beside the step. Each step then lasts as long as it does now without its
+wait, but for what it costs to receive a batch from another process.
 
 In a trace with GPU work the steps are replayed without the wait, because the host may wait while
 the GPU works.
@@ -18,7 +18,6 @@ import numpy as np
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.loader_advice import (
-    KEEP_WORKERS,
     LoaderAdvice,
     LoaderFacts,
     advise,
@@ -37,7 +36,7 @@ from stepscope.trace.arrays import intervals
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
-KEPT_LABEL = "saved by keeping the workers, per step"
+TRANSFER_LABEL = "receiving a batch from a worker, about"
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -51,34 +50,29 @@ def find(subject: Subject) -> list[Finding]:
     measured = _from_record(subject) or _from_trace(subject)
     if measured is None:
         return []
-    step_ns, saved_ns, share, source = measured[:4]
+    step_ns, saved_ns, share = measured[:3]
     limits = subject.thresholds
     if share < limits.input_bound_low:
         return []
     facts = facts_of(subject)
-    kept_ns, there_ns = _saved_by_keeping(subject, facts, source)
-    loader = advise(facts, step_ns - there_ns, saved_ns - there_ns)
-    if kept_ns and 2 * there_ns >= saved_ns:
-        return [_of_restarts(subject, facts, loader, measured, kept_ns, saved_ns - there_ns)]
-    predicted_ns = step_ns - saved_ns
-    assumption, advice = loader.assumption, loader.advice
-    if kept_ns:
-        assumption = f"{assumption}, and live on from epoch to epoch"
-        advice = f"{advice} {KEEP_WORKERS}."
+    loader = advise(facts, step_ns - _at_starts_ns(subject, measured[3]), saved_ns)
+    saving_ns: int | None = max(0, saved_ns - loader.transfer_ns)
+    if loader.no_saving:
+        saving_ns = None
     return [
         Finding(
             id=ID,
             title="the step waits for its input",
             severity=_severity(share, limits),
             rank=subject.rank,
-            saving_ns=saved_ns,
-            saving_reason="",
-            assumption=assumption,
-            predicted_step_ns=predicted_ns,
-            evidence=_evidence(subject, measured, _of_the_loader(facts, loader), kept_ns),
+            saving_ns=saving_ns,
+            saving_reason=loader.no_saving,
+            assumption=loader.assumption,
+            predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
+            evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
             steps=(),
-            advice=advice,
-            changes=_changes(subject),
+            advice=loader.advice,
+            changes=_changes(subject) if saving_ns else None,
         )
     ]
 
@@ -89,58 +83,8 @@ def _severity(share: float, limits: Thresholds) -> Severity:
     return Severity.MEDIUM if share >= limits.input_bound_medium else Severity.LOW
 
 
-def _saved_by_keeping(subject: Subject, facts: LoaderFacts, source: str) -> tuple[int, int]:
-    """What keeping the workers from epoch to epoch saves per step, at least and at most."""
-    summary = subject.steps
-    if source != _RECORD or summary is None or facts.keeps_workers is not False:
-        return 0, 0
-    restarts, steps = summary.restarts, len(summary.steps)
-    return restarts.kept_workers_save(facts.workers or 0) // steps, restarts.excess_wait_ns // steps
-
-
-def _of_restarts(
-    subject: Subject,
-    facts: LoaderFacts,
-    loader: LoaderAdvice,
-    measured: _Measured,
-    kept_ns: int,
-    others_ns: int,
-) -> Finding:
-    """The finding where most of the wait is that for workers which start anew.
-
-    Args:
-        subject: What is looked at.
-        facts: What is known of the loader.
-        loader: The advice for the other waits.
-        measured: Steps and waits.
-        kept_ns: What keeping the workers saves per step, at least.
-        others_ns: The other waits, per step.
-    """
-    step_ns, limits = measured[0], subject.thresholds
-    advice, of_the_loader = f"{KEEP_WORKERS}.", _of_the_loader(facts, None)
-    if others_ns >= limits.input_bound_low * step_ns:
-        advice = f"{advice} For the other waits: {loader.advice}"
-        of_the_loader = _of_the_loader(facts, loader)
-    return Finding(
-        id=ID,
-        title="the step waits for its input, mostly because the loader starts its workers anew",
-        severity=_severity(kept_ns / max(1, step_ns), limits),
-        rank=subject.rank,
-        saving_ns=kept_ns,
-        saving_reason="",
-        assumption=(
-            "the workers live on from epoch to epoch; it saves more if they have an epoch's first "
-            "batch sooner than is known here"
-        ),
-        predicted_step_ns=step_ns - kept_ns,
-        evidence=_evidence(subject, measured, of_the_loader, kept_ns),
-        steps=subject.steps.restarts.steps if subject.steps is not None else (),
-        advice=advice,
-    )
-
-
 def _evidence(
-    subject: Subject, measured: _Measured, of_the_loader: tuple[Evidence, ...], kept_ns: int
+    subject: Subject, measured: _Measured, of_the_loader: tuple[Evidence, ...]
 ) -> tuple[Evidence, ...]:
     step_ns, _, share, source, steps, waited_ns = measured
     return (
@@ -148,28 +92,29 @@ def _evidence(
         Evidence("wait for input per step", waited_ns, "ns"),
         Evidence(_SHARE_LABELS[source], share, "share"),
         *_median_step(subject, source, step_ns),
+        *_of_starts(subject, source),
         Evidence("steps measured", steps, "count"),
         *of_the_loader,
-        *_of_starts(subject, kept_ns),
         Evidence("measured by", source, "text"),
     )
 
 
-def _of_starts(subject: Subject, kept_ns: int) -> tuple[Evidence, ...]:
-    """What starting workers anew costs, where keeping them would save that."""
-    if not kept_ns or subject.steps is None:
+def _at_starts_ns(subject: Subject, source: str) -> int:
+    """What the starts of epochs cost per step, if the record is what was measured."""
+    if source != _RECORD or subject.steps is None:
+        return 0
+    return subject.steps.epoch_starts.excess_wait_ns // len(subject.steps.steps)
+
+
+def _of_starts(subject: Subject, source: str) -> tuple[Evidence, ...]:
+    """What was left out because it is a wait at the start of an epoch."""
+    excess_ns = _at_starts_ns(subject, source)
+    if not excess_ns:
         return ()
-    restarts = subject.steps.restarts
-    times = len(restarts.steps)
-    return (
-        Evidence("steps in which the loader starts its workers anew", times, "count"),
-        Evidence("ending and starting them, each time", restarts.workers_ns // times, "ns"),
-        Evidence("wait beyond other steps', each time", restarts.excess_wait_ns // times, "ns"),
-        Evidence(KEPT_LABEL, kept_ns, "ns"),
-    )
+    return (Evidence("left out: waits at the start of epochs, per step", excess_ns, "ns"),)
 
 
-def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice | None) -> tuple[Evidence, ...]:
+def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
     """What the advice about workers rests on."""
     found = []
     if facts.workers is not None:
@@ -178,8 +123,10 @@ def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice | None) -> tuple[Evi
         found.append(Evidence("CPUs for this rank", facts.cpus, "count"))
     if facts.cpu_share is not None:
         found.append(Evidence("share of loading that is work for a CPU", facts.cpu_share, "share"))
-    if loader is None:
-        return tuple(found)
+    if facts.batch_bytes is not None:
+        found.append(Evidence("size of a batch", facts.batch_bytes, "bytes"))
+    if loader.transfer_ns:
+        found.append(Evidence(TRANSFER_LABEL, loader.transfer_ns, "ns"))
     if loader.workers is not None:
         found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
     if loader.alone_ns is not None:
@@ -195,7 +142,8 @@ def _median_step(subject: Subject, source: str, step_ns: int) -> tuple[Evidence,
     median_ns, bursts_ns = step_ns, 0
     if source == _RECORD and subject.steps is not None:
         median_ns = subject.steps.median_ns
-        bursts_ns = subject.steps.wait_ns - subject.steps.median_wait_ns
+        starts_ns = _at_starts_ns(subject, source)
+        bursts_ns = subject.steps.wait_ns - starts_ns - subject.steps.median_wait_ns
     elif source == _HOST and subject.host is not None:
         median_ns = subject.host.median_step_ns
         waits = subject.host.steps["input_ns"].to_numpy()
@@ -210,9 +158,27 @@ def _from_record(subject: Subject) -> _Measured | None:
     summary = subject.steps
     if summary is None or summary.partition.of(INPUT) == 0:
         return None
-    share = summary.partition.of(INPUT) / summary.partition.total_ns
-    saved_ns = summary.wait_ns
-    return summary.mean_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
+    waited_ns = summary.partition.of(INPUT) - summary.epoch_starts.excess_wait_ns
+    share = waited_ns / summary.partition.total_ns
+    waited_ns = round(waited_ns / len(summary.steps))
+    saved_ns = min(waited_ns, summary.mean_ns - _least_step_ns(subject))
+    if saved_ns < waited_ns:
+        share = max(0, saved_ns) / max(1, summary.mean_ns)
+    return summary.mean_ns, max(0, saved_ns), share, _RECORD, len(summary.steps), waited_ns
+
+
+def _least_step_ns(subject: Subject) -> int:
+    """What a step takes at least without its wait for input, because the GPU works meanwhile.
+
+    The record shows the host's side alone; a recorded window shows what else limits the step.
+    """
+    window = subject.window
+    if window is None or not window.has_gpu or not window.graph.steps:
+        return 0
+    graph = window.graph
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
+    return again.steady_state_ns // len(graph.steps)
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
@@ -237,7 +203,7 @@ def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
     if not waited_ns or not again.saving_ns:
         return None
-    share = again.saving_ns / max(1, window.step_ns)
+    share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
     waiting_ns = window.per_step(waited_ns)
     return step_ns, round(share * step_ns), share, _REPLAY, window.steps, waiting_ns

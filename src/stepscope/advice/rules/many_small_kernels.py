@@ -3,8 +3,8 @@
 Measured over the computing kernels shorter than 10 µs, without those of matrix products,
 convolutions and attention, which nothing fuses with each other, and those of notable known
 patterns, which have findings of their own (`fusible-pattern`). The saving assumes that fusing does
-away with every second of them: half of their device time, and half of what their operators take on the
-host. Kernels of a captured graph share one launch: of these only the device time.
+away with every second of them: half of their device time, and half of what their operators take on
+the host. Kernels of a captured graph share one launch: of these only the device time.
 """
 
 from __future__ import annotations

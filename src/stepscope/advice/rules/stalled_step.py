@@ -3,7 +3,8 @@
 Measured from the step record, and from the steps of the recorded window: the only step, after the
 slow ones at the beginning, that takes more than three times the median, for another reason than its
 input (`stepscope.analysis.selection.odd_steps`). One accident says nothing about the other steps,
-so it is no part of the steady step, and no saving per step is promised. Where the window holds the
+so it is no part of the steady step, and no saving per step is promised. Nor is a step an accident
+if the record shows that such steps come at one distance. Where the window holds the
 step, or the record has the garbage collector's pauses in it, title and evidence name what it spent
 the time in.
 """
@@ -20,7 +21,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import StepState
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.record.summary import StepSummary, is_in_cycle
 from stepscope.analysis.selection.partition import IDLE_PREFIX
 from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
@@ -41,6 +42,8 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is not None:
         for step in window.steady.of_state(StepState.STALL):
+            if subject.steps is not None and is_in_cycle(subject.steps, step.step):
+                continue  # `uneven-steps` says at which distance such steps come
             if _mostly_compiles(window, step.step, step.dur_ns - window.steady.median_ns):
                 continue  # the findings about compilation say so
             evidence = extra_time(window, step.step)

@@ -8,15 +8,13 @@ Steps that are slow from one on, or up to one, have the step named where that ch
 Measured from the step record over the steady steps. The record does not show the cause, so no
 saving is promised: it says how much time the slow steps cost and which they are. Steps that are
 slow at regular distances do something that the others do not: the saving assumes that they no
-longer do it.
+longer do it, and is the most that a change can bring.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.recorded import recorded_finding
@@ -24,18 +22,13 @@ from stepscope.advice.rules import busy_cpus, slow_phase
 from stepscope.advice.rules.recompilation import compiling_steps
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
+from stepscope.analysis.record.cycles import StepCycle, find_cycle
 from stepscope.analysis.record.level_shift import LevelShift
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import significant
 
 ID = "uneven-steps"
-_SLOWEST = 20
-"""How many of the slowest steps tell the distances that are looked at."""
-_LEAST_TIMES = 3
 _MOSTLY = 0.8
-"""Of the steps at a distance, the share that must be slow."""
-_EXPLAINED = 0.7
-"""Of what all slow steps cost, the share that those at one distance must have."""
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -61,9 +54,9 @@ def find(subject: Subject) -> list[Finding]:
         return [_of_busy_cpus(subject, summary, slow)]
     if summary.shift is not None and _is_of_shift(slow, summary.shift):
         return [_of_shift(subject, summary, summary.shift, slow)]
-    regular = _at_one_distance(summary.steps, slow)
+    regular = find_cycle(summary.steps, slow)
     if regular is not None:
-        return [_regular(subject, summary, *regular)]
+        return [_regular(subject, summary, regular)]
     return [
         _of_unknown_reason(
             subject,
@@ -184,39 +177,13 @@ def _of_shift(
     )
 
 
-def _at_one_distance(
-    steps: Sequence[int], slow: Mapping[int, int]
-) -> tuple[int, dict[int, int]] | None:
-    """The distance at which steps are slow, and these steps; None where there is no such distance.
-
-    Args:
-        steps: All steps.
-        slow: What each slow one took beyond the median.
-    """
-    slowest = sorted(sorted(slow, key=lambda step: -slow[step])[:_SLOWEST])
-    distances = {later - step for step, later in pairwise(slowest)}
-    for distance in sorted(distances - {1}):
-        cost: Counter[int] = Counter()
-        for step, excess_ns in slow.items():
-            cost[step % distance] += excess_ns
-        place, cost_ns = cost.most_common(1)[0]
-        at = {step: excess for step, excess in slow.items() if step % distance == place}
-        first = min(at)
-        due = sum(step % distance == place and step >= first for step in steps)
-        is_regular = len(at) >= max(_LEAST_TIMES, _MOSTLY * due)
-        if is_regular and cost_ns >= _EXPLAINED * sum(slow.values()):
-            return distance, at
-    return None
-
-
-def _regular(
-    subject: Subject, summary: StepSummary, distance: int, slow: dict[int, int]
-) -> Finding:
+def _regular(subject: Subject, summary: StepSummary, cycle: StepCycle) -> Finding:
+    distance, slow = cycle.distance, cycle.excess_ns
     excess_ns = sum(slow.values())
     share = excess_ns / max(1, summary.partition.total_ns)
     times = 1 + excess_ns / len(slow) / max(1, summary.median_ns)
     saving_ns = round(excess_ns / len(summary.steps))
-    return recorded_finding(
+    found = recorded_finding(
         subject,
         summary,
         rule=ID,
@@ -233,8 +200,9 @@ def _regular(
         ),
         steps=tuple(slow),
         advice=(
-            f"Find what the program does every {distance} steps: saving, evaluation, logging, "
-            "garbage collection. Do it less often or beside the training (an asynchronous "
+            f"Find what the program does every {distance} steps: a rollout, evaluation, saving, "
+            "logging, garbage collection. Do it less often or beside the training (an asynchronous "
             "checkpoint, another thread), or give it a phase, so that it is counted apart."
         ),
     )
+    return replace(found, is_upper_bound=True)

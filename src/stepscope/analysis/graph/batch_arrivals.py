@@ -34,19 +34,25 @@ class BatchArrivals:
     Attributes:
         start_ns: When the main thread began to wait.
         end_ns: When the batch arrived.
-        cycle_ns: From the last arrival to the first one of the same steps, if they came again.
+        after_ns: From the arrival before to each arrival; for the first, from the last one, if the
+            same steps came again.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
-    cycle_ns: int
+    after_ns: Int64Array
 
     def __len__(self) -> int:
         return len(self.end_ns)
 
 
 def find_arrivals(
-    trace: Trace, host: HostEvents, main_lane: int, window: tuple[int, int], steps: int
+    trace: Trace,
+    host: HostEvents,
+    main_lane: int,
+    window: tuple[int, int],
+    steps: int,
+    batch_ns: int = 0,
 ) -> BatchArrivals:
     """Find the waits of the main thread that end with a batch's arrival.
 
@@ -56,22 +62,25 @@ def find_arrivals(
         main_lane: The main thread.
         window: Start and end of the steps on the host.
         steps: How many steps these are.
+        batch_ns: The pace at which batches come, by a step record; 0: as these steps show it.
     """
     none = np.zeros(0, np.int64)
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
     ).filter(pl.col("start_ns") >= window[0], pl.col("end_ns") <= window[1], pl.col("event") >= 0)
     if waits.is_empty() or not steps:
-        return BatchArrivals(none, none, 0)
+        return BatchArrivals(none, none, none)
     names = trace.name_rows["name"]
     name_id = trace.columns("name_id")["name_id"][waits["event"]]
     batches = waits.filter(names[name_id].str.contains(_WITH_WORKERS, literal=True))
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
+    if batch_ns:
+        return BatchArrivals(start, end, np.full(len(end), batch_ns))
     is_long = end - start > max(_FETCHING_NS, _FETCHING_SHARE * length_ns / steps)
     late = np.flatnonzero(is_long)
     is_often = len(late) >= max(2, _OFTEN * len(batches)) or len(late) == len(batches)
     if not len(late) or not is_often:
-        return BatchArrivals(none, none, 0)
+        return BatchArrivals(none, none, none)
     start, end = start[late], end[late]
-    return BatchArrivals(start, end, length_ns - int(end[-1] - end[0]))
+    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))

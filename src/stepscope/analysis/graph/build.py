@@ -32,6 +32,7 @@ from stepscope.analysis.graph.window import (
 from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.events import HostEvents, events_of_feeding_lanes, host_events
 from stepscope.analysis.host.steady_steps import loop_tail
+from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 
@@ -39,13 +40,16 @@ _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""
 
 
-def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> StepGraph:
+def build_step_graph(
+    trace: Trace, steps: tuple[int, ...] | None = None, pace: RecordedPace | None = None
+) -> StepGraph:
     """Build the graph.
 
     Args:
         trace: The trace.
         steps: Numbers of consecutive steps; default: the steady ones (`host.steady_steps`). A
             trace without steps is taken whole.
+        pace: The pace of unrecorded steps, which replays have; default: that of these steps.
 
     Raises:
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
@@ -61,9 +65,10 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         host = host_events(trace, lanes)
         # Who asks for a graph asks for the moments of each cause too; the graph does not need them.
         claims = beside.submit(host.find_claims)
-        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host)
+        batch_ns = 0 if pace is None else pace.batch_ns
+        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
         claims.result()
-        graph = with_steady_state(graph)
+        graph = with_steady_state(graph, pace)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     if float(graph.dur_ns.sum(dtype=np.float64)) > _LONGEST_NS:
@@ -79,6 +84,7 @@ def _graph_of(
     lanes: tuple[int, ...],
     work: StepWork,
     host: HostEvents,
+    batch_ns: int,
 ) -> StepGraph:
     """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
@@ -97,7 +103,7 @@ def _graph_of(
     records = read_sync_records(trace, work)
     resolved = calls.resolve(work, records, main_lane, begin_ns)
     queue = find_launch_queue(trace, work)
-    arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen))
+    arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen), batch_ns)
     active = active_time(
         window,
         main_lane,

@@ -228,9 +228,9 @@ def find_fixed_edges(
 
     # A wait for a batch is a piece that takes no time in a replay, and begins when it arrives.
     waits = piece(pieces.ending_by(main(len(arrivals)), arrivals.end_ns))
-    found.add(waits[:-1], waits[1:], EdgeKind.ARRIVAL, np.diff(arrivals.end_ns))
+    found.add(waits[:-1], waits[1:], EdgeKind.ARRIVAL, arrivals.after_ns[1:])
     if len(arrivals):
-        found.add(waits[-1:], waits[:1], EdgeKind.ARRIVAL, arrivals.cycle_ns, is_carried=True)
+        found.add(waits[-1:], waits[:1], EdgeKind.ARRIVAL, arrivals.after_ns[:1], is_carried=True)
         first_ns = arrivals.end_ns[:1] - origin_ns
         found.add(-1, waits[:1], EdgeKind.ARRIVAL, first_ns)
 

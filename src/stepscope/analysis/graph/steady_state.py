@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
 from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph
+from stepscope.analysis.record.pace import RecordedPace
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
 
@@ -28,7 +29,9 @@ _SWEPT = WorkSoFar()
 """Nodes that this process has swept."""
 _LONG_AGO_NS = -(1 << 60)
 _MOST_PASSES = 8
-_NOTABLY_SLOWED = 1.02
+_NOTABLY_SLOWED = 1.01
+_OUTRUN = 1.1
+"""How many times as long as unrecorded steps what the devices need must be: more than chance."""
 _MOST_SLOWED = 0.25
 """Share of a recorded piece that an unrecorded one takes at least."""
 _BISECTIONS = 8
@@ -50,43 +53,57 @@ class Passes(NamedTuple):
     cycle_ns: int
 
 
-def with_steady_state(graph: StepGraph) -> StepGraph:
+def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> StepGraph:
     """The graph with what its steps take in the steady state, at most as long as measured.
 
     A host that was ahead at the start made them shorter than they would be later. Nothing is
     promised of time that was not measured.
-    """
-    is_kept = np.ones(len(graph.source), np.bool_)
-    passes = run_passes(graph, replayed_durations(graph), graph.delay_ns, is_kept)
-    return replace(graph, steady_state_ns=min(passes.cycle_ns, graph.total_ns))
 
-
-def without_recording(graph: StepGraph, factor: float) -> StepGraph:
-    """The graph of the same steps at the pace that they have when nothing records them.
-
-    Recording slows the host's threads, not the devices. So all pieces of threads are shortened
-    alike, by as little as makes the steps take what unrecorded ones do. If the devices alone need
-    longer, they set the pace: the threads are shortened until they do.
+    Recording slows the host's threads, not the devices. Where the pace of unrecorded steps is
+    known, all pieces of threads are shortened alike, by as little as makes the steps take what
+    those do. Where the devices alone need longer, unrecorded steps were the host's alone, which
+    ran ahead of them: then the host alone takes what they do.
 
     Args:
         graph: The graph of recorded steps.
-        factor: How many times as long recorded steps take as unrecorded ones.
+        pace: The pace of unrecorded ones; None: not known.
     """
-    if factor < _NOTABLY_SLOWED or not graph.steps or not graph.is_gpu.any():
-        return graph
     is_kept = np.ones(len(graph.source), np.bool_)
 
-    def cycle_ns(scale: float) -> int:
-        scaled = replace(graph, host_scale=scale)
-        return run_passes(graph, replayed_durations(scaled), graph.delay_ns, is_kept).cycle_ns
+    def cycle_ns(scale: float, kept: BoolArray, *, host_only: bool = False) -> int:
+        dur = replayed_durations(replace(graph, host_scale=scale))
+        if host_only:
+            dur[graph.is_gpu] = 0
+        return run_passes(graph, dur, graph.delay_ns, kept).cycle_ns
 
-    least_ns = cycle_ns(_MOST_SLOWED)
-    wanted_ns = max(graph.steady_state_ns / factor, least_ns) * (1 + _SETTLED)
-    low, high = _MOST_SLOWED, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cycle_ns(middle) <= wanted_ns else (low, middle)
-    return replace(graph, host_scale=low, steady_state_ns=cycle_ns(low))
+    if pace is None or not graph.steps or not graph.is_gpu.any():
+        steady_ns = min(cycle_ns(1.0, is_kept), graph.total_ns)
+        return replace(graph, steady_state_ns=steady_ns)
+    batches = graph.edge_kind == EdgeKind.ARRIVAL
+    own = is_kept & ~batches
+    alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
+    wanted_ns = (pace.own_ns if batches.any() else pace.step_ns) * len(graph.steps)
+    least_ns = cycle_ns(_MOST_SLOWED, own)
+    is_outrun = least_ns > _OUTRUN * wanted_ns and not batches.any()
+    kept = alone if is_outrun else own
+    limit_ns = (wanted_ns if is_outrun else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
+    scale = 1.0
+    if cycle_ns(1.0, kept, host_only=is_outrun) > limit_ns:
+        low, high = _MOST_SLOWED, 1.0
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            fits = cycle_ns(middle, kept, host_only=is_outrun) <= limit_ns
+            low, high = (middle, high) if fits else (low, middle)
+        scale = low
+    has_pace = scale < 1.0 or (bool(batches.any()) and pace.batch_ns > 0)
+    steady_ns = cycle_ns(scale, is_kept)
+    return replace(
+        graph,
+        host_scale=scale,
+        steady_state_ns=steady_ns if has_pace else min(steady_ns, graph.total_ns),
+        has_recorded_pace=has_pace,
+        has_outrun_record=is_outrun,
+    )
 
 
 def replayed_durations(graph: StepGraph) -> Int64Array:

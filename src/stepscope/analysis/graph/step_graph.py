@@ -103,7 +103,10 @@ class StepGraph:
         steady_state_ns: What the steps take together in the steady state (`steady_state`), at most
             as long as measured.
         host_scale: What a replay takes of the measured time of threads: less than 1 where recording
-            slowed them down (`steady_state.without_recording`).
+            slowed them down (`steady_state`).
+        has_recorded_pace: Whether the steady state is that of unrecorded steps.
+        has_outrun_record: Whether the steps of the step record were the host's alone, which ran
+            ahead of the devices.
     """
 
     steps: tuple[int, ...]
@@ -131,6 +134,8 @@ class StepGraph:
     notes: tuple[str, ...]
     steady_state_ns: int = 0
     host_scale: float = 1.0
+    has_recorded_pace: bool = False
+    has_outrun_record: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -174,7 +179,7 @@ class StepGraph:
     @property
     def replayed_step_ns(self) -> int:
         """The mean step that replays save from: as measured, or as it is without recording."""
-        if self.host_scale == 1.0:
+        if not self.has_recorded_pace:
             return self.mean_step_ns
         return round(self.steady_state_ns / max(1, len(self.steps)))
 

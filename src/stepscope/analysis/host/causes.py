@@ -9,7 +9,8 @@ A moment belongs to the first cause that it lies in:
 3. garbage collection: pauses of Python's collector.
 4. annotated phase: an annotation named as saving a checkpoint, evaluation, validation, logging or
    metrics, with everything inside it.
-5. input: waiting for a batch (see `is_input_wait`), with everything inside that wait.
+5. input: waiting for a batch (see `is_input_wait`), or for another thread that reads one (see
+   `waits`), with everything inside that wait.
 6. waiting for communication: collectives that another thread does (see `waits`).
 7. synchronisation: calls that wait for the device, and copies to the host that block.
 8. allocation: calls that get memory from the driver, or give it back.

@@ -17,7 +17,7 @@ from stepscope.analysis.host.causes import (
     HostCause,
     cause_of_names,
 )
-from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
@@ -290,18 +290,22 @@ def _among(values: Int64Array, wanted: Int64Array) -> BoolArray:
 
 
 def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl.DataFrame:
-    """The table with the waits for communication, which nothing of the threads' own notes."""
+    """The table with the waits for other threads, which nothing of the threads' own notes."""
     parts = [table]
-    for lane, found in communication_waits(trace, lanes).items():
-        if len(found):
-            parts.append(
-                table.clear(len(found)).with_columns(
-                    lane_id=pl.lit(lane, table.schema["lane_id"]),
-                    event=pl.lit(-1, table.schema["event"]),
-                    start_ns=pl.Series(found.starts),
-                    end_ns=pl.Series(found.ends),
-                    cause=pl.lit(int(HostCause.COMMUNICATION), pl.Int8),
-                    is_work=pl.lit(value=False),
-                )
-            )
+    for cause, waits in (
+        (HostCause.COMMUNICATION, communication_waits(trace, lanes)),
+        (HostCause.INPUT, input_waits(trace, lanes)),
+    ):
+        parts += [_rows(table, lane, found, cause) for lane, found in waits.items() if len(found)]
     return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
+
+
+def _rows(table: pl.DataFrame, lane: int, found: Intervals, cause: HostCause) -> pl.DataFrame:
+    return table.clear(len(found)).with_columns(
+        lane_id=pl.lit(lane, table.schema["lane_id"]),
+        event=pl.lit(-1, table.schema["event"]),
+        start_ns=pl.Series(found.starts),
+        end_ns=pl.Series(found.ends),
+        cause=pl.lit(int(cause), pl.Int8),
+        is_work=pl.lit(value=False),
+    )

@@ -3,7 +3,8 @@
 Each moment of a step belongs to the first of these that it lies in:
 
 1. compilation: the stages of `torch.compile` (see `causes`);
-2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
+2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`),
+   or for another thread that reads one (`waits`);
 3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
 4. optimizer: `Optimizer.step#…` without a closure's forward and backward (`closures`),
@@ -18,6 +19,7 @@ Other gaps are other. The parts add up to the step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +29,7 @@ from stepscope.analysis.host import closures
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import loop_tail
-from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
@@ -101,7 +103,10 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     events = events_with_names(trace, has_part, (lane_id,))
     host = trace.columns("name_id", "start_ns", "dur_ns")[events]
     host = host.hstack([part_of_names[host["name_id"]], _is_step(trace)[host["name_id"]]])
-    waits = communication_waits(trace, (lane_id,))[lane_id]
+    waits = {
+        INPUT: input_waits(trace, (lane_id,))[lane_id],
+        "communication": communication_waits(trace, (lane_id,))[lane_id],
+    }
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()
     if len(trace.steps) and steps["step"][-1] == trace.steps["step"][-1]:
         ends[-1] -= loop_tail(trace)
@@ -175,12 +180,14 @@ def _part_of_names(trace: Trace) -> pl.Series:
     return names.select(part=part)["part"]
 
 
-def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.Intervals]:
+def _claims(
+    host: pl.DataFrame, waits: Mapping[str, intervals.Intervals]
+) -> list[intervals.Intervals]:
     """The moments of each part: those of its events that no part before it has.
 
     Args:
         host: Events with their part, and whether they are torch's events of optimizer steps.
-        waits: Further moments of communication.
+        waits: Further moments of some parts, in which the thread waits for another one.
     """
     claims = []
     claimed = intervals.empty()
@@ -191,8 +198,8 @@ def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.In
         else:
             rows = np.flatnonzero((host["part"] == part).to_numpy())
             own = intervals.merge(begin[rows], begin[rows] + length[rows])
-        if part == "communication":
-            own = intervals.union(own, waits)
+        if part in waits:
+            own = intervals.union(own, waits[part])
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims

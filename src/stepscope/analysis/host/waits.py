@@ -1,4 +1,4 @@
-"""Waits of a thread that the recorder does not show: for communication done by another thread.
+"""Waits of a thread that the recorder does not show: for what another thread does.
 
 Backends on the CPU (gloo, MPI, UCC) let a thread of their own do each collective and note it there,
 as `gloo:all_reduce`. The thread that asked for it goes on, and where it needs the result it waits,
@@ -6,6 +6,12 @@ in which nothing is recorded of it: no operator, no call. What is sent to one ra
 noted on the thread that asked for it, as `gloo:recv`, from then on until it is done. A quiet
 stretch of at least `LEAST_NS`, at least half of which lies in communication of these kinds, is
 waiting as far as that communication goes; the rest of it is not.
+
+A thread may also leave its DataLoader to another one, and take the batches from a queue. If other
+threads read DataLoaders and the main thread reads none, two things are its waits for input: frames
+of Python in which it takes something from a queue or waits for a future, if stacks were recorded;
+and quiet stretches of at least `LEAST_NS` of which at least half lies in the other threads' reading
+(`enumerate(DataLoader)#…`), and that end as a batch arrives: within `_HANDED_OVER_NS` after it.
 """
 
 from __future__ import annotations
@@ -21,6 +27,12 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 LEAST_NS = 200_000
+_HANDED_OVER_NS = 1_000_000
+_TAKES = (
+    r"(^|/)queue\.py\(\d+\): get$|^<built-in method get of _queue\.SimpleQueue"
+    r"|(^|/)concurrent/futures/_base\.py\(\d+\): result$"
+)
+_READS = r"(^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _EXCHANGES = f"{ON_THE_HOST}(send|recv)"
 """Names of the ranges in which they send to one rank or receive."""
 _WORK = (Category.CPU_OP.value, *CALLS)
@@ -60,6 +72,63 @@ def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Inter
         )
         for lane in lanes
     }
+
+
+def input_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
+    """For each of some threads the moments in which it waits for a batch that others read."""
+    group = pl.col("group") == "dataloader"
+    is_read = group.fill_null(value=False) | pl.col("name").str.contains(_READS)
+    reads = _spans_of(trace, names_that(trace, is_read))
+    if reads.is_empty():
+        return dict.fromkeys(lanes, intervals.empty())
+    takes = _spans_of(trace, names_that(trace, pl.col("name").str.contains(_TAKES)))
+    readers = set(reads["lane_id"].unique().to_list())
+    found = {}
+    for lane in lanes:
+        if lane in readers or lane != trace.main_lane:
+            found[lane] = intervals.empty()
+            continue
+        mine = takes.filter(pl.col("lane_id") == lane)
+        waits = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        found[lane] = intervals.union(waits, _until_a_batch(trace, lane, reads))
+    return found
+
+
+def _spans_of(trace: Trace, is_wanted: BoolArray) -> pl.DataFrame:
+    """Thread, start and end of the events with some names."""
+    names = pl.Series(np.flatnonzero(is_wanted))
+    if names.is_empty():
+        return pl.DataFrame(schema={"lane_id": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64})
+    return (
+        trace.events.filter(pl.col("name_id").is_in(names.implode()))
+        .select("lane_id", "start_ns", (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
+        .collect()
+    )
+
+
+def _until_a_batch(trace: Trace, lane: int, reads: pl.DataFrame) -> Intervals:
+    """Quiet stretches of a thread, mostly within others' reading, that end as a batch arrives."""
+    own = (
+        trace.events.filter(pl.col("lane_id") == lane, pl.col("category").is_in(_WORK))
+        .select("start_ns", (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
+        .collect()
+    )
+    if own.is_empty():
+        return intervals.empty()
+    works = intervals.merge(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    whole = intervals.merge([int(works.starts[0])], [int(works.ends[-1])])
+    quiet = intervals.difference(whole, works)
+    reading = intervals.merge(reads["start_ns"].to_numpy(), reads["end_ns"].to_numpy())
+    arrivals = np.sort(reads["end_ns"].to_numpy())
+    last = arrivals[np.maximum(np.searchsorted(arrivals, quiet.ends, side="right") - 1, 0)]
+    is_wait = (
+        (quiet.lengths >= LEAST_NS)
+        & (2 * intervals.covered(reading, quiet.starts, quiet.ends) >= quiet.lengths)
+        & (last > quiet.starts)
+        & (last <= quiet.ends)
+        & (quiet.ends - last <= _HANDED_OVER_NS)
+    )
+    return intervals.merge(quiet.starts[is_wait], quiet.ends[is_wait])
 
 
 def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:

@@ -19,6 +19,7 @@ class HostTimes:
             because it made the batch itself; None without a wait, or if the record does not have
             it.
         gc_ns: Time in pauses of Python's garbage collector.
+        gc_called_ns: The part of it in collections that code requested.
         gc_worst_ns: The longest such time in one step.
         is_on_device: Whether the record has times of a device: then a delay of the thread need not
             delay the step.
@@ -29,6 +30,7 @@ class HostTimes:
     wait_cpu_share: float | None = None
     gc_ns: int = 0
     gc_worst_ns: int = 0
+    gc_called_ns: int = 0
     is_on_device: bool = False
 
 
@@ -46,6 +48,7 @@ def host_times(records: Sequence[StepRecord]) -> HostTimes:
         queued_ns=_mean([_queued_ns(record) for record in records]),
         wait_cpu_share=share,
         gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
+        gc_called_ns=round(sum(record.gc_called_ns for record in records) / len(records)),
         gc_worst_ns=max(record.gc_ns for record in records),
         is_on_device=any(record.device_ns is not None for record in records),
     )

@@ -14,9 +14,10 @@ from stepscope.analysis.record.compile_times import (
     compiled_once,
     recurs,
 )
+from stepscope.analysis.record.cycles import StepCycle, find_cycle
+from stepscope.analysis.record.epoch_starts import EpochStarts, epoch_starts
 from stepscope.analysis.record.host_time import HostTimes, host_times
 from stepscope.analysis.record.level_shift import LevelShift, find_level_shift
-from stepscope.analysis.record.loader_restarts import LoaderRestarts, loader_restarts
 from stepscope.analysis.selection.odd_steps import SLOW_FACTOR, START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
@@ -130,8 +131,9 @@ class StepSummary:
             half of that.
         queued_steps: The same for the wait for a CPU that others had.
         queued_excess_ns: What these waited for a CPU beyond the median, in total.
+        cycle: The distance at which steps are slow, whatever they are slow for; None for none.
         shift: The step from which on steps take another time; None if there is no such step.
-        restarts: Steps in which the loader ended its workers or started others.
+        epoch_starts: Steps in which a DataLoader's iterator began.
         recording_factor: Median recorded step divided by the median unrecorded one, or by that of
             the last steps before a window if these took longer: then the steps changed for
             another reason. None if either is missing.
@@ -154,6 +156,7 @@ class StepSummary:
     worst_ns: int
     partition: Partition
     median_wait_ns: int
+    median_own_ns: int
     phases: tuple[PhaseTimes, ...]
     first_steps: tuple[int, ...]
     first_excess_ns: int
@@ -178,8 +181,9 @@ class StepSummary:
     waiting_steps: tuple[int, ...] = ()
     queued_steps: tuple[int, ...] = ()
     queued_excess_ns: int = 0
+    cycle: StepCycle | None = None
     shift: LevelShift | None = None
-    restarts: LoaderRestarts = field(default_factory=LoaderRestarts)
+    epoch_starts: EpochStarts = field(default_factory=EpochStarts)
 
     @property
     def wait_ns(self) -> int:
@@ -207,6 +211,11 @@ class StepSummary:
 def is_uneven(mean_ns: int, median_ns: int) -> bool:
     """Whether the mean is so far above the median that some steps must take far longer."""
     return mean_ns > UNEVEN_FACTOR * median_ns
+
+
+def is_in_cycle(summary: StepSummary, step: int) -> bool:
+    """Whether a step is slow because it comes at the distance at which steps are slow."""
+    return summary.cycle is not None and summary.cycle.is_slow(step)
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
@@ -256,6 +265,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
         median_wait_ns=median_wait_ns,
+        median_own_ns=_median(record.dur_ns - input_wait(record) for record in steady),
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -280,8 +290,12 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         waiting_steps=tuple(_beyond_median(steady, slow, input_wait, median_ns)),
         queued_steps=tuple(queued),
         queued_excess_ns=sum(queued.values()),
+        cycle=find_cycle(
+            [record.step for record in steady],
+            {record.step: record.dur_ns - median_ns for record in slow},
+        ),
         shift=find_level_shift(steady),
-        restarts=loader_restarts(steady),
+        epoch_starts=epoch_starts(steady),
     )
 
 

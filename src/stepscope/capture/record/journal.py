@@ -34,6 +34,7 @@ from stepscope.run.step_record import StepRecord, encode_step
 log = logging.getLogger("stepscope")
 
 _MOST_PROBLEMS = 100
+_MOST_PLACES = 8
 _MOST_WINDOWS = 1000
 _MOST_CLOCK_SAMPLES = 64
 _FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
@@ -201,6 +202,18 @@ class Journal:
         if not self._manifest.exchanges:
             self._manifest = dataclasses.replace(self._manifest, exchanges=True)
             self._write_quietly()
+
+    def note_training_phase(self, name: str) -> None:
+        """Note a phase of the loop's own in which a backward pass or an optimizer's step ran."""
+        known = self._manifest.training_phases
+        if name not in known and len(known) < _MOST_PROBLEMS:
+            self._manifest = dataclasses.replace(self._manifest, training_phases=(*known, name))
+
+    def note_gc_call(self, place: str) -> None:
+        """Note where code requested a collection of garbage."""
+        known = self._manifest.gc_calls
+        if place not in known and len(known) < _MOST_PLACES:
+            self._manifest = dataclasses.replace(self._manifest, gc_calls=(*known, place))
 
     def note_clock(self, offset: ClockOffset) -> None:
         """Note the offset between this rank's clock and rank 0's.

@@ -1,4 +1,4 @@
-"""What is known of the loader: its workers, the CPUs that they have, and whether they use them."""
+"""What is known of the loader: its workers, what they use, and what the machine has for them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.steps.phase_timer import Read
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import LoaderRecord
 
+_FIRST_NS = 50_000_000
+"""After so long a time the workers of an iterator are looked at first,"""
 _EVERY_NS = 1_000_000_000
+"""and each time after twice as long, up to this."""
+_MOST_ITEMS = 1024
+_SAMPLER_TIME = "_stepscope_sampler_ns"
 _MOST_WORKERS = 64
 _MOST_LOADERS = 8
 
@@ -37,11 +43,12 @@ class LoaderWatch:
         self._latest: _Loader | None = None
         self._noted: _Loader | None = None
 
-    def see(self, *parts: Any) -> None:
+    def see(self, *parts: Any, read: Read | None = None) -> None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
 
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
+            read: How the batch was read; None if unknown.
         """
         loader = self._latest
         if loader is None or not loader.parts.are(parts):
@@ -53,11 +60,23 @@ class LoaderWatch:
             loader is not self._noted and loader.batches > self._noted.batches
         ):
             loader.has_news, self._noted = True, loader
-        if loader.workers and time.monotonic_ns() - loader.last_ns >= _EVERY_NS:
+        if loader.workers and time.monotonic_ns() - loader.last_ns >= loader.every_ns:
             loader.sample()
+        if read is not None and (loader.is_new or read.is_beside):
+            loader.take(read)
         if loader.has_news and loader is self._noted:
             loader.has_news = False
             self._note(loader.record)
+
+    def ends(self, iterator: Any) -> None:
+        """Measure the workers of an iterator a last time: its data has ended."""
+        present = _worker_ids((iterator,))
+        for loader in self._loaders:
+            if present and loader.workers == present:
+                loader.sample()
+                if loader is self._noted:
+                    loader.has_news = False
+                    self._note(loader.record)
 
     def _loader_of(self, parts: Sequence[Any]) -> _Loader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
@@ -119,9 +138,11 @@ class _Loader:
         self.record = LoaderRecord()
         self.batches = 0
         self.has_news = False
+        self.is_new = True
         self.workers: tuple[int, ...] = ()
         self.last_ns = 0
-        self._needed_ns: dict[int, int] = {}
+        self.every_ns = _FIRST_NS
+        self._times: dict[int, tuple[int, int]] = {}
         self._used_ns = 0
         self._watched_ns = 0
 
@@ -132,9 +153,8 @@ class _Loader:
         if not self.batches or before.workers != workers:
             self._used_ns = self._watched_ns = 0
             before = LoaderRecord(cpus=usable_cpus(), local_ranks=_local_ranks())
-        processes = next((p for part in parts if (p := getattr(part, "_workers", None))), ())
-        pids = (getattr(process, "pid", None) for process in processes[:_MOST_WORKERS])
-        present = tuple(pid for pid in pids if isinstance(pid, int))
+            self.is_new = True
+        present = _worker_ids(parts)
         is_new = bool(present) and present != self.workers
         self.record = dataclasses.replace(
             before,
@@ -146,18 +166,47 @@ class _Loader:
         )
         self.has_news = True
         self.workers = present
-        self._needed_ns = _needed_ns_of(present)
+        self._times = _times_of(present)
         self.last_ns = time.monotonic_ns()
+        self.every_ns = _FIRST_NS
+
+    def take(self, read: Read) -> None:
+        """Note how a batch was read, and with the first one how large it is."""
+        if self.is_new and read.batch is not None:
+            self.is_new = False
+            size, tensors = _size_of(read.batch)
+            self.record = dataclasses.replace(
+                self.record,
+                batch_bytes=size,
+                batch_tensors=tensors,
+                shared_memory_bytes=_shared_memory_bytes(),
+                memory_bytes=_available_bytes(),
+                worker_bytes=_private_bytes(self.workers[0]) if self.workers else None,
+            )
+            self.has_news = True
+        if read.is_beside and not self.workers:
+            self._used_ns += read.cpu_ns
+            self._watched_ns += read.duration_ns
+            self._set_share()
+        if read.is_beside and not self.record.is_beside:
+            self.record = dataclasses.replace(self.record, is_beside=True)
+            self.has_news = True
 
     def sample(self) -> None:
         """Add what the workers have used since the last time."""
         now_ns = time.monotonic_ns()
-        needed = _needed_ns_of(self.workers)
-        both = needed.keys() & self._needed_ns.keys()
-        self._used_ns += sum(needed[pid] - self._needed_ns[pid] for pid in both)
+        times = _times_of(self.workers)
+        both = times.keys() & self._times.keys()
+        self._used_ns += sum(times[pid][0] - self._times[pid][0] for pid in both)
         self._watched_ns += len(both) * (now_ns - self.last_ns)
-        self._needed_ns, self.last_ns = needed, now_ns
-        if self._watched_ns:
+        # A worker that waits for a CPU neither computes nor waits for storage.
+        self._watched_ns -= sum(times[pid][1] - self._times[pid][1] for pid in both)
+        self._times, self.last_ns = times, now_ns
+        self.every_ns = min(_EVERY_NS, 2 * self.every_ns)
+        self._set_share()
+
+    def _set_share(self) -> None:
+        if self._watched_ns > 0:
             busy = min(1.0, self._used_ns / self._watched_ns)
             self.record = dataclasses.replace(self.record, worker_cpu_share=round(busy, 3))
             self.has_news = True
@@ -171,6 +220,97 @@ def has_workers(iterator: Any) -> bool:
 def kept_iterator(loader: Any) -> Any:
     """The iterator that a DataLoader with persistent workers keeps; None for none."""
     return getattr(loader, "_iterator", None)
+
+
+def time_first_indices(iterator: Any) -> None:
+    """Time how long a DataLoader's iterator waits for the first indices of its sampler.
+
+    Samplers do their work for an epoch when they are asked for the first time.
+    """
+    own = vars(iterator)
+    if "_next_index" in own or "_sampler_iter" not in own or iterator._num_yielded:
+        return
+    reference = weakref.ref(iterator)  # not a cycle: the iterator ends workers when it is dropped
+
+    def first_indices() -> Any:
+        present: Any = reference()
+        vars(present).pop("_next_index", None)
+        started_ns = time.perf_counter_ns()
+        try:
+            return present._next_index()
+        finally:
+            setattr(present, _SAMPLER_TIME, time.perf_counter_ns() - started_ns)
+
+    iterator._next_index = first_indices
+
+
+def taken_sampler_time(iterator: Any) -> int:
+    """The time that `time_first_indices` measured, once; 0 for none."""
+    found: int = vars(iterator).pop(_SAMPLER_TIME, 0)
+    return found
+
+
+def _worker_ids(parts: Sequence[Any]) -> tuple[int, ...]:
+    processes = next((p for part in parts if (p := getattr(part, "_workers", None))), ())
+    pids = (getattr(process, "pid", None) for process in processes[:_MOST_WORKERS])
+    return tuple(pid for pid in pids if isinstance(pid, int))
+
+
+def _size_of(batch: Any) -> tuple[int | None, int | None]:
+    """Size and number of the tensors in a batch; None where it holds what is not understood."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None, None
+    size = tensors = seen = 0
+    left = [batch]
+    while left:
+        one = left.pop()
+        seen += 1
+        if seen > _MOST_ITEMS:
+            return None, None
+        if isinstance(one, torch.Tensor):
+            size += one.nbytes
+            tensors += 1
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, (list, tuple)):
+            left += one
+        elif isinstance(one, (str, bytes)):
+            size += len(one)
+        elif one is not None and not isinstance(one, (int, float)):
+            return None, None
+    return size, tensors
+
+
+def _shared_memory_bytes() -> int | None:
+    with contextlib.suppress(OSError, AttributeError):
+        found = os.statvfs("/dev/shm")  # noqa: S108 - only its free space is asked for
+        return found.f_bavail * found.f_frsize
+    return None
+
+
+def _available_bytes() -> int | None:
+    """Memory that new processes may take: the machine's, or what a control group leaves."""
+    available = None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        available = int(text.partition("MemAvailable:")[2].split()[0]) << 10
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text(encoding="ascii"))
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        left = max(0, most - used)
+        available = left if available is None else min(available, left)
+    return available
+
+
+def _private_bytes(process_id: int) -> int | None:
+    """Memory that a process shares with no other."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii")
+        lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
+        return sum(int(words[1]) for words in lines) << 10
+    return None
 
 
 def _reference(one: Any) -> weakref.ref[Any] | None:
@@ -230,11 +370,11 @@ def _first_flag(parts: Sequence[Any], *names: str) -> bool | None:
     return next((flag for flag in flags if isinstance(flag, bool)), None)
 
 
-def _needed_ns_of(workers: Sequence[int]) -> dict[int, int]:
-    """Time that each process has run on a CPU or waited for one; without those that do not say."""
+def _times_of(workers: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """How long each process has run on a CPU, and waited for one; without those that do not say."""
     found = {}
     for pid in workers:
         with contextlib.suppress(OSError, ValueError, IndexError):
             ran, queued = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[:2]
-            found[pid] = int(ran) + int(queued)
+            found[pid] = int(ran), int(queued)
     return found

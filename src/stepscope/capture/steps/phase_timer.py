@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Read(NamedTuple):
+    """How a batch was read.
+
+    Attributes:
+        batch: The batch.
+        duration_ns: How long it took.
+        cpu_ns: How much of that the reading thread ran on a CPU.
+        is_beside: Whether another thread than the training's read it.
+    """
+
+    batch: Any
+    duration_ns: int = 0
+    cpu_ns: int = 0
+    is_beside: bool = False
 
 
 class PhaseTimer(Protocol):
@@ -16,11 +32,22 @@ class PhaseTimer(Protocol):
     def waiting(self) -> AbstractContextManager[None]:
         """Time the block as the wait for a batch."""
 
-    def see_loader(self, iterator: Any, /) -> None:
+    def add_wait(self, duration_ns: int, /) -> None:
+        """Count time that has just passed as the wait for a batch."""
+
+    def see_loader(self, iterator: Any, /, *, read: Read | None = None) -> None:
         """Take notice of the iterator that a batch came from."""
 
-    def loader_workers_changed(self, duration_ns: int, /) -> None:
-        """So much of the wait went into starting or ending a loader's workers."""
+    def loader_ends(self, iterator: Any, /) -> None:
+        """Measure an iterator's workers for the last time: its data has ended."""
+
+    def add_loader_time(
+        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
+    ) -> None:
+        """Add parts of the wait: see the fields of `StepRecord`."""
+
+    def note_training_work(self) -> None:
+        """Note that the open phases contain a backward pass or an optimizer's step."""
 
     def note_exchanges(self) -> None:
         """The training sends to single ranks, or receives from them."""

@@ -59,7 +59,7 @@ class PhaseWatch:
         self._stepped_in_backward: Any = None
         self._named_for_backward: weakref.ref[Any] | None = None
         self._replacements = Replacements()
-        self.loaders = LoaderWaits(listener, self, self._depths, untimed_ended)
+        self.loaders = LoaderWaits(listener, self, self._depths, untimed_ended, running)
 
     # -- into torch and out of it ---------------------------------------------------------------
 
@@ -170,6 +170,7 @@ class PhaseWatch:
             self.leave()
         else:
             self._has_gone_on = True
+        profiler.note_training_work()
         return profiler
 
     def before_optimizer(
@@ -192,6 +193,8 @@ class PhaseWatch:
         self._depths.optimizer += 1
         if self._depths.optimizer > 1:
             return None  # nested, as in wrapped optimizers
+        self.leave()
+        profiler.note_training_work()
         self.enter(profiler, OPTIMIZER)
         if callable(keywords.get("closure")):
             closure = self._around_closure(profiler, keywords["closure"])

@@ -156,6 +156,8 @@ class StepRecorder:
         self._data_wait_ns = 0
         self._data_wait_cpu_ns = 0
         self._loader_workers_ns = 0
+        self._epoch_start_ns = 0
+        self._sampler_ns = 0
         self._phases: dict[str, int] = {}
         self._kind = TRAIN
         self._tokens: int | None = None
@@ -233,7 +235,10 @@ class StepRecorder:
             queued_ns=queued_ns,
             data_wait_cpu_ns=min(self._data_wait_cpu_ns, self._data_wait_ns),
             loader_workers_ns=min(self._loader_workers_ns, self._data_wait_ns),
+            epoch_start_ns=min(self._epoch_start_ns, self._data_wait_ns),
+            sampler_ns=min(self._sampler_ns, self._epoch_start_ns, self._data_wait_ns),
             gc_ns=host.gc_ns,
+            gc_called_ns=host.gc_called_ns,
             compile_ns=min(host.compile_ns, dur_ns),
             tokens=self._tokens,
             samples=self._samples,
@@ -296,9 +301,11 @@ class StepRecorder:
         for phase in self._open_phases:
             phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
 
-    def add_loader_workers(self, duration_ns: int) -> None:
-        """Add time, part of the wait, in which the loader started or ended its workers."""
-        self._loader_workers_ns += duration_ns
+    def add_loader_time(self, epoch_start_ns: int, workers_ns: int, sampler_ns: int) -> None:
+        """Add parts of the wait: see the fields of `StepRecord`."""
+        self._epoch_start_ns += epoch_start_ns
+        self._loader_workers_ns += workers_ns
+        self._sampler_ns += sampler_ns
 
     def count(self, tokens: int | None, samples: int | None) -> None:
         """Add to the work done in the current step."""
@@ -327,6 +334,13 @@ class StepRecorder:
             mark = self._mark() if is_timed else None
             self._add_phase(len(self._open_phases), time.perf_counter_ns(), mark)
             self._open_phases.pop()
+
+    def open_phases(self) -> list[str]:
+        """Paths of the open phases of the training thread; of no other thread."""
+        if threading.get_ident() != self._thread:
+            return []
+        names = [phase.name for phase in self._open_phases]
+        return ["/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
     def _add_phase(self, depth: int, now_ns: int, mark: Any) -> None:
         """Add the time of the open phase at `depth` (from 1): to now, on the device to `mark`."""
@@ -357,6 +371,8 @@ class StepRecorder:
         self._data_wait_ns = 0
         self._data_wait_cpu_ns = 0
         self._loader_workers_ns = 0
+        self._epoch_start_ns = 0
+        self._sampler_ns = 0
         self._phases = {}
         self._device_phases = []
         if self._owned_marks:

@@ -15,7 +15,7 @@ def _plan(facts: Facts) -> Plan | str:
         True,
         "persistent_workers=True",
         ("DataLoader(..., persistent_workers=True)",),
-        promise_basis="saves the start of workers in each epoch; input-bound says what it costs",
+        promise_basis="saves the start of workers in each epoch: see slow-epoch-start",
     )
 
 
@@ -26,7 +26,7 @@ def _apply(patches: Patches, value: Any) -> None:
 FIX = Fix(
     name="persistent-workers",
     title="keep loader workers alive between epochs",
-    answers=(INPUT_BOUND, "stalled-step", "uneven-steps"),
+    answers=("slow-epoch-start", INPUT_BOUND, "stalled-step", "uneven-steps"),
     applies_to="scripts whose DataLoader has workers, with several epochs in the steps tried",
     risks=(
         "the workers keep their memory between epochs; from the second epoch on, random "

@@ -32,8 +32,17 @@ class Listener:
     def mark(self, kind):
         self.told.append(f"mark {kind}")
 
-    def see_loader(self, *parts):
+    def see_loader(self, *parts, read=None):
         self.loaders = parts
+
+    def loader_ends(self, iterator):
+        pass
+
+    def add_loader_time(self, **parts_ns):
+        pass
+
+    def note_training_work(self):
+        pass
 
     @contextlib.contextmanager
     def waiting(self):

@@ -8,7 +8,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.critical_path import critical_path
 from stepscope.analysis.host.partition import partition_host
-from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.input_pipeline import input_pipeline
 from stepscope.run.reader import open_run
 
@@ -109,3 +109,58 @@ def test_a_phase_that_fetches_the_batch_is_input_as_in_the_step_record(phase):
     causes = dict(critical_path(trace).causes.select("cause", "total_ns").iter_rows())
     assert causes["input"] == 3 * ms(4)
     assert input_pipeline(trace).wait_ns == 3 * ms(4)
+
+
+READER = 3000
+
+
+def fed(read, *, steps=5, stacks=False, python=0, simple=False):
+    """Steps whose batches another thread reads from a DataLoader, one after the other."""
+    t = GpuTrace(device_name=None)
+    take = "<built-in method get of _queue.SimpleQueue object>" if simple else "queue.py(154): get"
+    for _ in range(steps):
+        with t.step():
+            with t.beside(READER, "loader"):
+                arrives = t.now + read
+                t.data_wait(read, workers=False)
+            t.python(python)
+            waits = max(0, arrives + us(50) - t.now)
+            if stacks:
+                with t.frame(take):
+                    t.python(waits)
+            else:
+                t.python(waits)
+            t.op("aten::mm").python(ms(10))
+    return t.load()
+
+
+def waited_for_input(trace):
+    lane = lane_of_main(trace)
+    return input_waits(trace, (lane,))[lane].total_ns
+
+
+@pytest.mark.parametrize("how", [{}, {"stacks": True}, {"stacks": True, "simple": True}])
+def test_waiting_for_a_thread_that_reads_a_loader_is_input(how):
+    trace = fed(ms(30), **how)
+    # The reader begins each batch as soon as it has the last one, beside 10 ms of computing.
+    host = partition_host(trace)
+    share = host.partition.of("input") / host.partition.total_ns
+    assert 0.5 < share < 0.8
+    assert waited_for_input(trace) >= 0.9 * host.partition.of("input")
+
+
+def test_python_while_another_thread_reads_is_no_input():
+    trace = fed(ms(2), python=ms(20))
+    assert waited_for_input(trace) == 0
+
+
+def test_a_thread_that_reads_a_loader_itself_waits_for_no_other():
+    t = GpuTrace(device_name=None)
+    for _ in range(4):
+        with t.step():
+            with t.beside(READER, "loader"):
+                t.data_wait(ms(20), workers=False)
+            t.data_wait(ms(1))
+            t.python(ms(19))
+            t.op("aten::mm").python(ms(5))
+    assert waited_for_input(t.load()) == 0

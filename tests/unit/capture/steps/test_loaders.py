@@ -32,9 +32,9 @@ def test_what_is_no_loader_is_left_alone():
 
 
 def test_how_busy_the_workers_are(monkeypatch):
-    needed = {7: 100, 8: 200}
+    times = {7: (100, 0), 8: (200, 50)}
     now = [0]
-    monkeypatch.setattr(loaders, "_needed_ns_of", lambda pids: {pid: needed[pid] for pid in pids})
+    monkeypatch.setattr(loaders, "_times_of", lambda pids: {pid: times[pid] for pid in pids})
     monkeypatch.setattr(loaders.time, "monotonic_ns", lambda: now[0])
     workers = [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]
     iterator = SimpleNamespace(_num_workers=2, _workers=workers)
@@ -42,9 +42,10 @@ def test_how_busy_the_workers_are(monkeypatch):
     watch = LoaderWatch(noted.append)
     watch.see(iterator)
     now[0] += 2_000_000_000
-    needed.update({7: 100 + 2_000_000_000, 8: 200 + 1_000_000_000})
+    # The second one computes for half a second, and has no CPU for a whole one.
+    times.update({7: (100 + 2_000_000_000, 0), 8: (200 + 500_000_000, 50 + 1_000_000_000)})
     watch.see(iterator)
-    assert noted[-1].worker_cpu_share == 0.75
+    assert noted[-1].worker_cpu_share == round(2.5 / 3, 3)
 
 
 def test_usable_cpus():
@@ -67,7 +68,7 @@ class Dataset:
 
 def test_an_iterator_at_the_address_of_one_that_is_gone_is_another(monkeypatch):
     asked = []
-    monkeypatch.setattr(loaders, "_needed_ns_of", lambda pids: asked.append(pids) or {})
+    monkeypatch.setattr(loaders, "_times_of", lambda pids: asked.append(pids) or {})
     noted, dataset = [], Dataset()
     watch = LoaderWatch(noted.append)
     addresses = set()

@@ -1,0 +1,87 @@
+"""What the starts of epochs cost, as a step record shows it.
+
+Where an iterator over a DataLoader begins, the training waits for the sampler, for workers that are
+started, and for a batch that nobody has prepared. Such waits say nothing about the others, and more
+workers shorten none of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.run.step_record import StepRecord, input_wait
+
+
+@dataclass(frozen=True)
+class EpochStarts:
+    """Steps in which a DataLoader's iterator began, or its workers ended or started.
+
+    Attributes:
+        steps: Numbers of these steps.
+        excess_wait_ns: What these steps wait for their input beyond the others' median, in total.
+        workers_ns: The part of it in which workers were ended and started.
+        sampler_ns: The part of it in which the sampler made the first indices.
+        others_ns: Mean duration of the other steps; 0 without such steps.
+        longest_ns: The longest excess.
+    """
+
+    steps: tuple[int, ...] = ()
+    excess_wait_ns: int = 0
+    workers_ns: int = 0
+    sampler_ns: int = 0
+    others_ns: int = 0
+    longest_ns: int = 0
+
+    @property
+    def first_batches_ns(self) -> int:
+        """The rest of the excess: the first batches took longer than others."""
+        return self.excess_wait_ns - self.workers_ns - self.sampler_ns
+
+    def kept_workers_save(self, workers: int) -> int:
+        """What all these steps would save, at least, if the workers were kept.
+
+        Ending and starting workers, and what the first batch took longer than a worker needs for
+        one: workers that keep up make a batch within as many steps as there are workers.
+
+        Args:
+            workers: How many workers there are.
+        """
+        made_ns = len(self.steps) * workers * self.others_ns
+        return self.workers_ns + max(0, self.first_batches_ns - made_ns)
+
+
+def epoch_starts(steady: Sequence[StepRecord]) -> EpochStarts:
+    """Sum up the steps in which an epoch starts. The training's first step is none of them.
+
+    If epochs start in most steps, the usual wait of a step is unknown, and only the parts that were
+    measured count.
+    """
+    starts = [
+        record
+        for record in steady
+        if record.step and (record.loader_workers_ns or record.epoch_start_ns)
+    ]
+    if not starts:
+        return EpochStarts()
+    there = {record.step for record in starts}
+    others = [record for record in steady if record.step not in there]
+    usual_ns = None
+    if len(others) >= len(starts):
+        usual_ns = round(statistics.median(map(input_wait, others)))
+    excess, workers_ns, sampler_ns = [], 0, 0
+    for record in starts:
+        measured_ns = record.loader_workers_ns + record.sampler_ns
+        more_ns = measured_ns if usual_ns is None else max(0, input_wait(record) - usual_ns)
+        excess.append(min(more_ns, input_wait(record)))
+        sampler_ns += min(record.sampler_ns, excess[-1])
+        workers_ns += min(record.loader_workers_ns, excess[-1] - min(record.sampler_ns, excess[-1]))
+    return EpochStarts(
+        steps=tuple(record.step for record in starts),
+        excess_wait_ns=sum(excess),
+        workers_ns=workers_ns,
+        sampler_ns=sampler_ns,
+        others_ns=round(statistics.fmean(record.dur_ns for record in others)) if others else 0,
+        longest_ns=max(excess),
+    )

@@ -1,0 +1,33 @@
+"""The pace of the steps that were not recorded in detail, by a step record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.analysis.record.summary import StepSummary
+
+_STARVED = 0.05
+"""Share of its steps that a training waits for batches, from which these set its pace."""
+
+
+@dataclass(frozen=True)
+class RecordedPace:
+    """What unrecorded steps take.
+
+    Attributes:
+        step_ns: Median step.
+        own_ns: The same without waits for input.
+        batch_ns: The time from batch to batch, if the training waits for them; else 0.
+    """
+
+    step_ns: int
+    own_ns: int
+    batch_ns: int
+
+
+def recorded_pace(record: StepSummary) -> RecordedPace:
+    """The pace by a step record. Waits at the start of epochs are no part of it."""
+    late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
+    mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
+    is_starved = wait_ns >= _STARVED * mean_ns
+    return RecordedPace(record.median_ns, record.median_own_ns, mean_ns if is_starved else 0)
