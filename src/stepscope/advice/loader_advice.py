@@ -12,9 +12,9 @@ the batches that it prepares ahead in shared memory, and memory of its own. Wher
 was not measured, neither case is assumed.
 
 A batch that comes from another process has a cost of its own: each tensor's memory is passed as a
-file and mapped by the training process. Measured with torch 2.13 on Linux, it is about half a
-millisecond, 0.2 ms for each tensor, and 0.3 ms for each megabyte (`transfer_ns`). Where loading in
-the training process takes hardly longer, workers do not help.
+file and mapped by the training process. CPU time measured with torch 2.13 on Linux: about 0.7 ms,
+0.35 ms for each tensor, and 0.15 ms for each megabyte (`transfer_ns`). Where loading in the
+training process takes hardly longer, workers do not help.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DIVIDE = (
     ", and let the IterableDataset give each worker its part (torch.utils.data.get_worker_info): "
     "otherwise each returns all of the data"
 )
-_PER_BATCH_NS, _PER_TENSOR_NS, _PER_BYTE_NS = 500_000, 200_000, 0.3
+_PER_BATCH_NS, _PER_TENSOR_NS, _PER_BYTE_NS = 700_000, 350_000, 0.15
 _HELPS = 0.7
 """Workers help if receiving a batch takes at most this share of loading it."""
 _PREFETCH = 2
@@ -93,8 +93,7 @@ class LoaderFacts:
     @property
     def transfer_ns(self) -> int:
         """What it takes to receive a batch from a worker: at least, if its size is unknown."""
-        size, tensors = self.batch_bytes or 0, self.batch_tensors
-        tensors = 1 if tensors is None else tensors
+        size, tensors = self.batch_bytes or 0, self.batch_tensors or 0
         return round(_PER_BATCH_NS + tensors * _PER_TENSOR_NS + size * _PER_BYTE_NS)
 
     @property
