@@ -359,7 +359,11 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
     )
     # What a window does not show nobody can know: it holds whole periods of what recurs.
     every = period(program)
-    steps = every * math.ceil(dice.choice((4, 6, 8)) / every)
+    least = dice.choice((4, 6, 8))
+    if draft.first is not None:
+        # Nor that batches are slow, while those made during the slow first step last.
+        least += (draft.loader.prefetch + 1) * draft.loader.workers
+    steps = every * math.ceil(least / every)
     recording = Recording(
         first=draft.first if draft.first is not None else dice.choice((8, 12, 24)),
         steps=steps,
