@@ -361,7 +361,7 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
     every = period(program)
     least = dice.choice((4, 6, 8))
     if draft.first is not None:
-        # Nor that batches are slow, while some are left that were made in the slow first step.
+        # Nor that batches are slow, while those made during the slow first step last.
         least += (draft.loader.prefetch + 1) * draft.loader.workers
     steps = every * math.ceil(least / every)
     recording = Recording(
