@@ -1,11 +1,12 @@
-"""Waits for a batch that other processes prepare: they end when the batch arrives.
+"""Waits for a batch that others prepare: they end when the batch arrives.
 
-A DataLoader with workers prepares batches beside the training. Where the training waits for them,
-batches come at the pace of the workers: a host that comes earlier waits longer. A wait of a loader
-without workers is the loading itself, and takes as long whenever it begins.
+A DataLoader with workers, or a thread of the program's own, prepares batches beside the training.
+Where the training waits for them, batches come at their pace: a host that comes earlier waits
+longer. A wait of a loader without workers is the loading itself, and takes as long whenever it
+begins.
 
-A wait counts as one for a batch's arrival if it is noted by a loader with workers and takes longer
-than fetching a batch that is ready. Where few batches are waited for, nothing shows the pace of the
+A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
+another thread, and takes longer than fetching a batch that is ready. Where few batches are waited for, nothing shows the pace of the
 workers, which may be ahead: such waits keep their length.
 """
 
@@ -67,12 +68,14 @@ def find_arrivals(
     none = np.zeros(0, np.int64)
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
-    ).filter(pl.col("start_ns") >= window[0], pl.col("end_ns") <= window[1], pl.col("event") >= 0)
+    ).filter(pl.col("start_ns") >= window[0], pl.col("end_ns") <= window[1])
     if waits.is_empty() or not steps:
         return BatchArrivals(none, none, none)
     names = trace.name_rows["name"]
-    name_id = trace.columns("name_id")["name_id"][waits["event"]]
-    batches = waits.filter(names[name_id].str.contains(_WITH_WORKERS, literal=True))
+    events = waits["event"].to_numpy()
+    name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
+    is_batch = names[name_id].str.contains(_WITH_WORKERS, literal=True).to_numpy() | (events < 0)
+    batches = waits.filter(pl.Series(is_batch)).sort("start_ns")
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
     if batch_ns:
