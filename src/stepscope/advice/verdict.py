@@ -58,6 +58,8 @@ def verdict_of(
         count = len(steps.steps)
         were = "was" if count == 1 else "were"
         words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
+    if (once := _once(findings, whose)) is not None:
+        words += f". Left out of this: {once.title}"
     if steps is not None and (beside := _beside(steps)):
         words += f". {beside}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
@@ -89,7 +91,7 @@ def _limit_of(
         count = max(len(rank.steps.steps) for rank in first if rank.steps is not None)
         those = ("step", "was") if count == 1 else (f"{count} steps", "were")
         return _OF_FIRST_STEPS.format(*those), slowest
-    best = next(sure, None)
+    best = next((finding for finding in sure if finding.saving_ns), None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
@@ -151,6 +153,12 @@ def _limit_of(
             "tenth of it"
         )
     return words, slowest
+
+
+def _once(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that one-off costs of a rank are a large part of the recorded time."""
+    mine = (one for one in findings if one.id == "one-off-costs" and one.rank == shown.rank)
+    return next((one for one in mine if one.severity is not Severity.INFO), None)
 
 
 def _beside(steps: StepSummary) -> str:

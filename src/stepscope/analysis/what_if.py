@@ -110,7 +110,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
     lanes = sorted(graph.host_lanes)
-    names = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    names = cause_names(has_gpu=bool(graph.is_gpu.any()), has_stacks=graph.host.has_stacks)
     pieces = np.nonzero(~graph.is_gpu)[0]
     per_cause = np.zeros((len(names), len(pieces)), np.int64)
     is_there = np.zeros(len(names), np.bool_)

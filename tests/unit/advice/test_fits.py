@@ -64,7 +64,7 @@ def test_launches_missing_in_between_are_a_loss(judge):
     assert finding.advice.startswith("Record again")
 
 
-def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
+def test_copies_that_explain_an_idle_gpu_leave_nothing_to_say_about_its_utilisation(judge):
     def body(t: GpuTrace, _step: int) -> None:
         for _ in range(8):
             t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
@@ -72,8 +72,7 @@ def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
         t.sync()
 
     diagnosis = judge(job(body))
-    title = one(diagnosis, "low-gpu-utilisation").title
-    assert title.endswith(" of the time, mainly because of copying memory")
+    assert "low-gpu-utilisation" not in {finding.id for finding in diagnosis.findings}
     copies = one(diagnosis, "exposed-copies")
     assert copies.severity is Severity.HIGH
     assert seen(copies)["most of them"] == "to the device"

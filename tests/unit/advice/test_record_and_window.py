@@ -247,7 +247,9 @@ def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
             with t.annotate("accuracy"):
                 t.python(ms(21))
     judged = judge(t, step_records([27.0] * 40, phases_ms={"metrics": 20.0}))
-    assert judged.findings[0].title == "Python in accuracy holds the step up"
+    assert judged.findings[0].title == (
+        "the host holds the step up in accuracy; the cause was not recorded"
+    )
 
 
 ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"

@@ -15,6 +15,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
+from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "allocator-churn"
@@ -29,6 +30,8 @@ def find(subject: Subject) -> list[Finding]:
     calls = window.calls.filter(pl.col("group") == "allocation").filter(
         gets_or_frees_device_memory()
     )
+    once = one_off_calls(window.trace)["event"]
+    calls = calls.filter(~pl.col("event").is_in(once.implode()))
     calls, steps = _of_steady_steps(window, calls)
     per_step = len(calls) / steps
     if per_step < subject.thresholds.allocator_calls:

@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
     line = window.timeline
     exchanges = point_to_point(window)
     exposed_ns = line.exposed_comm_ns - exchanges.exposed_wait_ns
-    share = exposed_ns / max(1, line.total_ns)
+    share = exposed_ns / max(1, window.device_ns)
     if share < subject.thresholds.exposed_communication:
         return []
     graph = window.graph

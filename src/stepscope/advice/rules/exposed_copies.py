@@ -59,7 +59,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     copies = window.work.filter(pl.col("kind") == "memcpy")
     exposed_ns = sum(_exposed(window, copies).values())
-    share = exposed_ns / max(1, window.timeline.total_ns)
+    share = exposed_ns / max(1, window.device_ns)
     if share < subject.thresholds.exposed_copies:
         return []
     direction, bytes_moved, copying_ns = _largest(copies)
