@@ -104,7 +104,7 @@ def _limit_of(
                 f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
             )
             if best.next_rank is not None:
-                words += f", until rank {best.next_rank} sets the pace"
+                words += f", until rank {best.next_rank} limits the step"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
             elif late is not None and is_slow_link(best, late, findings):
@@ -149,7 +149,7 @@ def _limit_of(
             words += f". Outside the steady steps: {odd.title} ({where})"
     else:
         words = (
-            f"{share_of_largest} of {whole} is {largest.name}, and no single finding promises a "
+            f"{share_of_largest} of {whole} is {largest.name}, and no single finding saves a "
             "tenth of it"
         )
     return words, slowest

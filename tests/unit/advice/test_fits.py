@@ -156,7 +156,7 @@ def test_copies_whose_replay_saves_nothing_are_told_where_launches_are_missing(j
     assert seen(finding)["most of them"] == "to the device"
     # The device copies 4 × 4 ms in a step; beside them run one product and the optimizer.
     assert seen(finding)["exposed per step"] == ms(16)
-    assert "no single finding promises a tenth of it" in judge(t).verdict
+    assert "no single finding saves a tenth of it" in judge(t).verdict
 
 
 @pytest.mark.parametrize(("size", "word"), [(8, "torch.full"), (64 << 20, "pin_memory")])
@@ -426,5 +426,5 @@ def test_the_calls_at_each_place_add_up_to_those_that_hold_the_host_up(judge):
     finding = one(judge(job(body)), "pageable-copies")
     places = [str(item.value) for item in finding.evidence if item.label == "at"]
     assert seen(finding)["such copies per step"] == 2
-    assert seen(finding)["calls that hold the host up, per step"] == 4
+    assert seen(finding)["blocking calls per step"] == 4
     assert sorted(place.split("×")[0] for place in places) == ["aten::index (2", "aten::to (2"]

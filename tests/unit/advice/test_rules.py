@@ -371,7 +371,7 @@ def test_python_in_one_function_is_named_under_busy_cpus():
     held = {"cpu_ms": 20, "queued_ms": 46, "recorded": range(6, 12)}
     starved = Subject(0, summarise_steps(step_records([66] * 20, **held)), window=window)
     (finding,) = cpu_bound_python.find(starved)
-    assert finding.title == "Python in train.py(12): tokenise holds the step up"
+    assert finding.title == "Python in train.py(12): tokenise delays the step"
     # What is saved is the function's time, not that of the stretches between operators.
     assert finding.saving_ns == pytest.approx(66 * MS * 40 / 66.2, rel=0.02)
 
@@ -449,10 +449,8 @@ def test_the_function_that_takes_most_of_the_python_is_named():
         return finding.title
 
     mostly = title(("tokenize", ms(9)), ("log", ms(3)))
-    assert mostly == "Python in train.py(7): tokenize holds the step up"
-    assert (
-        title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
-    )
+    assert mostly == "Python in train.py(7): tokenize delays the step"
+    assert title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators delays the step"
 
 
 @pytest.mark.parametrize(
@@ -468,9 +466,9 @@ def test_the_function_that_takes_most_of_the_python_is_named():
         ),
         (
             ("train.py(7): load", "<built-in method sort of {}>"),
-            "Python in train.py(7): load holds the step up",
+            "Python in train.py(7): load delays the step",
         ),
-        (("<built-in method sort of {}>",), "Python in <built-in method sort of list> holds"),
+        (("<built-in method sort of {}>",), "Python in <built-in method sort of list> delays"),
     ],
 )
 def test_what_is_built_in_is_named_by_its_caller(frames, said):
@@ -535,7 +533,7 @@ def test_busy_cpus_say_who_shares_them():
     assert seen["ranks that share them"] == 4
     assert seen["loader workers"] == 6
     assert seen["running on a CPU per step"] == 24 * MS
-    assert finding.advice.endswith("no more than the CPUs (2 here).")
+    assert finding.advice.endswith("at or below the number of CPUs (2 here).")
 
 
 def test_a_rare_phase_is_not_said_to_be_in_every_step():

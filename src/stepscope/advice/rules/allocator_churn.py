@@ -1,4 +1,4 @@
-"""Allocator churn: steady steps still get memory from the driver and give it back.
+"""Allocator churn: steady steps still allocate and free driver memory.
 
 Measured as calls such as cudaMalloc and cudaFree. They are slow, and freeing waits until the GPU is
 idle. The first step of a trace may get what later steps only use again: it counts only if it makes
@@ -49,8 +49,8 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title="steady steps still get memory from the driver and give it back",
-        assumption="no steady step gets or frees memory of the driver",
+        title="steady steps still allocate and free driver memory",
+        assumption="no steady step allocates or frees driver memory",
         evidence=(
             Evidence(f"such calls per step{after}", per_step, "count"),
             Evidence("time in them per step", round(spent_ns / steps), "ns"),

@@ -21,7 +21,7 @@ milliseconds whose stretches are short in most steps, no Python is slow: eager-m
 dominates, and the finding says that.
 
 Without Python frames nobody knows that a stretch is Python: the finding then says that the host
-holds the step up, and that the cause was not recorded.
+delays the step, and that the cause was not recorded.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def find(subject: Subject) -> list[Finding]:
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
     where = function or _ANYWHERE
-    title, advice = f"Python {where} holds the step up", _ADVICE
+    title, advice = f"Python {where} delays the step", _ADVICE
     assumption = "the long stretches of Python are gone, or run beside the training thread"
     if not window.has_stacks:
         title, advice = _without_stacks(window, long, function)
@@ -158,9 +158,9 @@ def _without_stacks(window: WindowView, long: Intervals, function: str | None) -
     """Title and advice where no Python frames tell what ran in the stretches."""
     backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
     if 2 * backward.total_ns >= long.total_ns:
-        return f"the host holds the step up {_IN_BACKWARD}", _NO_STACKS_BACKWARD
+        return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
     where = function or _BETWEEN
-    return f"the host holds the step up {where}; the cause was not recorded", _NO_STACKS
+    return f"the host delays the step {where}; the cause was not recorded", _NO_STACKS
 
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:

@@ -69,10 +69,10 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(graph).scale_work(communicates, 0.0).shorten_work(without_transfer),
         rule=ID,
         about_collectives=True,
-        title=f"{percent(share)} of the device's time is communication that nothing hides",
+        title=f"{percent(share)} of the device's time is exposed communication",
         before=calm if is_disturbed else None,
         assumption=(
-            "computation hides all communication, the most that is possible"
+            "all communication overlaps with computation, which is an upper bound"
             f"{_OF_EXCHANGES if exchanges.exposed_transfer_ns else ''}{first}"
         ),
         is_upper_bound=True,

@@ -54,13 +54,13 @@ def find(subject: Subject) -> list[Finding]:
     per_launch = np.sort(np.concatenate(each))[::-1]
     if 2 * per_launch[: window.steps].sum() >= per_launch.sum():
         return []  # One call per step is most of it: the rate is not what limits.
-    slows = "recording with stacks slows dispatch much" if window.has_stacks else _SLOWS
+    slows = "recording with stacks slows dispatch considerably" if window.has_stacks else _SLOWS
     return replayed_finding(
         subject,
         window,
         changes,
         rule=ID,
-        title="the host launches more slowly than the GPU works",
+        title="the host launches work more slowly than the GPU executes it",
         assumption=(
             f"dispatch and launches cost nothing, as in a captured CUDA graph; {slows}, so an "
             "unrecorded step gains less"
@@ -79,7 +79,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),
         ),
         advice=(
-            f"Give the host less to launch: {graphs_to_launch(window)}, fused optimizers and "
+            f"Reduce the number of launches: {graphs_to_launch(window)}, fused optimizers and "
             f"operators, or more work per launch (a larger batch).{what_is_left_out(window)}"
         ),
     )

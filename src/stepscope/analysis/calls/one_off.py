@@ -15,7 +15,8 @@ Definitions
     one-off       A candidate that does not recur: it is the first of its kind (of launches: of its
                   kernel and operator; else of its name), or lies at the beginning, or is one of
                   very few. What is slow again in the second half of the steps recurs. An operator
-                  must be the first of its name or lie at the beginning.
+                  must be the first of its name or lie at the beginning, an allocation at the
+                  beginning.
     growth        Allocations in the first half of at least three steps and in none later.
     search        A convolution that tries algorithms: it launches far more than others of its
                   name, or waits for the device again and again in between.
@@ -260,7 +261,11 @@ def _calls(known: _Known) -> pl.DataFrame:
     is_much &= ~may_recur | (own >= _CONTEXT_NS) | (len(known.steps) > 1)
     slow, usual, place = slow[is_much], usual[is_much], place[is_much]
     key, is_first, kernel = _kinds(known, events[slow], name[slow], place)
+    # Later allocations are the allocator's, whether they recur in the window or not.
+    is_late = (known.steps.of(start) >= -(-len(known.steps) // 4)) & (start > first_work)
+    is_late = is_late[slow] & (len(known.steps) > 1) & (groups[is_much] == "allocation")
     kept = _do_not_recur(_Candidates(name[slow], key, is_first, place, start[slow]), known.steps)
+    kept &= ~is_late
     slow, usual, is_first, kernel = slow[kept], usual[kept], is_first[kept], kernel[kept]
     rows = np.concatenate((slow, np.flatnonzero(grows)))
     kind, what = [], []
