@@ -19,6 +19,6 @@ def test_the_backlog_before_the_window_is_no_part_of_the_step():
     (finding,) = (one for one in diagnosis.findings if one.id == "exposed-communication")
     assert finding.predicted_step_ns is not None
     assert finding.predicted_step_ns < 18.84e6
-    # Without communication the host, which needs 16 ms to launch a step, sets the pace.
+    # Without communication the host, which needs 16 ms to launch a step, limits it.
     assert finding.predicted_step_ns > 15.9e6
-    assert "the host sets the pace" in finding.assumption
+    assert "below that, a faster GPU does not help" in finding.assumption

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from tests.support.real_traces import NAMES, diagnosis_of, real_trace
 
+from stepscope.advice.finding import Severity
 from stepscope.analysis.comparison.compare import compare
 from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.critical_path import path_of as critical_path_of
@@ -104,9 +105,13 @@ def test_the_report_has_a_verdict_a_partition_and_ordered_findings(name):
     place = [finding.id == "launch-bound" for finding in diagnosis.findings]
     above = [one.saving_ns or 0 for one in diagnosis.findings[: place.index(True)]] if late else []
     assert all(saving >= late[0] / 2 for saving in above)
-    savings = [finding.saving_ns for finding in others]
-    promised = [saving for saving in savings if saving is not None]
-    assert savings[: len(promised)] == sorted(promised, reverse=True)
+    severities = [list(Severity).index(finding.severity) for finding in diagnosis.findings]
+    assert severities == sorted(severities)
+    promised = [finding.saving_ns for finding in others if finding.saving_ns is not None]
+    for severity in Severity:
+        alike = [one.saving_ns for one in others if one.severity is severity]
+        known = [saving for saving in alike if saving is not None]
+        assert alike[: len(known)] == sorted(known, reverse=True)
     assert rank.step_ns is not None
     assert all(0 < saving < rank.step_ns for saving in [*promised, *late])
     if name in EXPECTED:

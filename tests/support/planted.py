@@ -723,7 +723,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("a thread that fetches ahead", _prefetching_thread, ()),
         ("a model too small for its machine", _small_model, ("cpu-bound-python",)),
         ("launch-bound", _launch_bound, ("launch-bound",)),
-        ("starved GPU", _starved, ("launch-bound", "low-gpu-utilisation")),
+        ("starved GPU", _starved, ("launch-bound",)),
         ("one CUDA graph", _cuda_graph, ()),
         ("Python loop", _python_loop, ("cpu-bound-python",)),
         ("Python beside the GPU", _python_beside_the_gpu, ()),
@@ -792,7 +792,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "gradients one by one",
             _gradients_one_by_one,
-            ("launch-bound", "low-gpu-utilisation", "many-small-collectives"),
+            ("launch-bound", "many-small-collectives"),
         ),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),
         (
@@ -830,8 +830,8 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ),
         ("a slow start of 30 s", _slow_start, ("slow-first-steps",)),
         ("one stall in three steps", _one_stall, ("stalled-step",)),
-        ("a stall in every other step", _stalls, ("cpu-bound-python", "low-gpu-utilisation")),
-        ("input in bursts", _bursts_of_input, ("input-bound", "low-gpu-utilisation")),
+        ("a stall in every other step", _stalls, ("cpu-bound-python",)),
+        ("input in bursts", _bursts_of_input, ("input-bound",)),
         ("a backlog before the window", _backlog, ("exposed-communication",)),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),

@@ -95,7 +95,7 @@ def count_calls(view: WindowView) -> None:
 
 def _is_described(view: WindowView) -> bool:
     """Whether compute is more than a small part of the devices' time."""
-    return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.timeline.total_ns
+    return view.has_gpu and view.timeline.compute_ns >= _DESCRIBED_FROM * view.device_ns
 
 
 def summarise_compute(view: WindowView) -> ComputeSummary | None:

@@ -28,6 +28,7 @@ from stepscope.advice.ranks import (
 )
 from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.severities import heavier
 from stepscope.advice.specific_causes import specific_first
 from stepscope.advice.stages import slow_stage
 from stepscope.advice.stalls import stalls_in_order
@@ -59,10 +60,10 @@ class Diagnosis:
         run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
-        findings: All findings, the largest saving first, then those without a saving, by severity.
-            If a rank comes late, its causes come first, and their effects on the other ranks last
-            (`late_ranks`). What most of `launch-bound` comes from stands above it
-            (`specific_causes`).
+        findings: All findings, the most severe first; of one severity the largest saving first,
+            then those without a saving. Of these, if a rank comes late, its causes come first, and
+            their effects on the other ranks last (`late_ranks`). What most of `launch-bound` comes
+            from stands above it (`specific_causes`).
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
@@ -176,7 +177,7 @@ def judge(
     ranks = limited_by_the_job(ranks, between, recorded, limits, late_ranks)
     late = lateness(seen, limits, ranks)
     findings = specific_first(_findings(ranks, limits, seen))
-    findings = stalls_in_order(causes_first(findings, late, ranks, limits))
+    findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
     verdict, shown = verdict_of(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
@@ -214,13 +215,25 @@ def _findings(
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
     found.sort(
         key=lambda one: (
+            _ORDER[one[2].severity],
             one[2].saving_ns is None,
             -(one[2].saving_ns or 0),
-            _ORDER[one[2].severity],
             *one[:2],
         )
     )
     return tuple(finding for _, _, finding in found)
+
+
+def _severest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings by severity, otherwise in their order.
+
+    One that was placed above others because they come from it is as severe as these.
+    """
+    ordered = list(findings)
+    for place, one in enumerate(findings):
+        if one.placed.startswith("above"):
+            ordered[place] = heavier(one, [below.severity for below in findings[place + 1 :]])
+    return tuple(sorted(ordered, key=lambda one: _ORDER[one.severity]))
 
 
 def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:

@@ -149,7 +149,7 @@ def of_few_steps(finding: Finding, those: str) -> Finding:
     return replace(
         finding,
         severity=Severity.LOW if finding.severity.is_weighty else finding.severity,
-        assumption=f"{finding.assumption}; other steps are like {those}",
+        assumption=f"{finding.assumption}; other steps behave like {those}",
     )
 
 

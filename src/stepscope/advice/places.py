@@ -11,19 +11,20 @@ from stepscope.analysis.timeline import DeviceSets
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.model import Trace
 
-_CAUSE_OF = {
-    "input-bound": "input",
-    "slow-epoch-start": "input",
-    "synchronisation": "synchronisation",
-    "allocator-churn": "allocation",
-    "pageable-copies": "pageable_copy",
-    "slow-phase": "annotated_phase",
-    "launch-bound": "op_dispatch",
-    "many-small-kernels": "op_dispatch",
-    "cpu-bound-python": "python",
-    "garbage-collector": "python",
+_CAUSES_OF: dict[str, tuple[str, ...]] = {
+    "input-bound": ("input",),
+    "slow-epoch-start": ("input",),
+    "synchronisation": ("synchronisation",),
+    "allocator-churn": ("allocation",),
+    "pageable-copies": ("pageable_copy",),
+    "slow-phase": ("annotated_phase",),
+    "launch-bound": ("op_dispatch",),
+    "many-small-kernels": ("op_dispatch",),
+    "cpu-bound-python": ("python", "not_recorded", "backward"),
+    "garbage-collector": ("python", "not_recorded"),
+    "one-off-costs": ("one_off",),
 }
-"""Findings whose time is idle time of one cause: its longest stretch is where to look."""
+"""Findings whose time is idle time of some causes: its longest stretch is where to look."""
 _EXPOSED_OF = {
     "exposed-communication": "exposed_communication",
     "poor-overlap": "exposed_communication",
@@ -46,9 +47,9 @@ def place_of(
     Returns:
         Start and end on the trace's clock; None where the trace has no place to show.
     """
-    cause = _CAUSE_OF.get(finding.id)
-    if idle is not None and cause is not None:
-        mine = idle.filter(pl.col("cause") == cause)
+    causes = _CAUSES_OF.get(finding.id)
+    if idle is not None and causes is not None:
+        mine = idle.filter(pl.col("cause").is_in(list(causes)))
         if len(mine):
             row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
             return row["start_ns"], row["end_ns"]

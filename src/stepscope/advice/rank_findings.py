@@ -103,6 +103,10 @@ def with_findings(
     found: list[Finding] = []
     for of_rule in (second or SecondThread(None)).share(rules):
         found += of_rule
+    if any(one.id == "low-gpu-utilisation" for one in found):
+        from stepscope.advice.rules import low_gpu_utilisation as low
+
+        found = [one for one in found if one.id != low.ID or not low.is_explained(one, found)]
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     own = [finding for finding in found if finding.waits_for is None]
     own_ns = together_ns

@@ -79,13 +79,14 @@ def replayed_finding(
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
     if is_host_bound(changes, again):
-        assumption += (
-            "; then the host sets the pace: it needs this long for a step, even if it never waits "
-            "for the GPU"
-        )
         # The host's steps may begin and end farther apart than the device's, which are shown.
         alone_ns = min(window.per_step(window.once(_host_alone_ns)), window.step_ns)
-        evidence = (*evidence, Evidence("what the host alone needs for a step now", alone_ns, "ns"))
+        assumption += (
+            f"; the host needs {duration(alone_ns)} per step: below that, a faster GPU does not "
+            "help"
+        )
+        host_needs = Evidence("host time per step, waits for the GPU apart", alone_ns, "ns")
+        evidence = (*evidence, host_needs)
     severity = severity_of(share, limits)
     factor = subject.recording_factor
     step_ns = subject.step_ns or window.step_ns

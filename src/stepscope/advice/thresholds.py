@@ -34,6 +34,7 @@ class Thresholds:
         saving_high: Share that makes it high.
         launch_bound_idle: Minimum share of the device's time that is idle because launches come
             late.
+        launch_bound_launches: Minimum number of launches in the window.
         python_stretch_ns: Minimum length of a stretch of Python without operators.
         synchronisation_wait: Minimum share of the step spent waiting for the device.
         exposed_communication: Minimum share of the device's time in communication with nothing
@@ -100,6 +101,7 @@ class Thresholds:
     saving_medium: float = 0.1
     saving_high: float = 0.3
     launch_bound_idle: float = 0.15
+    launch_bound_launches: int = 30
     python_stretch_ns: int = 100_000
     synchronisation_wait: float = 0.02
     exposed_communication: float = 0.05

@@ -58,6 +58,8 @@ def verdict_of(
         count = len(steps.steps)
         were = "was" if count == 1 else "were"
         words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
+    if (once := _once(findings, whose)) is not None:
+        words += f". Left out of this: {once.title}"
     if steps is not None and (beside := _beside(steps)):
         words += f". {beside}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
@@ -93,7 +95,7 @@ def _limit_of(
         # Nothing else matters as much as that the GPU is not used at all.
         if finding.id == "gpu-unused" and finding.severity is Severity.HIGH:
             return f"{finding.id}: {finding.title}", _rank_of(ranks, finding)
-    best = next(sure, None)
+    best = next((finding for finding in sure if finding.saving_ns), None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
@@ -106,7 +108,7 @@ def _limit_of(
                 f"{best.id}: {best.title}; {fixing} saves {best.up_to}{percent(share)} of {step}"
             )
             if best.next_rank is not None:
-                words += f", until rank {best.next_rank} sets the pace"
+                words += f", until rank {best.next_rank} limits the step"
             if late is not None and is_cause(best, late, findings):
                 words += f". {_sentence(late.words())}"
             elif late is not None and is_slow_link(best, late, findings):
@@ -153,7 +155,7 @@ def _limit_of(
             words += f". Outside the steady steps: {odd.title} ({where})"
     else:
         words = (
-            f"{share_of_largest} of {whole} is {largest.name}, and no single finding promises a "
+            f"{share_of_largest} of {whole} is {largest.name}, and no single finding saves a "
             "tenth of it"
         )
     return words, slowest
@@ -161,6 +163,12 @@ def _limit_of(
 
 def _rank_of(ranks: Sequence[RankSummary], finding: Finding) -> RankSummary:
     return next(rank for rank in ranks if rank.rank == finding.rank)
+
+
+def _once(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that one-off costs of a rank are a large part of the recorded time."""
+    mine = (one for one in findings if one.id == "one-off-costs" and one.rank == shown.rank)
+    return next((one for one in mine if one.severity is not Severity.INFO), None)
 
 
 def _beside(steps: StepSummary) -> str:

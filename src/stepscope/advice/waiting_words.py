@@ -16,7 +16,7 @@ class Words(NamedTuple):
 
 
 IN_TURN = Words(
-    "it waits for others in its collectives, each step for another rank",
+    "it waits for other ranks in its collectives, each step for another rank",
     "No one rank is slow, so see what a rank does in a step in which it is late that it does not "
     "do in others (`stepscope show idle --steps N` on its trace): batches of uneven size (group "
     "samples by length), slow reads, the garbage collector, logging, saving, other programs on the "
@@ -24,11 +24,11 @@ IN_TURN = Words(
 )
 """Where ranks are late in turn, each in steps of its own."""
 IN_TURN_WITHIN = Words(
-    "it waits for others in its collectives, each time for another rank",
+    "it waits for other ranks in its collectives, each time for another rank",
     "No one rank is slow: between collectives, now one rank has more to do, now another, and all "
     "wait for it each time. Even that out: tokens over experts (a balancing loss, a capacity), "
     "sequence lengths over ranks (group or pack samples), layers and micro-batches over ranks. Or "
-    "let the ranks meet less often.",
+    "synchronise the ranks less often.",
 )
 """Where ranks are late in turn within each step."""
 
@@ -40,7 +40,7 @@ def for_ranks(late: Sequence[int]) -> Words:
     if len(late) > 1:
         does, own, traces = ("do", "their", "their traces")
     return Words(
-        f"it waits for others in its collectives, most for {ranks}",
+        f"it waits for other ranks in its collectives, mostly for {ranks}",
         f"See what {ranks} {does} before these collectives that others do not ({own} findings, "
         f"`stepscope show idle` on {traces}): input, uneven batches, Python, a slower machine.",
     )

@@ -30,10 +30,11 @@ from stepscope.analysis.graph.nodes import (
     work_of_nodes,
 )
 from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleTimes, idle_times
 from stepscope.analysis.record.pace import RecordedPace
-from stepscope.analysis.selection.partition import Partition
+from stepscope.analysis.selection.partition import ONE_OFF, Partition
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
@@ -155,11 +156,23 @@ class WindowView:
 
     def share(self, total_ns: float) -> float:
         """A total over the window as a share of its time."""
-        return total_ns / max(1, self.graph.total_ns)
+        return total_ns / max(1, self.graph.total_ns - self.one_off_ns)
 
     def device_share(self, total_ns: float) -> float:
         """A sum of the durations of GPU work as a share of the time of all devices together."""
-        return total_ns / max(1, self.timeline.total_ns)
+        return total_ns / max(1, self.device_ns)
+
+    @locked_cached_property
+    def one_off_ns(self) -> int:
+        """How long the mean device was idle in these steps because of one-off calls."""
+        if not self.has_gpu:
+            return 0
+        return self.idle.of(ONE_OFF) // max(1, len(self.timeline.scope.devices))
+
+    @locked_cached_property
+    def device_ns(self) -> int:
+        """The time of all devices together, without what one-off calls kept them idle."""
+        return self.timeline.total_ns - self.idle.of(ONE_OFF)
 
     @locked_cached_property
     def window(self) -> tuple[int, int]:
@@ -215,8 +228,12 @@ class WindowView:
         return intervals.merge(starts, starts + columns["dur_ns"].to_numpy()[events])
 
     def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
-        """The host's moments in the operators and calls that launched some rows of `work`."""
-        return spans_of_sources(self.trace, work)
+        """The host's moments in the operators and calls that launched some rows of `work`.
+
+        Without one-off calls, which cost the same whatever is launched.
+        """
+        spans = spans_of_sources(self.trace, work)
+        return intervals.difference(spans, self.graph.host.of(HostCause.ONE_OFF))
 
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""

@@ -169,7 +169,7 @@ def _with_limit(
     return replace(
         with_saving(one, gain_ns, limits),
         assumption=f"{fixed.who} {come} no later than the next, rank {fixed.next_rank}, which "
-        f"then sets the pace; {duration(one.saving_ns)} only if {one.assumption}",
+        f"then limits the step; {duration(one.saving_ns)} only if {one.assumption}",
         is_upper_bound=False,
     )
 
@@ -194,7 +194,7 @@ def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
         several = len(fixed.ranks) > 1
         reason = (
             f"{fixed.who} came late because {'their hosts were' if several else 'its host was'} "
-            "less ahead when the window began than later, which brings little in the long run"
+            "less ahead when the window began than later, which brings little in the steady state"
         )
     return replace(
         one,

@@ -256,14 +256,14 @@ def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding
             predicted_step_ns=None,
             severity=Severity.INFO,
             saving_reason=f"rank {one.rank}'s own step is {duration(saving_ns)} shorter without "
-            f"it, but rank {gain.next_rank}'s is not, and that sets the pace of all",
+            f"it, but rank {gain.next_rank}'s is not, and that limits all ranks",
             assumption="",
         )
     gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None
     if gain.next_rank != one.rank:
         assumption += (
-            f"; then rank {gain.next_rank} sets the pace: rank {one.rank} alone has "
+            f"; then rank {gain.next_rank} limits the step: rank {one.rank} alone has "
             f"{duration(saving_ns)} less to do"
         )
         next_rank = gain.next_rank

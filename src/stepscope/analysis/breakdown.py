@@ -1,7 +1,8 @@
 """Where the steps of a trace go: the one partition that report and comparison show.
 
 On GPUs a step is compute, exposed communication, exposed copies, and idle time by cause, as
-`timeline` and `idle` define them. Without GPU work it is what the main thread did, as
+`timeline` and `idle` define them; idle time of one-off calls (`calls.one_off`) is no part of a
+step, and the basis says how much it was. Without GPU work it is what the main thread did, as
 `host.partition` defines it. Either way the parts add up to the steps, to the nanosecond.
 """
 
@@ -13,11 +14,20 @@ import polars as pl
 
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
 from stepscope.analysis.idle import IdleTimes, idle_times
-from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, OTHER, Part, Partition
+from stepscope.analysis.selection.partition import (
+    BUSY_PARTS,
+    IDLE_WORDS,
+    ONE_OFF,
+    OTHER,
+    Part,
+    Partition,
+)
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import Timeline, timeline
+from stepscope.run.figures import duration
 from stepscope.trace.model import Trace
 
+_IDLE = {cause: words for cause, words in IDLE_WORDS.items() if cause != ONE_OFF}
 _BUSY = dict(zip(BUSY_PARTS, ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns"), strict=True))
 
 
@@ -60,13 +70,15 @@ def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
     steps = line.scope.asked.steps
     parts = tuple(
         [Part(name, getattr(line, column)) for name, column in _BUSY.items()]
-        + [Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()]
+        + [Part(words, idle.of(cause)) for cause, words in _IDLE.items()]
     )
     devices = max(1, len(line.scope.devices))
     whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs, their mean"
-    basis = f"trace: {whose}" + ("" if steps else WHOLE_FILE)
-    total_ns, count = line.total_ns // devices, max(1, len(steps or ()))
-    partition = Partition(parts, line.total_ns, count, basis).scaled_to(total_ns)
+    once_ns = idle.of(ONE_OFF)
+    apart = f", without {duration(once_ns // devices)} of one-off calls" if once_ns else ""
+    basis = f"trace: {whose}{apart}" + ("" if steps else WHOLE_FILE)
+    whole_ns, count = line.total_ns - once_ns, max(1, len(steps or ()))
+    partition = Partition(parts, whole_ns, count, basis).scaled_to(whole_ns // devices)
     return Breakdown(
         partition,
         _device_steps(line, idle, parts),
@@ -79,7 +91,7 @@ def break_down_devices(line: Timeline, idle: IdleTimes) -> Breakdown:
 def _device_steps(line: Timeline, idle: IdleTimes, parts: tuple[Part, ...]) -> pl.DataFrame:
     if line.scope.asked.steps is None:
         of_parts = {part.name: part.total_ns for part in parts}
-        whole = {"step": 0, "total_ns": line.total_ns, **of_parts}
+        whole = {"step": 0, "total_ns": line.total_ns - idle.of(ONE_OFF), **of_parts}
         return pl.DataFrame([whole], schema=dict.fromkeys(whole, pl.Int64))
     devices = max(1, line.steps["device"].n_unique())
     busy = line.steps.group_by("step", maintain_order=True).agg(
@@ -87,10 +99,13 @@ def _device_steps(line: Timeline, idle: IdleTimes, parts: tuple[Part, ...]) -> p
         *((pl.col(column).sum() // devices).alias(name) for name, column in _BUSY.items()),
     )
     gaps = idle.steps.group_by("step", maintain_order=True).agg(
-        (pl.col(f"{cause}_ns").sum() // devices).alias(words) for cause, words in IDLE_WORDS.items()
+        *((pl.col(f"{cause}_ns").sum() // devices).alias(words) for cause, words in _IDLE.items()),
+        once_ns=pl.col(f"{ONE_OFF}_ns").sum() // devices,
     )
     table = busy.join(gaps, on="step", how="left", maintain_order="left")
-    return table.with_columns(pl.col("step").cast(pl.Int64))
+    return table.with_columns(
+        pl.col("step").cast(pl.Int64), total_ns=pl.col("total_ns") - pl.col("once_ns")
+    ).drop("once_ns")
 
 
 def _of_the_host(trace: Trace, asked: Scope) -> Breakdown | None:

@@ -23,7 +23,11 @@ Definitions
     pageable_copy    Copying to the device by a call that blocks, with its refilling.
     annotated_phase  Saving a checkpoint, evaluating, or another annotation without launches.
     op_dispatch      Operators and calls: the host launches more slowly than the device works.
-    python           Nothing that was recorded: Python between operators.
+    one_off          A call or first run that costs far more than its like, once (`calls.one_off`).
+    backward         Between operators of autograd, or in a range named backward, where nothing was
+                     recorded. Only in traces without Python frames.
+    python           Nothing but Python: between operators and calls.
+    not_recorded     The same in a trace without Python frames: what the host did was not recorded.
     unknown          The call was not recorded.
 
 The causes add up to the idle time of the timeline of the same scope, to the nanosecond.

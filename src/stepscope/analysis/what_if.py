@@ -19,7 +19,7 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.graph.step_graph import StepGraph
-from stepscope.analysis.host.causes import cause_names
+from stepscope.analysis.host.causes import HostCause, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.pace import RecordedPace, recorded_pace
 from stepscope.analysis.record.summary import StepSummary
@@ -116,7 +116,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
     lanes = sorted(graph.host_lanes)
-    names = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    names = cause_names(has_gpu=bool(graph.is_gpu.any()), has_stacks=graph.host.has_stacks)
     pieces = np.nonzero(~graph.is_gpu)[0]
     per_cause = np.zeros((len(names), len(pieces)), np.int64)
     is_there = np.zeros(len(names), np.bool_)
@@ -126,6 +126,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
         rows = pieces[mine]
         per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
         is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
+    is_there[HostCause.ONE_OFF] = False  # no part of the steady state
     for code in np.nonzero(is_there)[0].tolist():
         changes[names[code]] = start.shorten_pieces(pieces, per_cause[code])
     waits = graph.edge_kind == EdgeKind.SYNC

@@ -110,7 +110,7 @@ def test_who_waits_longest_is_promised_no_more_than_mending_the_late_rank_brings
             assert one.severity is Severity.INFO
             assert one.saving_reason.startswith("fixing rank 3 alone brings little, because rank 2")
             assert one.advice.startswith("Begin with what slows all ranks")
-    said = "rank 3 comes no later than the next, rank 2, which then sets the pace"
+    said = "rank 3 comes no later than the next, rank 2, which then limits the step"
     expected = f"{said}; {duration(cost_ns)} only if " if is_notable else ""
     assert waiting[0].assumption.startswith(expected)
     assert bool(waiting[0].assumption) == is_notable
@@ -145,7 +145,7 @@ def test_an_outlier_is_worth_no_more_than_the_next_rank_allows(tmp_path, late_ms
     if is_notable:
         assert odd[0].saving_ns is not None
         assert odd[0].saving_ns <= 1.1 * gain_ns
-        assert "rank 1, which then sets the pace" in odd[0].assumption
+        assert "rank 1, which then limits the step" in odd[0].assumption
     else:
         assert odd[0].saving_ns is None
         assert "fixing rank 2 alone brings little, because rank 1" in odd[0].saving_reason

@@ -64,7 +64,7 @@ def test_launches_missing_in_between_are_a_loss(judge):
     assert finding.advice.startswith("Record again")
 
 
-def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
+def test_copies_that_explain_an_idle_gpu_leave_nothing_to_say_about_its_utilisation(judge):
     def body(t: GpuTrace, _step: int) -> None:
         for _ in range(8):
             t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
@@ -72,8 +72,7 @@ def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
         t.sync()
 
     diagnosis = judge(job(body))
-    title = one(diagnosis, "low-gpu-utilisation").title
-    assert title.endswith(" of the time, mainly because of copying memory")
+    assert "low-gpu-utilisation" not in {finding.id for finding in diagnosis.findings}
     copies = one(diagnosis, "exposed-copies")
     assert copies.severity is Severity.HIGH
     assert seen(copies)["most of them"] == "to the device"
@@ -157,7 +156,7 @@ def test_copies_whose_replay_saves_nothing_are_told_where_launches_are_missing(j
     assert seen(finding)["most of them"] == "to the device"
     # The device copies 4 × 4 ms in a step; beside them run one product and the optimizer.
     assert seen(finding)["exposed per step"] == ms(16)
-    assert "no single finding promises a tenth of it" in judge(t).verdict
+    assert "no single finding saves a tenth of it" in judge(t).verdict
 
 
 @pytest.mark.parametrize(("size", "word"), [(8, "torch.full"), (64 << 20, "pin_memory")])
@@ -467,5 +466,5 @@ def test_the_calls_at_each_place_add_up_to_those_that_hold_the_host_up(judge):
     finding = one(judge(job(body)), "pageable-copies")
     places = [str(item.value) for item in finding.evidence if item.label == "at"]
     assert seen(finding)["such copies per step"] == 2
-    assert seen(finding)["calls that hold the host up, per step"] == 4
+    assert seen(finding)["blocking calls per step"] == 4
     assert sorted(place.split("×")[0] for place in places) == ["aten::index (2", "aten::to (2"]

@@ -22,6 +22,8 @@ from stepscope.report.diagnosis.words import (
 from stepscope.run.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 
+NOT_RECORDED = "idle: host, cause not recorded"
+
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -55,7 +57,7 @@ def test_a_stall_in_the_window_is_a_finding_of_its_own(judge):
     assert stall.steps == (1,)
     assert stall.saving_ns is None
     seen = {item.label: item.value for item in stall.evidence}
-    assert seen["most of it went into"] == "python"
+    assert seen["most of it went into"] == "host, cause not recorded"
     assert seen["there, beyond the other steps"] == pytest.approx(ms(500), rel=0.01)
     assert "cpu-bound-python" not in {one.id for one in diagnosis.findings}
 
@@ -73,7 +75,9 @@ def test_a_slow_first_step_is_no_part_of_the_verdict(judge):
     assert any("step 0 took 4.94 s, 10 times the others" in n for n in diagnosis.shown.notes)
     (first,) = (one for one in diagnosis.findings if one.id == "slow-first-steps")
     assert first.steps == (0,)
-    assert ("most of it went into", "python") in {(e.label, e.value) for e in first.evidence}
+    assert ("most of it went into", "host, cause not recorded") in {
+        (e.label, e.value) for e in first.evidence
+    }
 
 
 def test_promises_are_in_the_time_of_unrecorded_steps(judge):
@@ -130,7 +134,7 @@ def test_a_gpus_parts_take_the_difference_to_the_record_from_idle_time(judge):
     assert after is not None
     compute = before.of("compute") / before.steps
     assert after.of("compute") / after.steps == pytest.approx(compute, abs=1)
-    assert after.of("idle: Python") < before.of("idle: Python") / before.steps * after.steps
+    assert after.of(NOT_RECORDED) < before.of(NOT_RECORDED) / before.steps * after.steps
     assert "fitted to the step record" in partition_basis(diagnosis.shown)
     assert round(after.total_ns / after.steps) == 7_000_000
 
@@ -247,7 +251,9 @@ def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
             with t.annotate("accuracy"):
                 t.python(ms(21))
     judged = judge(t, step_records([27.0] * 40, phases_ms={"metrics": 20.0}))
-    assert judged.findings[0].title == "Python in accuracy holds the step up"
+    assert judged.findings[0].title == (
+        "the host delays the step in accuracy; the cause was not recorded"
+    )
 
 
 ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"
@@ -259,7 +265,7 @@ ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01
         ([ENGINE], None),
         (
             [ENGINE, "net.py(3): hook"],
-            "Python in net.py(3): hook holds the step up",
+            "Python in net.py(3): hook delays the step",
         ),
     ],
 )

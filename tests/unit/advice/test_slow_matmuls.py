@@ -176,7 +176,7 @@ def test_small_products_of_a_device_of_unknown_size_promise_nothing(tmp_path):
     path.write_text(json.dumps(content))
     finding = slow_matmuls(diagnose(open_run(str(path))))
     assert finding.saving_ns is None
-    assert finding.saving_reason.startswith("they do not fill the device")
+    assert finding.saving_reason.startswith("they are too small to fill the device")
 
 
 def test_the_same_product_on_two_devices_counts_once_on_each(tmp_path):

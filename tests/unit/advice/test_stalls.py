@@ -24,7 +24,7 @@ from stepscope.run.reader import open_run
 RANKS, STEPS, STALLED = 3, 8, 5
 PAUSES = {
     "garbage collection": lambda t: t.gc_pause(ms(40)),
-    "Python": lambda t: t.python(ms(40)),
+    "host, cause not recorded": lambda t: t.python(ms(40)),
     "allocation": lambda t: t.malloc(1 << 30, ms(40)),
 }
 
@@ -106,7 +106,8 @@ def test_pauses_in_each_step_stand_above_the_host_that_cannot_hide_them(tmp_path
     job_of_three = write_ranks(meet(build, RANKS, us(300)), tmp_path / "job")
     diagnosis = diagnose(open_run(job_of_three))
     order = [(one.id, one.rank) for one in diagnosis.findings]
-    assert order[:3] == [("garbage-collector", 1), ("synchronisation", 1), ("late-rank", 1)]
+    assert order[0] == ("garbage-collector", 1)
+    assert set(order[1:3]) == {("synchronisation", 1), ("late-rank", 1)}
     assert diagnosis.findings[0].saving_ns == pytest.approx(ms(3), rel=0.01)
     assert diagnosis.verdict.startswith("garbage-collector")
 

@@ -95,7 +95,7 @@ def test_one_that_is_nearly_always_late_is_named(tmp_path, late):
     diagnosis, _ = _judge(tmp_path, late)
     assert between_ranks(diagnosis).startswith("rank 2 arrives last")
     titles = {one.title for one in diagnosis.findings if one.id == "rank-waiting" and one.rank != 2}
-    assert titles == {"it waits for others in its collectives, most for rank 2"}
+    assert titles == {"it waits for other ranks in its collectives, mostly for rank 2"}
 
 
 def test_where_nobody_waits_nobody_is_late_and_waiting_costs_nothing(tmp_path):

@@ -184,7 +184,7 @@ def test_the_first_steps_of_a_training_alone_have_no_verdict(tmp_path, count, to
     assert diagnosis.verdict == f"uncertain: {told}; record more"
     (finding,) = (one for one in diagnosis.findings if one.id == "input-bound")
     assert finding.severity is Severity.LOW
-    assert finding.assumption.endswith("other steps are like the first")
+    assert finding.assumption.endswith("other steps behave like the first")
     assert finding.saving_ns == ms(60)
 
 
@@ -206,7 +206,7 @@ def test_few_later_steps_weigh_little(tmp_path, count, were, rule, columns, save
     diagnosis = diagnose(open_run(str(write_run(tmp_path, {0: records}))))
     (finding,) = diagnosis.findings
     assert (finding.id, finding.severity, finding.saving_ns) == (rule, Severity.LOW, ms(saved_ms))
-    assert finding.assumption.endswith("other steps are like those recorded")
+    assert finding.assumption.endswith("other steps behave like those recorded")
     assert diagnosis.verdict.startswith(f"{rule}: ")
     assert diagnosis.verdict.endswith(
         f". Uncertain: only {were} recorded, which may not be typical"

@@ -60,8 +60,8 @@ def test_a_cause_promises_no_more_than_the_next_rank_allows(tmp_path):
     assert (first.id, first.rank) == ("input-bound", 1)
     gain_ns = _step_ns(now) - _step_ns(_data_parallel([0.03] * 4, {2: 1.5}))
     assert first.saving_ns == pytest.approx(gain_ns, rel=0.03)
-    assert "then rank 2 sets the pace: rank 1 alone has 12.0 ms less to do" in first.assumption
-    assert "until rank 2 sets the pace. Rank 1 comes late" in diagnosis.verdict
+    assert "then rank 2 limits the step: rank 1 alone has 12.0 ms less to do" in first.assumption
+    assert "until rank 2 limits the step. Rank 1 comes late" in diagnosis.verdict
     assert "saves 43% of rank 1's step" in diagnosis.verdict
     assert diagnosis.shown.together_ns == pytest.approx(gain_ns, rel=0.03)
 
@@ -83,7 +83,7 @@ def test_what_keeps_a_rank_that_waits_anyway_saves_the_job_nothing(tmp_path):
     finding = _one(diagnosis, "input-bound", 0)
     assert finding.saving_ns is None
     assert finding.severity is Severity.INFO
-    assert "but rank 2's is not, and that sets the pace of all" in finding.saving_reason
+    assert "but rank 2's is not, and that limits all ranks" in finding.saving_reason
 
 
 def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
@@ -100,7 +100,7 @@ def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
     gain_ns = _step_ns(now) - _step_ns(_data_parallel([0.03] * 6))
     assert finding.saving_ns == pytest.approx(gain_ns, rel=0.03)
     waiting = _one(diagnosis, "rank-waiting", 0)
-    assert waiting.title.endswith("most for ranks 3, 4")
+    assert waiting.title.endswith("mostly for ranks 3, 4")
     assert waiting.advice == (
         "See what ranks 3, 4 do before these collectives that others do not (their findings, "
         "`stepscope show idle` on their traces): input, uneven batches, Python, a slower machine."
@@ -194,7 +194,7 @@ def test_hiding_communication_brings_nothing_where_the_host_of_another_rank_sets
     assert not any(one.id == "late-rank" for one in diagnosis.findings)
     finding = _one(diagnosis, "exposed-communication", 1)
     assert finding.saving_ns is None
-    assert "but rank 0's is not, and that sets the pace of all" in finding.saving_reason
+    assert "but rank 0's is not, and that limits all ranks" in finding.saving_reason
 
 
 def test_communication_is_worth_what_it_is_once_the_late_rank_is_fixed(tmp_path):
@@ -232,7 +232,7 @@ def test_slack_in_some_collectives_does_not_help_a_rank_in_others(tmp_path):
     assert late.saving_ns == pytest.approx(gain_ns, rel=0.03)
     cause = _one(diagnosis, "input-bound", 1)
     assert cause.saving_ns == pytest.approx(gain_ns, rel=0.03)
-    assert "then rank 3 sets the pace" in cause.assumption
+    assert "then rank 3 limits the step" in cause.assumption
     waiting = _one(diagnosis, "rank-waiting", 2)
     assert waiting.saving_ns == pytest.approx(gain_ns, rel=0.03)
 
@@ -254,5 +254,5 @@ def test_a_rank_that_is_late_only_where_the_window_begins_is_not_called_late(tmp
     assert waiting.saving_ns is None
     assert waiting.saving_reason == (
         "rank 1 came late because its host was less ahead when the window began than later, which "
-        "brings little in the long run"
+        "brings little in the steady state"
     )

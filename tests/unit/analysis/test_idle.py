@@ -80,14 +80,14 @@ def test_synchronising_between_operators() -> None:
     assert causes["synchronisation"] > 3 * (WAKE + BEFORE + CALL)
 
 
-def test_long_python_after_a_synchronisation_is_python() -> None:
+def test_long_python_after_a_synchronisation_is_no_refilling() -> None:
     t = GpuTrace()
     _first_step(t)
     with t.step():
         t.python(us(3000))
         t.op("aten::mm").launch("sgemm", us(100))
     assert _causes(t) == {
-        "python": us(3000),
+        "not_recorded": us(3000),
         "synchronisation": WAKE + BEFORE + CALL,
         "device_wait": LATENCY,
     }
@@ -102,11 +102,11 @@ def test_launch_bound_and_python_between_operators() -> None:
             t.python(us(7))
             t.op("aten::add", before=us(20)).launch("add", us(1))
     causes = _causes(t)
-    assert set(causes) == {"python", "op_dispatch", "device_wait"}
+    assert set(causes) == {"not_recorded", "op_dispatch", "device_wait"}
     assert causes["op_dispatch"] == 10 * (us(20) + CALL)
     # Launch latency and kernel (6 µs) hide the operator's end and 5 of the 7 µs of Python; of
     # the first 7 µs the work of the step before hides 6.
-    assert causes["python"] == us(1) + 9 * us(2)
+    assert causes["not_recorded"] == us(1) + 9 * us(2)
     assert causes["device_wait"] == 10 * LATENCY
 
 
@@ -143,7 +143,7 @@ def test_an_annotation_around_launches_explains_nothing() -> None:
         t.op("aten::mm").launch("sgemm", us(10))
     causes = _causes(t)
     assert "annotated_phase" not in causes
-    assert causes["python"] == us(2000)
+    assert causes["not_recorded"] == us(2000)
 
 
 def test_waiting_on_the_device_for_another_stream() -> None:

@@ -64,7 +64,7 @@ def test_csv_has_every_finding_with_whole_nanoseconds(starved):
     document = json.loads(report(starved, "--format", "json"))
     table = rows(report(starved, "--format", "csv"))
     assert list(table[0]) == list(FINDINGS)
-    assert len(table) == len(document["findings"]) >= 2
+    assert len(table) == len(document["findings"]) >= 1
     for row, finding in zip(table, document["findings"], strict=True):
         for name in ("id", "severity", "title", "advice", "assumption", "saving_reason", "page"):
             assert row[name] == finding[name]
@@ -285,7 +285,7 @@ def test_what_sets_a_rank_apart_is_told(tmp_path):
 def test_a_late_rank_is_set_apart_and_its_victims_are_not(late_rank):
     odd = diagnose(open_run(late_rank)).odd_parts
     assert odd["rank"].unique().to_list() == [1]
-    assert odd["part"].to_list() == ["idle: Python"]
+    assert odd["part"].to_list() == ["idle: host, cause not recorded"]
     assert odd["per_step_ns"][0] - odd["others_ns"][0] == pytest.approx(ms(20), rel=0.01)
 
 

@@ -55,6 +55,7 @@ _IDS = (
     "heavy-recomputation",
     "slow-phase",
     "slow-first-steps",
+    "one-off-costs",
     "stalled-step",
     "uneven-steps",
     "recompilation",

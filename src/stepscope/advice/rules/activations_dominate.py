@@ -54,7 +54,8 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"{percent(share)} of the peak memory is activations",
         severity=Severity.INFO,
-        reason="checkpointing makes steps longer, and room for a larger batch may make up for it",
+        reason="checkpointing lengthens steps; a larger batch in the memory that it frees may make "
+        "up for it",
         evidence=(
             Evidence("activations at the peak", size, "bytes"),
             Evidence("held at the peak", held.allocated_bytes, "bytes"),

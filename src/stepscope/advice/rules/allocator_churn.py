@@ -1,4 +1,4 @@
-"""Allocator churn: steady steps still get memory from the driver and give it back.
+"""Allocator churn: steady steps still allocate and free driver memory.
 
 Measured as calls such as cudaMalloc and cudaFree. They are slow, and freeing waits until the GPU is
 idle. The first step of a trace may get what later steps only use again: it counts only if it makes
@@ -15,6 +15,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
+from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "allocator-churn"
@@ -29,6 +30,8 @@ def find(subject: Subject) -> list[Finding]:
     calls = window.calls.filter(pl.col("group") == "allocation").filter(
         gets_or_frees_device_memory()
     )
+    once = one_off_calls(window.trace)["event"]
+    calls = calls.filter(~pl.col("event").is_in(once.implode()))
     calls, steps = _of_steady_steps(window, calls)
     per_step = len(calls) / steps
     if per_step < subject.thresholds.allocator_calls:
@@ -46,8 +49,8 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title="steady steps still get memory from the driver and give it back",
-        assumption="no steady step gets or frees memory of the driver",
+        title="steady steps still allocate and free driver memory",
+        assumption="no steady step allocates or frees driver memory",
         evidence=(
             Evidence(f"such calls per step{after}", per_step, "count"),
             Evidence("time in them per step", round(spent_ns / steps), "ns"),

@@ -3,7 +3,7 @@
 Measured from the step record (Linux): the time per step that the training thread spent in the
 scheduler's queue. Whatever the thread does then takes longer, so a trace shows it as slow operators
 and as Python between them, at changing places. The saving assumes that the thread never waits for a
-CPU; where a GPU sets the pace, nobody knows what that saves. Threads that help with single
+CPU; where a GPU limits the step, nobody knows what that saves. Threads that help with single
 operators wait in queues of their own, which the record does not show: the real loss may be greater.
 """
 
@@ -45,8 +45,8 @@ def find(subject: Subject) -> list[Finding]:
         Finding(
             id=ID,
             title=(
-                f"the CPUs are busy: the training thread spends {percent(share)} of the step "
-                "waiting for one"
+                f"the CPUs are busy: for {percent(share)} of the step the training thread "
+                "waits for a free one"
             ),
             severity=severity_of(share, subject.thresholds),
             rank=subject.rank,
@@ -57,10 +57,10 @@ def find(subject: Subject) -> list[Finding]:
             evidence=tuple(evidence),
             steps=(),
             advice=(
-                "See what takes the CPUs (top, `stepscope monitor`). Stop other programs, or give "
-                "this one CPUs of its own (taskset, --cpus-per-task). If they are its own, let "
-                "torch.set_num_threads, times the ranks on this machine, plus the loaders' workers "
-                f"be no more than the CPUs{cpus}."
+                "Find out what uses the CPUs (top, `stepscope monitor`). Stop other programs, or "
+                "reserve CPUs for this one (taskset, --cpus-per-task). If its own threads use "
+                "them, keep torch.set_num_threads, times the ranks on this machine, plus the "
+                f"loaders' workers at or below the number of CPUs{cpus}."
             ),
             slows_everything=True,
         )

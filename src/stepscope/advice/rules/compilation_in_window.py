@@ -47,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
         ),
         steps=steps,
         advice=(
-            "Record later (skip_first, wait) to see steady steps. If it goes on there, the report "
+            "Record later (skip_first, wait) to see steady steps. If it recurs there, the report "
             "says so (recompilation)."
         ),
     )

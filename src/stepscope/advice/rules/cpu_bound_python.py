@@ -17,8 +17,11 @@ named, and the saving is of the stretches in it. And a thread that sleeps, or wa
 for another thread, neither runs nor waits for a CPU, which the step record shows, however busy the
 CPUs are (`asleep`). `slow-phase` has it if a phase that it reports holds at least half, unless the
 function is known. And in a step of a few
-milliseconds whose stretches are short in most steps, no Python is slow: the model is too small
-for its machine, and the finding says that.
+milliseconds whose stretches are short in most steps, no Python is slow: eager-mode overhead
+dominates, and the finding says that.
+
+Without Python frames nobody knows that a stretch is Python: the finding then says that the host
+delays the step, and that the cause was not recorded.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
@@ -49,7 +53,16 @@ _ADVICE = (
     "Move that Python out of the step: prepare data in DataLoader workers, vectorise loops as "
     "tensor operations, do logging and bookkeeping less often or in another thread."
 )
-_TOO_SMALL = "the model is too small for its machine: Python around its operators takes its time"
+_NO_STACKS = (
+    "Record with stacks to see what the host does there: without Python frames the trace does not "
+    "say whether it is Python, a library or a wait."
+)
+_NO_STACKS_BACKWARD = (
+    "Gradient hooks, custom autograd functions and the bookkeeping of wrappers run there. Record "
+    "with stacks to see which."
+)
+_IN_BACKWARD = "between operators of backward"
+_TOO_SMALL = "eager-mode overhead dominates: {} of the step passes between operators"
 _MORE_WORK = (
     "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
     "of the Python away. If the step is short enough for you, nothing is wrong."
@@ -59,9 +72,12 @@ _ADVICE_ASLEEP = (
     "Take sleeps out of the step, and hand reads and requests to DataLoader workers or to a thread "
     "beside the training. Where it waits for such a thread, make that one quicker, or use several."
 )
+_ASLEEP_WHERE = "Take sleeps out of the step, and have what it waits for ready in time."
 _FEWEST_STEPS = 3
 _MOSTLY = 0.9
 _STACKS = "Record with stacks to see the lines."
+_BETWEEN = "between operators"
+_UNRECORDED = "host between operators per step, cause not recorded"
 _ANYWHERE = "outside operators"
 _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
@@ -90,9 +106,14 @@ def find(subject: Subject) -> list[Finding]:
         if not len(long) or own_ns < subject.thresholds.saving_low * window.step_ns:
             return _of_a_sleeping_thread(subject, window, every)
     lengths = long.lengths
+    outside_ns = window.per_step(long.total_ns)
     longest = int(np.argmax(lengths))
     evidence = [
-        Evidence("Python outside operators per step", window.per_step(long.total_ns), "ns"),
+        Evidence(
+            "Python outside operators per step" if window.has_stacks else _UNRECORDED,
+            outside_ns,
+            "ns",
+        ),
         Evidence("stretches per step", len(long) / window.steps, "count"),
         Evidence("longest", int(lengths[longest]), "ns"),
     ]
@@ -108,25 +129,38 @@ def find(subject: Subject) -> list[Finding]:
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
     where = function or _ANYWHERE
-    title, advice = f"Python {where} holds the step up", _ADVICE
+    title, advice = f"Python {where} delays the step", _ADVICE
     assumption = "the long stretches of Python are gone, or run beside the training thread"
-    if _mostly_asleep(subject, window, long):
-        title, advice = f"the training thread sleeps or waits {where}", _ADVICE_ASLEEP
-        assumption = "it no longer sleeps there, and what it waits for is ready in time"
     if not window.has_stacks:
-        advice = f"{advice} {_STACKS}"
+        title, advice = _without_stacks(window, long, function)
+        assumption = "the long stretches between operators are gone"
+    if _mostly_asleep(subject, window, long):
+        title = f"the training thread sleeps or waits {where}"
+        advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
+        assumption = "it no longer sleeps there, and what it waits for is ready in time"
     found = replayed_finding(
         subject,
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
-        title=_TOO_SMALL if is_small else title,
+        title=_TOO_SMALL.format(percent(outside_ns / max(1, window.step_ns)))
+        if is_small
+        else title,
         assumption=assumption,
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
         advice=_MORE_WORK if is_small else advice,
     )
     return [replace(one, severity=Severity.LOW) for one in found] if is_small else found
+
+
+def _without_stacks(window: WindowView, long: Intervals, function: str | None) -> tuple[str, str]:
+    """Title and advice where no Python frames tell what ran in the stretches."""
+    backward = intervals.intersection(long, window.graph.host.of(HostCause.BACKWARD))
+    if 2 * backward.total_ns >= long.total_ns:
+        return f"the host delays the step {_IN_BACKWARD}", _NO_STACKS_BACKWARD
+    where = function or _BETWEEN
+    return f"the host delays the step {where}; the cause was not recorded", _NO_STACKS
 
 
 def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals) -> list[Finding]:
@@ -147,7 +181,7 @@ def _of_a_sleeping_thread(subject: Subject, window: WindowView, long: Intervals)
     if len(of_steps) < _FEWEST_STEPS or of_steps.min() < _MOSTLY * asleep_ns or len(places) != 1:
         return []
     share = asleep_ns / max(1, summary.mean_ns)
-    advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ADVICE_ASLEEP} {_STACKS}"
+    advice = _ADVICE_ASLEEP if window.has_stacks else f"{_ASLEEP_WHERE} {_STACKS}"
     return [
         Finding(
             id=ID,

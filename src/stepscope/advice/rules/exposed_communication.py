@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
     line = window.timeline
     exchanges = point_to_point(window)
     exposed_ns = line.exposed_comm_ns - exchanges.exposed_wait_ns
-    share = exposed_ns / max(1, line.total_ns)
+    share = exposed_ns / max(1, window.device_ns)
     if share < subject.thresholds.exposed_communication:
         return []
     graph = window.graph
@@ -69,10 +69,10 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(graph).scale_work(communicates, 0.0).shorten_work(without_transfer),
         rule=ID,
         about_collectives=True,
-        title=f"{percent(share)} of the device's time is communication that nothing hides",
+        title=f"{percent(share)} of the device's time is exposed communication",
         before=calm if is_disturbed else None,
         assumption=(
-            "computation hides all communication, the most that is possible"
+            "all communication overlaps with computation, which is an upper bound"
             f"{_OF_EXCHANGES if exchanges.exposed_transfer_ns else ''}{first}"
         ),
         is_upper_bound=True,

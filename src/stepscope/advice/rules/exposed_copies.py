@@ -59,7 +59,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     copies = window.work.filter(pl.col("kind") == "memcpy")
     exposed_ns = sum(_exposed(window, copies).values())
-    share = exposed_ns / max(1, window.timeline.total_ns)
+    share = exposed_ns / max(1, window.device_ns)
     if share < subject.thresholds.exposed_copies:
         return []
     direction, bytes_moved, copying_ns = _largest(copies)
@@ -80,18 +80,18 @@ def find(subject: Subject) -> list[Finding]:
     copies_ns = int(copies["dur_ns"].sum())
     unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
     is_unclear = unlinked_ns >= subject.thresholds.unlinked_work * copies_ns
-    assumption = "all these copies run beside computation, or are not made"
+    assumption = "all these copies overlap with computation, or are eliminated"
     pinned, changes = None, unchanged(window.graph)
     if len(pageable_copies(window)):
         pinned = changes = without_blocking(window)
-        assumption += ", and those from pageable memory no longer hold the host up"
+        assumption += ", and those from pageable memory no longer block the host"
     if is_unclear:
         assumption += (
             "; that saves more than the replay finds, because "
             f"{percent(unlinked_ns / max(1, copies_ns))} of their time has no launch in the trace, "
             "and the host's waits for these stay"
         )
-    title = f"{percent(share)} of the device's time is copying that nothing runs beside"
+    title = f"{percent(share)} of the device's time is copying that overlaps with nothing"
     advice = _ADVICE.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,

@@ -45,6 +45,6 @@ def find(subject: Subject) -> list[Finding]:
         ),
         advice=(
             "If memory allows, checkpoint fewer layers, or selectively: recompute what is cheap "
-            "(activations, normalisation) and keep what is dear (matrix products, attention)."
+            "(activations, normalisation) and keep what is expensive (matrix products, attention)."
         ),
     )

@@ -1,37 +1,55 @@
-"""Low GPU utilisation: kernels run for less than half of the time; and why.
+"""Low GPU utilisation: kernels run for less than half of the time, and no other finding says why.
 
-Measured as the device's time in which any kernel runs. The cause is copying, where the device does
-that in most of the rest of its time; else what holds most of the rest of the critical path. It has
-findings of its own, with the saving; this one tells what they add up to.
+Measured as the device's time in which any kernel runs, without what one-off calls kept it idle. The
+cause named is the largest part of the rest in the breakdown of the step. Where another finding
+explains why the device is idle, that one says more, and this one is left out (`is_explained`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.analysis.critical_path import GPU_CAUSES
-from stepscope.analysis.timeline import Timeline
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, ONE_OFF, cause_words
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "low-gpu-utilisation"
-_WORDS = {
-    "input": "waiting for input",
-    "synchronisation": "waiting for the GPU and refilling it",
-    "allocation": "getting and freeing memory",
-    "pageable copy": "copying from pageable memory",
-    "annotated phase": "an annotated phase, such as a checkpoint",
-    "annotation": "an annotated range that launches nothing",
-    "launch": "launching",
-    "dispatch": "dispatching operators",
-    "python": "Python outside operators",
-    "launch latency": "the latency of launches",
-    "device gap": "gaps between dependent work",
-    "other wait": "waits whose reason the trace does not show",
+_OF_THE_REST = frozenset(
+    {
+        "tensor-cores-unused",
+        "full-precision-matmuls",
+        "unfused-attention",
+        "slow-matmuls",
+        "unfused-elementwise",
+        "layout-copies",
+        "heavy-recomputation",
+        "memory-far-below-limit",
+        "memory-near-limit",
+    }
+)
+"""Findings about what the device does while it works, and about its memory."""
+_ADVICE = {
+    "op_dispatch": "Look at `stepscope show launches`: which calls and operators take the time.",
+    "not_recorded": "Record with stacks to see what the host does there.",
+    "backward": "Record with stacks to see what the host does between the operators of backward.",
+    "python": "Look at the longest gaps (`stepscope show idle`) and the Python functions in them.",
+    "device_wait": "Look at which streams wait for which (`stepscope show idle`).",
 }
+
+
+def is_explained(finding: Finding, others: Sequence[Finding]) -> bool:
+    """Whether another finding of the same rank says why the device is idle."""
+    return any(
+        one.id not in (ID, *_OF_THE_REST) and (one.saving_ns is not None or one.severity.is_weighty)
+        for one in others
+        if one.rank == finding.rank
+    )
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -41,45 +59,34 @@ def find(subject: Subject) -> list[Finding]:
         return []
     runs = window.work["kind"].is_in(["compute", "communication"])
     spans = window.work["device", "start_ns", "end_ns"].filter(runs)
-    busy = _busy_share(window.timeline, spans)
+    busy = _busy_share(window, spans)
     if busy is None or busy >= subject.thresholds.gpu_utilisation:
         return []
-    gpu = set(GPU_CAUSES.values())
-    rest = [part for part in window.path.parts if part.name not in gpu]
-    evidence = [Evidence("time in which kernels run", busy, "share")]
-    cause = ""
-    copying = window.timeline.exposed_memcpy_ns / window.timeline.total_ns
-    if 2 * copying > 1 - busy:
-        cause = "copying memory"
-        evidence.append(Evidence("time in which it only copies", copying, "share"))
-    elif rest:
-        largest = max(rest, key=lambda part: part.total_ns)
-        cause = _WORDS.get(largest.name, largest.name)
-        share = window.path.share(largest)
-        evidence += [
-            Evidence("largest cause on the critical path", cause, "text"),
-            Evidence("its share of the step", share, "share"),
-        ]
+    parts = {cause: window.idle.of(cause) for cause in IDLE_WORDS if cause != ONE_OFF}
+    largest = max(parts, key=lambda cause: parts[cause])
+    cause, largest_ns = cause_words(largest), parts[largest]
+    if window.timeline.exposed_memcpy_ns > largest_ns:
+        largest, cause, largest_ns = "", BUSY_PARTS[2], window.timeline.exposed_memcpy_ns
+    advice = _ADVICE.get(largest, "")
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"the GPU runs kernels only {percent(busy)} of the time"
-        + (f", mainly because of {cause}" if cause else ""),
+        title=f"kernels run {percent(busy)} of the time; most of the rest is {cause}",
         severity=Severity.HIGH
         if busy < subject.thresholds.gpu_utilisation / 2
         else Severity.MEDIUM,
-        reason="it has several causes, and the finding of each has its own saving",
-        evidence=tuple(evidence),
-        advice=(
-            "Work through the other findings by their saving; if there is none, give the GPU "
-            "more work per step, with a larger batch."
+        reason="no single cause was found whose removal could be replayed",
+        evidence=(
+            Evidence("time in which kernels run", busy, "share"),
+            Evidence(cause, window.device_share(largest_ns), "share"),
         ),
+        advice=f"{advice} More work per step (a larger batch) fills the GPU better.".strip(),
     )
 
 
-def _busy_share(line: Timeline, spans: pl.DataFrame) -> float | None:
+def _busy_share(window: WindowView, spans: pl.DataFrame) -> float | None:
     """Time in which kernels run, as a share of the devices' time; None: there is no time."""
-    busy_ns = 0
+    line, busy_ns = window.timeline, 0
     for (device,), rows in spans.partition_by("device", as_dict=True).items():
         busy = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         # A damaged file may have work that tells no device.
@@ -89,4 +96,4 @@ def _busy_share(line: Timeline, spans: pl.DataFrame) -> float | None:
             start = int(steps["start_ns"][0])
             busy = intervals.clip(busy, start, start + int(steps["total_ns"].sum()))
         busy_ns += busy.total_ns
-    return busy_ns / line.total_ns if line.total_ns else None
+    return busy_ns / window.device_ns if window.device_ns else None

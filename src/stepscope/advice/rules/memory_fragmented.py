@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"{percent(unused / parts.reserved_bytes)} of the reserved memory is not in use",
         severity=Severity.MEDIUM,
-        reason="room in memory makes no step shorter by itself",
+        reason="free memory alone does not shorten the step",
         evidence=tuple(evidence),
         advice=advice,
     )

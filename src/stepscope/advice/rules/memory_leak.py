@@ -40,7 +40,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"every step leaves memory behind at {short(worst)}",
         severity=Severity.HIGH,
-        reason="memory that is freed makes no step shorter, but without it the run ends early",
+        reason="freeing it does not shorten the step, but the run ends early otherwise",
         evidence=(
             Evidence("left behind by each step", per_step, "bytes"),
             *(Evidence(f"of it at {short(line)}", size, "bytes") for line, size in lines),

@@ -29,7 +29,7 @@ def find(subject: Subject) -> list[Finding]:
             rule=ID,
             title=f"{percent(room.share)} of the memory of GPU {room.device} is reserved",
             severity=Severity.MEDIUM,
-            reason="room in memory makes no step shorter by itself",
+            reason="free memory alone does not shorten the step",
             evidence=(
                 Evidence("left", max(0, room.limit_bytes - room.reserved_bytes), "bytes"),
                 Evidence("reserved at the peak", room.reserved_bytes, "bytes"),

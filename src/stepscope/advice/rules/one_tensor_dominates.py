@@ -43,7 +43,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"one tensor is {percent(share)} of the peak memory",
         severity=Severity.INFO,
-        reason="room in memory makes no step shorter by itself",
+        reason="free memory alone does not shorten the step",
         evidence=(
             Evidence("size of the tensor", size, "bytes"),
             Evidence("made at", short(row["line"]), "text"),

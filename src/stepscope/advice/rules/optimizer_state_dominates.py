@@ -33,7 +33,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"{percent(row['allocated_share'][0])} of the peak memory is optimizer state",
         severity=Severity.INFO,
-        reason="room in memory makes no step shorter by itself",
+        reason="free memory alone does not shorten the step",
         evidence=(
             Evidence("optimizer state at the peak", size, "bytes"),
             Evidence("held at the peak", held.allocated_bytes, "bytes"),

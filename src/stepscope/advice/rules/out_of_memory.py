@@ -30,7 +30,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=f"a request for memory failed at {short(failed.line)}",
         severity=Severity.HIGH,
-        reason="a run that does not end makes no step shorter",
+        reason="the run failed, so there is no step to shorten",
         evidence=(
             Evidence("cause", failed.cause, "text"),
             Evidence("asked for", failed.asked_bytes, "bytes"),

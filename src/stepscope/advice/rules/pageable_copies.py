@@ -70,15 +70,15 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title="copies from pageable memory hold the host up",
+        title="copies from pageable memory block the host",
         assumption="copies leave pinned memory without blocking"
         + _assumed_speed(window, copies, changes),
         evidence=(
             Evidence("such copies per step", len(copies) / window.steps, "count"),
             Evidence("copied per step", window.per_step(moved), "bytes"),
             # A copy may be two calls: one that copies, and one that waits for it.
-            Evidence("calls that hold the host up, per step", len(calls) / window.steps, "count"),
-            Evidence("host held up per step", window.per_step(held_ns), "ns"),
+            Evidence("blocking calls per step", len(calls) / window.steps, "count"),
+            Evidence("host blocked per step", window.per_step(held_ns), "ns"),
             *(Evidence("at", place, "text") for place in waiting_places(window, calls)),
         ),
         advice=_SMALL_ADVICE if 0 < moved < _SMALL_BYTES * len(copies) else _ADVICE,

@@ -49,7 +49,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{percent(share)} of the device's time it waits for {whom}",
+        title=f"the device waits for {whom} for {percent(share)} of its time",
         severity=severity_of(share, subject.thresholds),
         reason="more micro-batches are more work per step; judge them by samples per second",
         evidence=(

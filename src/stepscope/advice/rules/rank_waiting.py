@@ -50,12 +50,12 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(window.graph).shorten_work(shortened(window, rows, rows["least_ns"])),
         rule=ID,
         about_collectives=True,
-        title="collectives take far longer than the quickest of their kind and size",
-        assumption="all ranks arrive together: each collective takes what its quickest peer takes; "
-        "at most this, because one rank's trace does not tell what would hold the others up then",
+        title="collectives take far longer than the fastest of the same kind and size",
+        assumption="all ranks arrive together, and each collective takes as long as its fastest "
+        "peer; an upper bound, because one rank's trace does not show what else delays the others",
         is_upper_bound=True,
         evidence=(
-            Evidence("beyond the quickest, per step", window.per_device_step(waited_ns), "ns"),
+            Evidence("beyond the fastest, per step", window.per_device_step(waited_ns), "ns"),
             Evidence("share of the time in them", waited_ns / max(1, total_ns), "share"),
             Evidence("collectives compared per step", len(rows) / window.steps, "count"),
         ),

@@ -38,7 +38,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title="max_split_size_mb with expandable segments lets reserved memory grow",
         severity=Severity.MEDIUM if is_growing else Severity.LOW,
-        reason="room in memory makes no step shorter by itself",
+        reason="free memory alone does not shorten the step",
         evidence=(
             Evidence("max_split_size_mb", settings.max_split_bytes // MIB, "count"),
             Evidence("reserved at the peak", max(before, after), "bytes"),

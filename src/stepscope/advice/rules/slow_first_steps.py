@@ -2,7 +2,8 @@
 
 Measured from the step record: the unbroken run of steps at its beginning that took more than twice
 the median of the later steps. Without a record the steps of the trace are judged in the same way,
-and the evidence names what the slowest of them spent its extra time in. What these steps took
+and the evidence names what the slowest of them spent its extra time in. One-off calls in a recorded
+window are named as well (`calls.one_off`). What these steps took
 beyond the median was lost once: they are no part of the steady step, and there is no saving per
 step.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.advice.finding import Evidence, Finding, Severity
-from stepscope.advice.odd_steps import extra_time
+from stepscope.advice.odd_steps import extra_time, one_off_parts, one_offs_of_steps
 from stepscope.advice.subject import Subject
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.summary import StepSummary
@@ -108,6 +109,7 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("steady step", start.median_ns, "ns"),
                 Evidence("slow means, times the median", START_UP_FACTOR, "factor"),
                 *start.extra,
+                *_one_offs(subject, start.steps),
             ),
             steps=start.steps,
             advice=(
@@ -118,6 +120,13 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _one_offs(subject: Subject, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """The one-off calls in these steps, as far as a window recorded them."""
+    if subject.window is None or not subject.window.has_gpu:
+        return ()
+    return one_off_parts(one_offs_of_steps(subject.window, steps))
 
 
 def _title(count: int, start: _Start) -> str:

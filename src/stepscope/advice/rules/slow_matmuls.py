@@ -82,7 +82,7 @@ def find(subject: Subject) -> list[Finding]:
         said = f"{about}: {percent(row['attained_share'])}; {cause.words()}"
         evidence.append(Evidence("such as", said, "text"))
     what = _named(table["operator"])
-    title = f"{what} attain {percent(attained)} of what the device could do with their shapes"
+    title = f"{what} attain {percent(attained)} of what the device can attain for their shapes"
     small_ns = int(table.filter("small")["dur_ns"].sum())
     advice = _advice(causes, 2 * small_ns > total_ns)
     if 2 * small_ns > total_ns:
@@ -91,7 +91,8 @@ def find(subject: Subject) -> list[Finding]:
             rule=ID,
             title=title,
             severity=Severity.LOW,
-            reason="they do not fill the device, and more work per product is another step",
+            reason="they are too small to fill the device, and more work per product changes the "
+            "step itself",
             evidence=tuple(evidence),
             advice=advice,
         )

@@ -1,4 +1,4 @@
-"""Synchronisation: the host stops to wait for the GPU, and then has to catch up.
+"""Synchronisation: blocking calls make the host wait for the GPU, and then has to catch up.
 
 Measured as the time in calls that block until the device has caught up (`cudaStreamSynchronize`,
 `cudaDeviceSynchronize`, copies to the host). The wait itself may cost nothing where the GPU is the
@@ -48,12 +48,12 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title="the host stops to wait for the GPU",
+        title="blocking calls make the host wait for the GPU",
         assumption="these calls return at once and nothing in the step needs their results",
         evidence=tuple(evidence),
         advice=(
             "Keep results on the GPU: read losses and metrics (.item(), .cpu(), print, if on a "
-            "tensor, nonzero) only every so many steps, and drop torch.cuda.synchronize()."
+            "tensor, nonzero) only every N steps, and drop torch.cuda.synchronize()."
         ),
     )
 

@@ -6,8 +6,8 @@ longer. A wait of a loader without workers is the loading itself, and takes as l
 begins.
 
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
-another thread, and takes longer than fetching a batch that is ready. Where few batches are waited for, nothing shows the pace of the
-workers, which may be ahead: such waits keep their length.
+another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
+for, nothing shows the pace of the workers, which may be ahead: such waits keep their length.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.host.causes import HostCause
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -64,12 +65,14 @@ class Changes:
         """Host time within some moments takes `factor` of what it takes now.
 
         Args:
-            moments: Which; parts that no thread works in have no effect.
+            moments: Which; parts that no thread works in have no effect, nor have one-off calls,
+                which are no part of the steady state.
             factor: From 0 to 1.
             lanes: Threads; default: all of the graph.
         """
         _check(factor)
         graph = self.graph
+        moments = intervals.difference(moments, graph.host.of(HostCause.ONE_OFF))
         which = ~graph.is_gpu
         if lanes is not None and not graph.host_lanes <= set(lanes):
             which &= np.logical_or.reduce([graph.lane == lane for lane in lanes or (_NO_LANE,)])

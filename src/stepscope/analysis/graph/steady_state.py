@@ -107,8 +107,11 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
 
 
 def replayed_durations(graph: StepGraph) -> Int64Array:
-    """Duration of each node; waits whose end the graph knows take no time of their own."""
-    dur = np.where(graph.is_elastic, 0, graph.dur_ns)
+    """Duration of each node in a replay.
+
+    Waits whose end the graph knows take no time of their own, and one-off calls none at all.
+    """
+    dur = np.where(graph.is_elastic, 0, graph.dur_ns - graph.one_off_ns)
     if graph.host_scale != 1.0:
         dur[~graph.is_gpu] = np.round(dur[~graph.is_gpu] * graph.host_scale).astype(np.int64)
     return dur

@@ -53,6 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -144,6 +145,17 @@ class StepGraph:
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
+
+    @locked_cached_property
+    def one_off_ns(self) -> Int64Array:
+        """The part of each node in calls that come once and are no part of the steady state."""
+        found = np.zeros(len(self), np.int64)
+        once = self.host.of(HostCause.ONE_OFF)
+        for lane in self.host_lanes if len(once) else ():
+            rows = np.flatnonzero(~self.is_gpu & (self.lane == lane))
+            divided = self.host.divide(lane, self.start_ns[rows], self.end_ns[rows])
+            found[rows] = divided[HostCause.ONE_OFF]
+        return found
 
     @locked_cached_property
     def is_gpu(self) -> BoolArray:

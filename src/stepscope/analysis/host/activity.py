@@ -55,10 +55,12 @@ class HostActivity:
         by_lane: Activity of each launching thread.
         outermost: For each thread and cause the events that make it up and lie in no other of the
             same cause: event number, start; sorted by start. Empty if they were not asked for.
+        has_stacks: Whether Python frames were recorded.
     """
 
     by_lane: dict[int, Activity]
     outermost: dict[tuple[int, int], tuple[Int64Array, Int64Array]]
+    has_stacks: bool
 
     def event_at(
         self, lane: npt.NDArray[np.int32], cause: npt.NDArray[np.int8], times: Int64Array
@@ -85,7 +87,8 @@ def host_activity(trace: Trace, work: pl.DataFrame, *, with_events: bool = True)
     events = host_events(trace, tuple(sorted(order)))
     did = {lane: _with_launches_as_dispatch(events.stretches(lane)) for lane in order}
     by_lane = {lane: _with_others(lane, order, did) for lane in order}
-    return HostActivity(by_lane, _outermost(events, order) if with_events else {})
+    outermost = _outermost(events, order) if with_events else {}
+    return HostActivity(by_lane, outermost, events.has_stacks)
 
 
 def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:

@@ -11,17 +11,21 @@ A moment belongs to the first cause that it lies in:
    metrics, with everything inside it.
 5. input: waiting for a batch (see `is_input_wait`), or for another thread that reads one (see
    `waits`), with everything inside that wait.
-6. waiting for communication: collectives that another thread does (see `waits`).
-7. synchronisation: calls that wait for the device, and copies to the host that block.
-8. allocation: calls that get memory from the driver, or give it back.
-9. pageable copy: copies to the device that block, and the synchronisation that the operator of such
-   a copy adds to it.
-10. launch: all other calls of the runtime and the driver.
-11. dispatch: operators outside their calls. Without GPU work they do the work themselves, and the
+6. one-off call: calls and first runs that cost far more than their like, once (`calls.one_off`).
+7. waiting for communication: collectives that another thread does (see `waits`).
+8. synchronisation: calls that wait for the device, and copies to the host that block.
+9. allocation: calls that get memory from the driver, or give it back.
+10. pageable copy: copies to the device that block, and the synchronisation that the operator of
+    such a copy adds to it.
+11. launch: all other calls of the runtime and the driver.
+12. dispatch: operators outside their calls. Without GPU work they do the work themselves, and the
     cause is called operators.
-12. annotation: any other annotation in which nothing is launched (without GPU work: in which no
+13. annotation: any other annotation in which nothing is launched (without GPU work: in which no
     operator runs). One around the whole step explains nothing.
-13. python: everything else.
+14. backward: the rest of backward: between operators of autograd's thread, or in a range named
+    backward. Only where Python frames were not recorded.
+15. python: everything else. Where Python frames were not recorded, nobody knows that it was Python:
+    then it is called "host, cause not recorded".
 
 Answers may use coarser words, which `idle_gaps` declares; none names a moment by another rule.
 """
@@ -48,14 +52,16 @@ class HostCause(IntEnum):
     GARBAGE_COLLECTION = 2
     PHASE = 3
     INPUT = 4
-    COMMUNICATION = 5
-    SYNCHRONISATION = 6
-    ALLOCATION = 7
-    PAGEABLE_COPY = 8
-    LAUNCH = 9
-    DISPATCH = 10
-    ANNOTATION = 11
-    PYTHON = 12
+    ONE_OFF = 5
+    COMMUNICATION = 6
+    SYNCHRONISATION = 7
+    ALLOCATION = 8
+    PAGEABLE_COPY = 9
+    LAUNCH = 10
+    DISPATCH = 11
+    ANNOTATION = 12
+    BACKWARD = 13
+    PYTHON = 14
 
     @property
     def word(self) -> str:
@@ -69,6 +75,7 @@ _WORDS = {
     HostCause.GARBAGE_COLLECTION: "garbage collection",
     HostCause.PHASE: "annotated phase",
     HostCause.INPUT: "input",
+    HostCause.ONE_OFF: "one-off call",
     HostCause.COMMUNICATION: "waiting for communication",
     HostCause.SYNCHRONISATION: "synchronisation",
     HostCause.ALLOCATION: "allocation",
@@ -76,6 +83,7 @@ _WORDS = {
     HostCause.LAUNCH: "launch",
     HostCause.DISPATCH: "dispatch",
     HostCause.ANNOTATION: "annotation",
+    HostCause.BACKWARD: "between operators of backward",
     HostCause.PYTHON: "python",
 }
 _OPERATORS = "operators"
@@ -84,7 +92,9 @@ _OPERATORS = "operators"
 CAUSES = tuple(HostCause)
 BLOCKING = (HostCause.SYNCHRONISATION, HostCause.PAGEABLE_COPY)
 """Causes after which the device has nothing left to do."""
-UNNAMED = (HostCause.PHASE, HostCause.ANNOTATION, HostCause.PYTHON)
+NOT_RECORDED = "host, cause not recorded"
+"""What `PYTHON` is called in a trace without Python frames."""
+UNNAMED = (HostCause.PHASE, HostCause.ANNOTATION, HostCause.BACKWARD, HostCause.PYTHON)
 """Causes in which Python code of the user's own may run without any other event."""
 
 NO_CAUSE = -1
@@ -99,6 +109,8 @@ _COMPILATION = (
     r": \w*(compile|codegen)"
     r"|triton/compiler/\w+\.py\(\d+\): (compile|make_\w+|ast_to_\w+)$"
 )
+_OF_THE_DRIVER = r"(?i)(module|function) loading|command buffer full|driver compiler"
+"""What CUPTI records as overhead though it takes as long without a recorder."""
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of|<built-in function collect>"
 _PHASES = (
     r"(?i)\b(checkpoint(ing)?|save|evaluat\w*|eval|validat\w*|log(ging)?|metrics)\b"
@@ -106,11 +118,13 @@ _PHASES = (
 )
 
 
-def cause_names(*, has_gpu: bool) -> tuple[str, ...]:
-    """The word for each of `CAUSES` in a trace with GPU work, or without."""
+def cause_names(*, has_gpu: bool, has_stacks: bool = True) -> tuple[str, ...]:
+    """The word for each of `CAUSES` in a trace with or without GPU work, and Python frames."""
     words = [cause.word for cause in CAUSES]
     if not has_gpu:
         words[HostCause.DISPATCH] = _OPERATORS
+    if not has_stacks:
+        words[HostCause.PYTHON] = NOT_RECORDED
     return tuple(words)
 
 
@@ -134,7 +148,10 @@ def _causes(names: pl.DataFrame) -> list[int]:
         [Category.USER_ANNOTATION.value, Category.OTHER.value]
     )
     rules = (
-        (HostCause.PROFILER, category == Category.OVERHEAD.value),
+        (
+            HostCause.PROFILER,
+            (category == Category.OVERHEAD.value) & ~name.str.contains(_OF_THE_DRIVER),
+        ),
         (
             HostCause.COMPILATION,
             name.str.contains(_COMPILATION) | (called & (group == "module_load")),

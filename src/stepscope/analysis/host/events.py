@@ -9,7 +9,9 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
+from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.calls.parents import operators_of_events
+from stepscope.analysis.calls.places import has_stacks
 from stepscope.analysis.host.cause_sweep import Stretches, find_stretches
 from stepscope.analysis.host.causes import (
     CAUSES,
@@ -21,10 +23,12 @@ from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import (
+    events_named,
     events_with_names,
     is_call,
     is_operator,
     is_step,
+    names_that,
 )
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
@@ -38,6 +42,9 @@ from stepscope.trace.model import Trace
 
 SWEEP_PAYS_FROM = 500_000
 """Events from which one compiled sweep is used; below, loading a compiler costs more."""
+_NODE = "autograd::engine::evaluate_function"
+_BACKWARD = r"(?i)^#{0,2} ?backward ?#{0,2}$"
+"""What a range of a whole backward is called."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +52,13 @@ class HostEvents:
     """Events of host threads with their cause; those that only enclose are not among them.
 
     Attributes:
-        table: lane_id, event (-1: a wait that no event shows), start_ns, end_ns, cause (a
-            `HostCause`) and is_work (whether it is an operator or a call), sorted by start.
+        table: lane_id, event (-1: no event shows it), start_ns, end_ns, cause (a `HostCause`) and
+            is_work (whether it is an operator or a call), sorted by start.
+        has_stacks: Whether Python frames were recorded, so that the rest of the time is Python.
     """
 
     table: pl.DataFrame
+    has_stacks: bool = True
 
     def on(self, lanes: tuple[int, ...]) -> HostEvents:
         """The same of some threads only."""
@@ -200,7 +209,12 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     lane = events["lane_id"].to_numpy()[row].astype(np.int64)
     is_work = _is_work(names)[name_id[row]]
     work = recorded_work(trace)
+    frames = has_stacks(trace)
     own = _with_blocking_copies(trace, work, row, cause)
+    if not frames:
+        is_backward = names_that(trace, pl.col("name").str.contains(_BACKWARD))[name_id[row]]
+        own = np.where(is_backward & (own == HostCause.ANNOTATION), HostCause.BACKWARD, own)
+        own = own.astype(np.int8)
     own = _without_enclosing(own, lane, start, end, _marks_the_step(work, row, is_work))
     kept = own != NO_CAUSE
     if not kept.all():
@@ -216,7 +230,18 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
             "is_work": is_work,
         }
     )
-    return HostEvents(_with_waits(trace, lanes, table))
+    added = [
+        (lane, found, cause)
+        for cause, waits in (
+            (HostCause.COMMUNICATION, communication_waits(trace, lanes)),
+            (HostCause.INPUT, input_waits(trace, lanes)),
+        )
+        for lane, found in waits.items()
+    ]
+    if not frames:
+        added += [(lane, _backward(trace, lane), HostCause.BACKWARD) for lane in lanes]
+    one_offs = one_off_calls(trace, lanes=lanes)
+    return HostEvents(_with(table, added, one_offs), has_stacks=frames)
 
 
 def _is_work(names: pl.DataFrame) -> BoolArray:
@@ -289,23 +314,61 @@ def _among(values: Int64Array, wanted: Int64Array) -> BoolArray:
     return found
 
 
-def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl.DataFrame:
-    """The table with the waits for other threads, which nothing of the threads' own notes."""
+def _backward(trace: Trace, lane: int) -> Intervals:
+    """The moments between the first and the last operator of each backward on a thread.
+
+    Two nodes of autograd belong to one backward unless another operator begins between them, on
+    their thread or on the main thread.
+    """
+    nodes = events_named(trace, is_operator() & pl.col("name").str.starts_with(_NODE), (lane,))
+    if len(nodes) < 2:
+        return intervals.empty()
+    columns = trace.columns("start_ns", "dur_ns")
+    starts_of, dur_of = columns["start_ns"].to_numpy(), columns["dur_ns"].to_numpy()
+    merged = intervals.merge(starts_of[nodes], starts_of[nodes] + dur_of[nodes])
+    lanes = {lane} if trace.main_lane is None else {lane, trace.main_lane}
+    others = np.sort(starts_of[events_named(trace, is_operator(), tuple(sorted(lanes)))])
+    gap_starts, gap_ends = merged.ends[:-1], merged.starts[1:]
+    is_broken = np.searchsorted(others, gap_ends) > np.searchsorted(others, gap_starts)
+    first = np.concatenate(([True], is_broken))
+    last = np.concatenate((is_broken, [True]))
+    return Intervals(merged.starts[first], merged.ends[last])
+
+
+def _with(
+    table: pl.DataFrame,
+    added: list[tuple[int, Intervals, HostCause]],
+    one_offs: pl.DataFrame,
+) -> pl.DataFrame:
+    """The table with what no event of its own shows, and with the one-off calls.
+
+    Args:
+        table: The table.
+        added: Moments of threads with their causes.
+        one_offs: See `one_off_calls`.
+    """
     parts = [table]
-    for cause, waits in (
-        (HostCause.COMMUNICATION, communication_waits(trace, lanes)),
-        (HostCause.INPUT, input_waits(trace, lanes)),
-    ):
-        parts += [_rows(table, lane, found, cause) for lane, found in waits.items() if len(found)]
+    for lane, found, cause in added:
+        if len(found):
+            parts.append(
+                table.clear(len(found)).with_columns(
+                    lane_id=pl.lit(lane, table.schema["lane_id"]),
+                    event=pl.lit(-1, table.schema["event"]),
+                    start_ns=pl.Series(found.starts),
+                    end_ns=pl.Series(found.ends),
+                    cause=pl.lit(int(cause), pl.Int8),
+                    is_work=pl.lit(value=False),
+                )
+            )
+    if len(one_offs):
+        parts.append(
+            one_offs.select(
+                pl.col("lane_id").cast(table.schema["lane_id"]),
+                pl.col("event").cast(table.schema["event"]),
+                "start_ns",
+                "end_ns",
+                cause=pl.lit(int(HostCause.ONE_OFF), pl.Int8),
+                is_work=pl.lit(value=False),
+            )
+        )
     return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
-
-
-def _rows(table: pl.DataFrame, lane: int, found: Intervals, cause: HostCause) -> pl.DataFrame:
-    return table.clear(len(found)).with_columns(
-        lane_id=pl.lit(lane, table.schema["lane_id"]),
-        event=pl.lit(-1, table.schema["event"]),
-        start_ns=pl.Series(found.starts),
-        end_ns=pl.Series(found.ends),
-        cause=pl.lit(int(cause), pl.Int8),
-        is_work=pl.lit(value=False),
-    )

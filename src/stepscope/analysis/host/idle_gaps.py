@@ -39,6 +39,9 @@ IDLE_CAUSES = (
     "garbage_collection",
     "waiting_for_communication",
     "profiler",
+    "one_off",
+    "backward",
+    "not_recorded",
     "python",
     "unknown",
 )
@@ -51,10 +54,13 @@ OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cau
     HostCause.LAUNCH: "op_dispatch",
     HostCause.DISPATCH: "op_dispatch",
     HostCause.ANNOTATION: "annotated_phase",
+    HostCause.ONE_OFF: "one_off",
+    HostCause.BACKWARD: "backward",
 }
 """The cause of idle time that each cause of the host makes."""
 _DEVICE_WAIT, _UNKNOWN = IDLE_CAUSES.index("device_wait"), IDLE_CAUSES.index("unknown")
 _GRAPH_GAP = IDLE_CAUSES.index("graph_gap")
+_PYTHON, _NOT_RECORDED_CAUSE = IDLE_CAUSES.index("python"), IDLE_CAUSES.index("not_recorded")
 _CAUSE_CODES = np.array([IDLE_CAUSES.index(OF_THE_HOST[cause]) for cause in HostCause])
 NOTES = (
     "queued work waits",
@@ -228,6 +234,8 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     gap, first, last, cause, event, note = (
         np.concatenate(column, dtype=np.int64) for column in zip(*pieces, strict=True)
     )
+    if not activity.has_stacks:
+        cause = np.where(cause == _PYTHON, _NOT_RECORDED_CAUSE, cause)
     # Gaps are numbered by device and time, so that within a device time alone is the order.
     device = gaps["device"].to_numpy()[gap]
     alone = len(device) == 0 or bool((device == device[0]).all())
@@ -304,7 +312,8 @@ def _refill(
     last = np.maximum.accumulate(np.where(is_blocking, np.arange(len(order)), -1))
     has_one = (last >= 0) & (window[order][last] == window[order])
     may_refill = (doing == HostCause.DISPATCH) | (
-        (doing == HostCause.PYTHON) & (ends - starts <= REFILLING_PYTHON_NS)
+        ((doing == HostCause.PYTHON) | (doing == HostCause.BACKWARD))
+        & (ends - starts <= REFILLING_PYTHON_NS)
     )
     refills = np.zeros(len(order), np.bool_)
     refills[order] = has_one

@@ -1,7 +1,8 @@
 """The steady steps of a trace, and how long one takes: the one step time that every answer uses.
 
 Definitions
-    A step lasts as long as its device step; of several devices, the mean of theirs. If the steps
+    A step lasts as long as its device step; of several devices, the mean of theirs. What a one-off
+    call kept the devices idle (`calls.one_off`) is no part of the steps that count. If the steps
     that count have no GPU work, or the file is cut off and may lack work of any step, it lasts as
     long as its host step; what the last step of a file takes at its end, after
     its last operator and call, beyond what any other step does, is the end of the loop and not
@@ -31,11 +32,14 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
+from stepscope.analysis.selection.partition import ONE_OFF
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
@@ -94,6 +98,8 @@ class SteadySteps:
         median_ns: Median duration.
         is_of_devices: Whether these are device steps.
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
+        one_off_ns: What was taken off the steps that count, together, because one-off calls kept
+            the devices idle.
         judged: Every step of the trace, in order.
     """
 
@@ -103,6 +109,7 @@ class SteadySteps:
     is_of_devices: bool
     tail_ns: int
     judged: tuple[JudgedStep, ...]
+    one_off_ns: int = 0
 
     def of_state(self, *states: StepState) -> tuple[JudgedStep, ...]:
         """The steps of some states."""
@@ -129,6 +136,11 @@ class SteadySteps:
                 f"{duration(self.tail_ns)} longer than any other: that is taken for the end of the "
                 "loop, and left out"
             )
+        if self.one_off_ns:
+            words.append(
+                f"one-off calls kept the GPU idle for {duration(self.one_off_ns)}: not part of the "
+                "step"
+            )
         return tuple(words)
 
 
@@ -151,8 +163,9 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     asked = scope or Scope()
     host = trace.steps
     if host.is_empty():
-        whole_ns = _whole_file(trace, asked)
-        return SteadySteps((), whole_ns, whole_ns, whole_ns > 0, 0, ())
+        once_ns = int(_one_off_idle(trace, asked).sum())
+        whole_ns = _whole_file(trace, asked) - once_ns
+        return SteadySteps((), whole_ns, whole_ns, whole_ns > 0, 0, (), once_ns)
     numbers = host["step"].to_numpy()
     wanted = np.ones(len(host), np.bool_)
     if asked.steps is not None:
@@ -169,6 +182,11 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     if device is not None and not _have_work(trace, numbers[chosen]):
         # Only steps that do not count have GPU work: those that count last as long as on the host.
         device, durations = None, _host_durations(trace)
+    once_ns = 0
+    if device is not None:
+        once = _one_off_idle(trace, asked)
+        once_ns = int(once[chosen].sum())
+        durations = durations - once
     return SteadySteps(
         steps=tuple(numbers[chosen].tolist()),
         step_ns=round(float(durations[chosen].mean())) if chosen.any() else 0,
@@ -176,7 +194,30 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
         is_of_devices=device is not None,
         tail_ns=loop_tail(trace) if device is None and chosen[-1] else 0,
         judged=judged,
+        one_off_ns=once_ns,
     )
+
+
+def _one_off_idle(trace: Trace, asked: Scope) -> Int64Array:
+    """How long one-off calls kept the devices idle, their mean: per step, or in the whole file."""
+    count = max(1, len(trace.steps))
+    found = np.zeros(count, np.int64)
+    if one_off_calls(trace).is_empty():
+        return found
+    idle = idle_segments(trace).filter(pl.col("cause") == ONE_OFF)
+    rows = trace.device_steps["device", "start_ns", "end_ns"]
+    if trace.steps.is_empty():
+        work = work_on_devices(trace).group_by("device")
+        rows = work.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    if asked.devices is not None:
+        rows = rows.filter(pl.col("device").is_in(list(asked.devices)))
+    for (device,), steps in rows.partition_by("device", as_dict=True).items():
+        mine = idle.filter(pl.col("device") == device)
+        moments = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        found += intervals.covered(
+            moments, steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+        )
+    return found // max(1, rows["device"].n_unique())
 
 
 def steps_on_end(trace: Trace) -> tuple[int, ...]:

@@ -79,11 +79,15 @@ _RESUMED_NS = 100_000
 _KEPT_BY_QUEUE_NS = 200_000
 """A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
-_OF_IDLE = {"op_dispatch": HOST, "python": HOST, **{name: name for name in LOCAL_CAUSES}}
+_OF_IDLE = {
+    **dict.fromkeys(("op_dispatch", "backward", "not_recorded", "python"), HOST),
+    **{name: name for name in LOCAL_CAUSES},
+}
 _OF_CPU = {
     HostCause.LAUNCH: COMPUTE,
     HostCause.DISPATCH: COMPUTE,
     HostCause.ANNOTATION: HOST,
+    HostCause.BACKWARD: HOST,
     HostCause.PYTHON: HOST,
 }
 

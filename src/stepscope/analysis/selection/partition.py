@@ -25,10 +25,17 @@ IDLE_WORDS: dict[str, str] = {
     "garbage_collection": "idle: garbage collection",
     "waiting_for_communication": "idle: waiting for communication",
     "profiler": "idle: profiler",
+    "one_off": "idle: one-off calls",
+    "backward": "idle: between operators of backward",
+    "not_recorded": "idle: host, cause not recorded",
     "python": "idle: Python",
     "unknown": "idle: launch not recorded",
 }
 """Names of the parts that stand for the causes of idle time."""
+
+
+ONE_OFF = "one_off"
+"""The cause of idle time that happens once, and is no part of a step."""
 
 
 def cause_words(cause: str) -> str:

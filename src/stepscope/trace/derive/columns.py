@@ -61,6 +61,12 @@ _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 _PRODUCTS = ("gemm", "convolution", "attention")
 """Groups of the operators whose FLOPs are known by their names."""
 
+_ANNOTATING = (
+    r"torch/(autograd|profiler)/profiler\.py\(\d+\)|_record_function_(enter|exit)"
+    r"|torch/_ops\.py\(\d+\): __call__|record_function.*__(enter|exit)__"
+)
+"""Frames and operators in which torch begins and ends annotations and steps."""
+
 
 @dataclass(frozen=True)
 class DerivedTables:
@@ -282,7 +288,13 @@ def _problems(
 
     events = tables.events
     # Marks may cross by design: a hook of the optimizer ends a step within the optimizer's range.
-    calls = crossing & ~mask_of(events, (Category.USER_ANNOTATION,)) if crossing.any() else crossing
+    calls = crossing
+    if crossing.any():
+        calls = crossing & ~mask_of(events, (Category.USER_ANNOTATION,))
+        # Torch ends an annotation within the frame that leaves it, so that the two always cross.
+        leaves = tables.names["name"].str.contains(_ANNOTATING).fill_null(value=False).to_numpy()
+        crossed = np.flatnonzero(calls)
+        calls[crossed[leaves[events["name_id"].to_numpy()[crossed]]]] = False
     note(
         "events_cross",
         calls,

@@ -11,7 +11,7 @@ from tests.support.gpu_trace import GpuTrace, us
 
 from stepscope.analysis.critical_path import path_of
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
+from stepscope.analysis.host.causes import CAUSES, NOT_RECORDED, HostCause, cause_names
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES, OF_THE_HOST
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.partition import IDLE_WORDS
@@ -26,7 +26,10 @@ def test_every_cause_has_one_word_and_one_cause_of_idle_time():
         "operators",
     }
     assert set(OF_THE_HOST) == set(CAUSES)
-    assert set(OF_THE_HOST.values()) | {"device_wait", "graph_gap", "unknown"} == set(IDLE_CAUSES)
+    without_stacks = set(cause_names(has_gpu=True, has_stacks=False))
+    assert set(cause_names(has_gpu=True)) ^ without_stacks == {"python", NOT_RECORDED}
+    of_devices = {"device_wait", "graph_gap", "not_recorded", "unknown"}
+    assert set(OF_THE_HOST.values()) | of_devices == set(IDLE_CAUSES)
     assert set(IDLE_WORDS) == set(IDLE_CAUSES)
 
 
@@ -112,7 +115,8 @@ def test_the_programmes_hold_every_cause_of_a_single_thread():
     seen: set[str] = set()
     for seed in range(25):
         seen |= set(what_if_table(_programme(seed).load()).causes["without"])
-    expected = {cause.word for cause in CAUSES} - {"waiting for communication", "profiler"}
+    elsewhere = {"waiting for communication", "profiler", "one-off call"}
+    expected = {cause.word for cause in CAUSES} - {*elsewhere, HostCause.BACKWARD.word}
     assert expected <= seen
 
 
@@ -159,4 +163,4 @@ def test_without_gpu_work_an_annotation_with_operators_in_it_explains_nothing():
     path = path_of(build_step_graph(t.load()), t.load())
     causes = dict(path.causes.select("cause", "total_ns").iter_rows())
     assert causes["annotation"] == 3 * us(200)
-    assert causes["python"] >= 3 * us(300)
+    assert causes[NOT_RECORDED] >= 3 * us(300)

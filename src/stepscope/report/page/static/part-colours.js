@@ -17,6 +17,9 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   garbage_collection: ["idle: garbage collection", 26],
   waiting_for_communication: ["idle: waiting for communication", 27],
   profiler: ["idle: profiler", 28],
+  one_off: ["idle: one-off calls", 30],
+  backward: ["idle: between operators of backward", 31],
+  not_recorded: ["idle: host, cause not recorded", 32],
   python: ["idle: Python", 23],
   unknown: ["idle: launch not recorded", 24],
 });

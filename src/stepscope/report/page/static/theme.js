@@ -10,7 +10,7 @@ export const COLOURS = [
   "idle-input", "idle-synchronisation", "idle-allocation", "idle-pageable-copy",
   "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
   "idle-compilation", "idle-garbage-collection", "idle-waiting-for-communication", "idle-profiler",
-  "idle-graph-gap",
+  "idle-graph-gap", "idle-one-off", "idle-backward", "idle-not-recorded",
 ];
 
 /** Applies what was chosen before, else what the system prefers, now and when that changes. */

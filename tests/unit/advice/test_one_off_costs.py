@@ -1,0 +1,133 @@
+"""What happens once is named and set apart, and the rest is judged, with steps or without."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import dump
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.run.reader import open_run
+
+
+@pytest.fixture
+def judge(tmp_path):
+    def judged(t):
+        path = tmp_path / "one.pt.trace.json"
+        path.write_bytes(dump(t))
+        return diagnose(open_run(str(path)))
+
+    return judged
+
+
+def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False):
+    """Kernels that keep the GPU busy, and one slow launch among them."""
+    t = GpuTrace(vendor=vendor, annotate_steps=annotate)
+    with contextlib.ExitStack() as around:
+        if stacks:
+            around.enter_context(t.frame("train.py(1): main"))
+        for step in range(steps):
+            with t.step() if annotate else contextlib.nullcontext():
+                if not step and before_ns:
+                    with t.op("aten::empty"):
+                        t.call("cudaFree", before_ns // 5)
+                    t.python(before_ns - before_ns // 5)
+                for number in range(60):
+                    is_slow = step == 0 and number == 9
+                    call_ns = slow_ns if is_slow and slow_ns else None
+                    t.op("aten::mul").launch("big_kernel", ms(1), call_ns=call_ns)
+                t.sync()
+    return t
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+@pytest.mark.parametrize(("steps", "annotate"), [(1, True), (1, False), (3, False), (4, True)])
+@pytest.mark.parametrize("stacks", [False, True])
+def test_one_slow_launch_is_no_launch_bound_step(judge, vendor, steps, annotate, stacks):
+    t = loop(steps=steps, vendor=vendor, annotate=annotate, slow_ns=ms(1300), stacks=stacks)
+    diagnosis = judge(t)
+    ids = {finding.id for finding in diagnosis.findings}
+    assert ids.isdisjoint({"launch-bound", "low-gpu-utilisation", "cpu-bound-python"})
+    assert ids & {"one-off-costs", "slow-first-steps"}
+    named = [f for f in diagnosis.findings if f.id in ("one-off-costs", "slow-first-steps")]
+    assert len(named) == 1
+    assert any("big_kernel" in str(item.value) for item in named[0].evidence)
+    assert named[0].saving_ns is None
+    assert "compute" in diagnosis.verdict
+    (rank,) = diagnosis.ranks
+    assert rank.step_ns == pytest.approx(ms(60) * (1 if annotate else steps), rel=0.05)
+
+
+@pytest.mark.parametrize("annotate", [True, False])
+def test_the_time_before_the_first_gpu_work_is_shown_with_its_parts(judge, annotate):
+    t = loop(steps=1, vendor="nvidia", annotate=annotate, slow_ns=0, before_ns=ms(30_000))
+    (finding,) = (f for f in judge(t).findings if f.id == "one-off-costs")
+    seen = {item.label: item.value for item in finding.evidence}
+    assert seen["before the first GPU work"] == pytest.approx(ms(30_000), rel=0.01)
+    assert "cudaFree (creation of the device's context) 6.00 s" in seen["of which"]
+    assert "host, cause not recorded 24.0 s" in seen["of which"]
+    assert "30.0 s" in finding.title
+
+
+def test_many_slow_launches_are_launch_bound_still(judge):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            for _ in range(100):
+                t.op("aten::mul", before=us(30)).launch("kernel", us(5))
+            t.sync()
+    diagnosis = judge(t)
+    (finding,) = (f for f in diagnosis.findings if f.id == "launch-bound")
+    seen = {item.label: item.value for item in finding.evidence}
+    assert seen["calls that launch work, per step"] == 100
+    assert seen["host time per launch, median"] == pytest.approx(us(34), rel=0.1)
+    assert diagnosis.findings[0] is finding
+
+
+def test_one_slow_call_in_each_step_is_no_rate_of_launches(judge):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            t.sync()
+            for number in range(60):
+                t.op("aten::mul").launch("k", us(100), call_ns=ms(20) if number == 30 else None)
+            t.sync()
+    assert "launch-bound" not in {finding.id for finding in judge(t).findings}
+
+
+@pytest.mark.parametrize("where", ["between operators", "backward"])
+def test_a_gap_without_stacks_is_never_called_python(judge, where):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            for _ in range(10):
+                t.op("aten::mm").launch("gemm", us(100))
+            if where == "backward":
+                with t.thread():
+                    for _ in range(6):
+                        t.op("autograd::engine::evaluate_function: MmBackward0").launch(
+                            "gemm", us(100)
+                        )
+                        t.python(ms(4))
+                    t.op("autograd::engine::evaluate_function: MmBackward0").launch("gemm", us(1))
+            else:
+                t.python(ms(20))
+            t.sync()
+    diagnosis = judge(t)
+    words = [diagnosis.verdict]
+    for finding in diagnosis.findings:
+        words += [finding.title, finding.advice, finding.assumption]
+    said = " ".join(words).replace("cpu-bound-python", "")
+    assert "DataLoader" not in said
+    assert "Python outside" not in said
+    assert "Python holds" not in said
+    (rank,) = diagnosis.ranks
+    named = {part.name: part.total_ns for part in rank.partition.parts}
+    expected = {
+        "between operators": "idle: host, cause not recorded",
+        "backward": "idle: between operators of backward",
+    }[where]
+    assert named["idle: Python"] == 0
+    assert named[expected] > ms(50)
