@@ -4,9 +4,9 @@ A driver keeps about a thousand launches per stream that have not started (1,022
 seen). One more launch blocks its call until the first of them starts. That time is no work of the
 host: it ends with the start of GPU work, and shrinks with the GPU work before it.
 
-A launch counts as blocked if its stream has about as many unstarted launches when the call returns
-as it ever has, at least `_FEWEST`; if the call takes longer than such calls usually do; and if the
-work that frees the place starts shortly before the call returns.
+A launch counts as blocked if its stream has hundreds of unstarted launches when the call returns,
+if the call takes longer than such calls usually do, and if most such calls return shortly after
+the start of GPU work on the stream, which frees a place.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ DEPTH = 1024
 """Unstarted launches that a stream can have, where the trace shows no full queue."""
 _FEWEST = 256
 _LAUNCH_NS = 5_000  # what a launch takes, where none in the trace finds room
+_MOST_NS = 20_000  # what it takes at most without waiting
 _LONG_AGO_NS = -(1 << 61)
-_NEARLY_FULL = 0.97
 _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
+_MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
 
 
@@ -134,25 +135,23 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     unstarted = number + 1 - started
     most = int(unstarted.max())
     took = stream.call_end_ns - stream.call_start_ns
-    has_room = stream.is_linked & (unstarted < _NEARLY_FULL * most)
-    usual = int(np.median(took[has_room])) if has_room.sum() >= _FEWEST_BLOCKED else _LAUNCH_NS
+    usual = _usual(took[stream.is_linked])
     freeing = np.maximum(started - 1, 0)
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
-    is_blocked = (
-        is_slow
-        & (unstarted >= _NEARLY_FULL * most)
-        & (stream.call_end_ns - stream.start_ns[freeing] < _FREED_WITHIN_NS)
-    )
-    if most < _FEWEST or is_blocked.sum() < _FEWEST_BLOCKED:
-        is_blocked[:] = False
-    depth = most if is_blocked.any() else max(DEPTH, most)
+    is_far = is_slow & (unstarted >= _FEWEST)
+    is_freed = is_far & (stream.call_end_ns - stream.start_ns[freeing] < _FREED_WITHIN_NS)
+    is_full = is_freed.sum() >= max(_FEWEST_BLOCKED, _MOSTLY * is_far.sum())
+    # The window may begin with a full queue of work that is not in it, or without launches.
+    is_blocked = is_far if is_full else np.zeros(len(number), np.bool_)
+    depth = int(np.median(unstarted[is_freed])) if is_full else max(DEPTH, most)
+    is_unseen = is_blocked & ~is_freed
     mine = stream.row >= 0
     blocked = np.flatnonzero(is_blocked & mine)
     # A launch that was not blocked had room because the one `depth` before it had started.
-    source = np.where(is_blocked, freeing, number - depth)
-    depends = np.flatnonzero(mine & (source >= 0))
-    within = depends[stream.row[source[depends]] >= 0]
-    outside = depends[(stream.row[source[depends]] < 0) & is_blocked[depends]]
+    source = np.where(is_blocked, np.where(is_unseen, -1, freeing), number - depth)
+    row_of_source = np.where(source >= 0, stream.row[source], -1)
+    within = np.flatnonzero(mine & (row_of_source >= 0))
+    outside = np.flatnonzero(mine & (row_of_source < 0) & is_blocked)
     row = stream.row[source[within]]
     freed = np.where(
         is_blocked[within], stream.call_end_ns[within], stream.start_ns[source[within]]
@@ -175,3 +174,11 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
         stream.call_end_ns[before],
         stream.row[place],
     )
+
+
+def _usual(took_ns: Int64Array) -> int:
+    """What a launching call takes that does not wait."""
+    quick_ns = float(np.quantile(took_ns, 0.1)) if len(took_ns) else 0.0
+    if quick_ns > _MOST_NS:
+        return _LAUNCH_NS
+    return int(np.median(took_ns[took_ns <= 2 * quick_ns])) if len(took_ns) else 0
