@@ -159,6 +159,7 @@ class RankSummary:
             long steps take on the host.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
+        missing: What the window lacks of the GPU's work, if that is too much for a verdict.
     """
 
     rank: int
@@ -192,6 +193,7 @@ class RankSummary:
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False
     clock_lag_ns: int = 0
+    missing: str = ""
 
     @property
     def recorded_partition(self) -> Partition | None:

@@ -24,7 +24,8 @@ Definitions
     annotated_phase  Saving a checkpoint, evaluating, or another annotation without launches.
     op_dispatch      Operators and calls: the host launches more slowly than the device works.
     python           Nothing that was recorded: Python between operators.
-    unknown          The call was not recorded.
+    unknown          The call was not recorded, or kernels of the launches before it were not, so
+                     that the device may not have been idle.
 
 The causes add up to the idle time of the timeline of the same scope, to the nanosecond.
 """
@@ -46,6 +47,7 @@ from stepscope.analysis.host.idle_gaps import (
     IDLE_CAUSES,
     IN_GRAPH,
     LATENCY,
+    LOST,
     NOTES,
     REFILLING,
     WAITING,
@@ -63,7 +65,7 @@ from stepscope.trace.model import Trace
 
 LONGEST = 10
 MOST_DETAILS = 50
-_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE)
+_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE, LOST)
 
 
 @dataclass(frozen=True)

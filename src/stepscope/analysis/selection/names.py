@@ -23,7 +23,6 @@ _SORTING_TAKES = 8  # times as long as going through as many events
 _FEW_NAMES = 2**16
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
-_LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 
 
@@ -254,17 +253,3 @@ def is_training(trace: Trace) -> bool:
         "name"
     ).str.starts_with("autograd::engine")
     return bool(names_that(trace, of_training).any())
-
-
-def launching_calls(trace: Trace, between_ns: tuple[int, int] | None = None) -> int:
-    """Number of calls that launch kernels.
-
-    Args:
-        trace: The trace.
-        between_ns: Only those that begin from the first moment on and before the second.
-    """
-    names = trace.names.filter(is_call(), pl.col("name").str.contains(_LAUNCHES)).select("name_id")
-    calls = trace.events.join(names, on="name_id")
-    if between_ns is not None:
-        calls = calls.filter(pl.col("start_ns").is_between(*between_ns, closed="left"))
-    return int(calls.select(pl.len()).collect().item())

@@ -26,7 +26,7 @@ IDLE_WORDS: dict[str, str] = {
     "waiting_for_communication": "idle: waiting for communication",
     "profiler": "idle: profiler",
     "python": "idle: Python",
-    "unknown": "idle: launch not recorded",
+    "unknown": "idle: cause not recorded",
 }
 """Names of the parts that stand for the causes of idle time."""
 

@@ -18,7 +18,7 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   waiting_for_communication: ["idle: waiting for communication", 27],
   profiler: ["idle: profiler", 28],
   python: ["idle: Python", 23],
-  unknown: ["idle: launch not recorded", 24],
+  unknown: ["idle: cause not recorded", 24],
 });
 
 const COLOUR_OF = /** @type {Record<string, number>} */ ({
