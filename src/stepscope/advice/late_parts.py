@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 
-NOT_OWN = ("communication", "exposed communication", "idle: launch not recorded")
+NOT_OWN = ("communication", "exposed communication", "idle: cause not recorded")
 """Parts that tell nothing of the rank itself: it suffers from others in them, or its recorder
 missed something."""
 

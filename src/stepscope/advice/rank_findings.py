@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from stepscope.advice.believable import loss_of
 from stepscope.advice.collectives import waited_in, without_waits
 from stepscope.advice.finding import Finding, of_few_steps, of_whole_file
 from stepscope.advice.inference import for_purpose
@@ -107,6 +108,9 @@ def with_findings(
         from stepscope.advice.rules import low_gpu_utilisation as low
 
         found = [one for one in found if one.id != low.ID or not low.is_explained(one, found)]
+    if subject.window is not None and subject.window.once(loss_of).leaves_nothing:
+        # What such steps seem to wait for may be hidden by work that was not recorded.
+        found = [finding for finding in found if finding.changes is None]
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     own = [finding for finding in found if finding.waits_for is None]
     own_ns = together_ns

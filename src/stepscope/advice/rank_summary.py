@@ -163,6 +163,7 @@ class RankSummary:
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
         ladder: Its step after each fix, down to the floor, without regard to other ranks' pace.
+        missing: What the window lacks of the GPU's work, if that is too much for a verdict.
     """
 
     rank: int
@@ -198,6 +199,7 @@ class RankSummary:
     clock_lag_ns: int = 0
     ladder: Ladder = field(default_factory=Ladder)
     purpose: Purpose | None = None
+    missing: str = ""
 
     @property
     def recorded_partition(self) -> Partition | None:

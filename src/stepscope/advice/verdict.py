@@ -22,6 +22,7 @@ _CUT_OFF = (
     "trace-incomplete: the file is cut off and may lack work of any step, so where the step goes "
     "cannot be told"
 )
+_MISSING = "uncertain: {}, so what limits the step cannot be told"
 _ON_ANOTHER_CLOCK = (
     "uncertain: by the GPU's clock, all work of the steps ended before they began, so the clocks "
     "of GPU and host disagree, and the step cannot be judged"
@@ -76,7 +77,8 @@ def _limit_of(
     """What limits the step, and the rank that this applies to.
 
     If recording made steps much longer, findings of low severity rest on those steps and cannot be
-    the verdict. There is no verdict on the first steps of a training alone.
+    the verdict. There is no verdict on the first steps of a training alone, nor on a window that
+    lacks too much of the GPU's work.
     """
     slowed = {
         rank.rank: factor
@@ -84,7 +86,12 @@ def _limit_of(
         if rank.steps is not None
         and (factor := rank.steps.recording_factor or 1.0) >= limits.profiler_factor
     }
-    sure = (f for f in findings if f.rank not in slowed or f.severity is not Severity.LOW)
+    lacking = {rank.rank for rank in ranks if rank.missing}
+    sure = (
+        f
+        for f in findings
+        if f.rank not in lacking and (f.rank not in slowed or f.severity is not Severity.LOW)
+    )
     first = [r for r in ranks if r.steps is not None and r.steps.holds_only_first_steps]
     if len(first) == len(ranks):
         slowest = max(first, key=lambda rank: rank.step_ns or 0)
@@ -120,6 +127,8 @@ def _limit_of(
         return _CUT_OFF, max(ranks, key=lambda rank: (rank.is_cut_off, rank.step_ns or 0))
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition
+    if slowest.missing:
+        return _MISSING.format(slowest.missing), slowest
     if partition is None or not partition.parts:
         return "no finding with a saving of a tenth of the step or more", slowest
     if partition.total_ns == 0:
@@ -134,8 +143,6 @@ def _limit_of(
         )
     elif (compiles := _mostly_compiling(findings, slowest)) is not None:
         words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
-    elif (lacks := _without_the_gpu(findings, slowest)) is not None:
-        words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
     elif (bubble := _of_pipeline(findings, slowest)) is not None:
         words = f"{bubble.id}: {bubble.title}"
     elif (uneven := _uneven(findings, slowest)) is not None:
@@ -196,16 +203,6 @@ def _fixing(best: Finding, late: Lateness, findings: Sequence[Finding]) -> str:
 
 def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
-    """The finding that a rank's trace lacks the GPU's side, if it does."""
-    for finding in findings:
-        if finding.id == "trace-incomplete" and finding.rank == shown.rank:
-            from stepscope.advice.rules import trace_incomplete
-
-            return finding if trace_incomplete.lacks_gpu_work(finding) else None
-    return None
 
 
 def _of_pipeline(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

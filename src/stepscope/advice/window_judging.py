@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from stepscope.advice.believable import loss_of
 from stepscope.advice.collectives import cost_of_waits
 from stepscope.advice.compute_summary import count_calls, summarise_compute
 from stepscope.advice.point_to_point import point_to_point
@@ -235,6 +236,7 @@ class WindowJudge:
         """The summary without findings."""
         view, host, device, meeting = measured
         waits = subject.waits
+        loss = view.once(loss_of)
         cost_ns, costs_ns = (None, None) if waits is None else cost_of_waits(view, waits)
         return replace(
             self.alone,
@@ -258,6 +260,7 @@ class WindowJudge:
             passing_ns=view.per_step(view.graph.total_ns - view.graph.steady_state_ns),
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
+            missing=loss.words if loss.is_too_much else "",
             exchanges=_exchanges(view, has_gpu=device is not None),
             exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)
             if device is not None

@@ -28,7 +28,8 @@ Definitions
                      recorded. Only in traces without Python frames.
     python           Nothing but Python: between operators and calls.
     not_recorded     The same in a trace without Python frames: what the host did was not recorded.
-    unknown          The call was not recorded.
+    unknown          The call was not recorded, or kernels of the launches before it were not, so
+                     that the device may not have been idle.
 
 The causes add up to the idle time of the timeline of the same scope, to the nanosecond.
 """
@@ -50,6 +51,7 @@ from stepscope.analysis.host.idle_gaps import (
     IDLE_CAUSES,
     IN_GRAPH,
     LATENCY,
+    LOST,
     NOTES,
     REFILLING,
     WAITING,
@@ -67,7 +69,7 @@ from stepscope.trace.model import Trace
 
 LONGEST = 10
 MOST_DETAILS = 50
-_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE)
+_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE, LOST)
 
 
 @dataclass(frozen=True)

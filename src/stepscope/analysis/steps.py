@@ -21,6 +21,7 @@ import polars as pl
 from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
+from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
 from stepscope.trace.model import Trace
@@ -45,7 +46,9 @@ class StepTable:
         counted: Their numbers.
         steps: One row per step and device (one per step without GPU work): step, device, state,
             start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
-            parts of the device step, busy_share of it, and events of GPU work that began in it.
+            parts of the device step, busy_share of it, and events of GPU work that began in it;
+            lost_launches, launches of the step without GPU work, and unlaunched_events, its GPU
+            work without a launch (see `selection.lost_work`).
         summary: One row per device: number of the steps counted; median, mean, shortest and
             longest of wall_ns and device_ns over them.
         scope: What the answer covers.
@@ -98,6 +101,10 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
             state="state",
         )
     )
+    lost = lost_work(trace).steps.select(
+        "step", lost_launches="lost", unlaunched_events="unlaunched"
+    )
+    host = host.join(lost, on="step", how="left", maintain_order="left")
     steps = host.join(device, on="step", how="left", maintain_order="left_right").select(
         "step",
         "device",
@@ -111,6 +118,7 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         .then(pl.col("busy_ns") / pl.col("device_ns"))
         .alias("busy_share"),
         "events",
+        pl.col("lost_launches", "unlaunched_events").fill_null(0),
     )
     notes = list(work.notes)
     notes += [note for note in notes_on_steps(trace) if note not in notes]

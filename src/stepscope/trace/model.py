@@ -246,6 +246,11 @@ class Trace:
         return self._derived_tables.device_steps
 
     @property
+    def overruns(self) -> pl.DataFrame:
+        """GPU work whose recorded end is impossible, with the columns of `schema.OVERRUNS`."""
+        return self._derived_tables.overruns
+
+    @property
     def event_problems(self) -> pl.DataFrame:
         """Problems found while nesting and linking events, in the format of `problems`."""
         return self._derived_tables.problems

@@ -193,12 +193,20 @@ DEVICE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "start_ns": pl.Int64,  # end of the work of earlier steps; first: start of the host step
     "end_ns": pl.Int64,  # end of the work launched up to this step
     "is_linked": pl.Boolean,  # false: no work of the device is linked; uses the host steps
+    "is_start_known": pl.Boolean,  # false: work that was not recorded may have gone on into it
 }
 """Steps on each device's clock, without gaps or overlaps."""
+
+OVERRUNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # -> events, whose dur_ns is what the file says
+    "dur_ns": pl.Int64,  # how long it can have lasted at most
+}
+"""GPU work whose recorded end is impossible (`derive/overruns.py`)."""
 
 DERIVED_TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
     "derived": DERIVED,
     "host_steps": HOST_STEPS,
     "device_steps": DEVICE_STEPS,
+    "overruns": OVERRUNS,
 }
 """Tables that are derived from them (`derive/`), by name."""

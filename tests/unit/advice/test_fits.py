@@ -343,7 +343,7 @@ def test_what_a_recorder_missed_sets_no_rank_apart(judge):
     ranks[1].events = [event for event in ranks[1].events if id(event) not in dropped]
     diagnosis = judge(*ranks)
     assert diagnosis.between is not None
-    assert "idle: launch not recorded" not in diagnosis.odd_parts["part"].to_list()
+    assert "idle: cause not recorded" not in diagnosis.odd_parts["part"].to_list()
 
 
 def test_the_report_as_json_has_the_notes(judge):

@@ -82,8 +82,8 @@ def test_code_compiled_in_the_middle_of_the_run_is_told_beside_a_healthy_step(tm
 def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
     verdict = labelled(tmp_path, "GPU side missing").verdict
     assert verdict == (
-        "trace-incomplete: kernels were launched, but the trace has no GPU work, so the step "
-        "cannot be judged"
+        "uncertain: kernels were launched, but the trace has no GPU work, so what limits the step "
+        "cannot be told"
     )
 
 

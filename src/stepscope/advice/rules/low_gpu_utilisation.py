@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from stepscope.advice.believable import loss_of
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
@@ -55,7 +56,7 @@ def is_explained(finding: Finding, others: Sequence[Finding]) -> bool:
 def find(subject: Subject) -> list[Finding]:
     """The finding, if kernels run for a small part of the device's time."""
     window = subject.window
-    if window is None or not window.has_gpu:
+    if window is None or not window.has_gpu or window.once(loss_of).leaves_nothing:
         return []
     runs = window.work["kind"].is_in(["compute", "communication"])
     spans = window.work["device", "start_ns", "end_ns"].filter(runs)

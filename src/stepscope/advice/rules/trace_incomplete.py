@@ -1,8 +1,8 @@
 """Trace incomplete: what the trace lacks, and what therefore cannot be judged.
 
 There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
-launch; or calls launch kernels in the steps, but these have no GPU work at all (the recorder lost
-the device's side). If the work without a launch ran on its streams before anything that was
+launch; or launches have no GPU work (the recorder lost the device's side; see `advice.believable`).
+If the work without a launch ran on its streams before anything that was
 launched in the trace, nothing was lost: it was launched before the recording began. Work that a
 device starts by itself (MTIA's copies) never has a launch.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.believable import loss_of
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.analysis.selection.names import by_distinct_name, launching_calls
+from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.run.figures import percent
-from stepscope.trace.categories import GPU_WORK, is_one_of
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.problems import READ_NO_FURTHER
 
@@ -37,7 +37,6 @@ _BEFORE = (
     "recording began. Annotate the steps (profiler.step()): then no step includes this work."
 )
 _NEARLY_ALL = 0.9
-_LAUNCHES = "calls that launch kernels"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -68,16 +67,11 @@ def find(subject: Subject) -> list[Finding]:
             title = title or words
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
-    elif window is not None:
-        words = "kernels were launched, but the trace has no GPU work"
-        launches = launching_calls(window.trace)
-        if launches and window.trace.name_rows.select(is_one_of(GPU_WORK).any()).item():
-            # What other steps do on the GPU is there: nothing is lost of steps that leave it alone.
-            launches = launching_calls(window.trace, window.window)
-            words = "kernels were launched, but GPU work was recorded outside these steps only"
-        if launches:
-            title = title or words
-            evidence.append(Evidence(_LAUNCHES, launches, "count"))
+    if window is not None and (loss := window.once(loss_of)).words:
+        title = loss.words if severity is Severity.INFO else title or loss.words
+        severity = Severity.MEDIUM
+        advice = _LOST
+        evidence.append(Evidence("launches without GPU work", loss.launches, "count"))
     if not evidence:
         return []
     return finding_without_saving(
@@ -96,8 +90,3 @@ def _launched_before(work: pl.DataFrame) -> int:
     first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
     is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
     return int(work.select(is_before.sum()).item())
-
-
-def lacks_gpu_work(finding: Finding) -> bool:
-    """Whether such a finding says that kernels of the steps were launched, but not recorded."""
-    return any(item.label == _LAUNCHES for item in finding.evidence)

@@ -17,6 +17,7 @@ from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.host.activity import HostActivity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.names import names_that
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -72,6 +73,7 @@ NOTES = (
     "a graph starts",
     "between a graph's kernels",
     "the device starts a copy by itself",
+    "kernels before it not recorded",
 )
 (
     WAITING,
@@ -83,6 +85,7 @@ NOTES = (
     GRAPH_STARTS,
     IN_GRAPH,
     BY_DEVICE,
+    LOST,
 ) = range(len(NOTES))
 _NONE = -1
 
@@ -187,7 +190,10 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     turn = np.where(graph == GraphPlace.INSIDE, start, np.clip(returned, start, end))
     starts_graph = (graph == GraphPlace.FIRST) & (returned > start)
 
-    by_device = ~known & gaps["by_device"].to_numpy()
+    # Where kernels of launches before it are missing, nobody knows whether the device was idle.
+    is_lost = known & lost_work(trace).precede(lane, calls["start_ns"].to_numpy())
+    known &= ~is_lost
+    by_device = ~known & ~is_lost & gaps["by_device"].to_numpy()
     unknown = np.nonzero(~known & ~by_device)[0]
     started = np.nonzero(by_device)[0]
     waits = np.nonzero(known & (turn < end))[0]
@@ -198,7 +204,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             end[unknown],
             np.full(len(unknown), _UNKNOWN),
             np.full(len(unknown), -1),
-            np.where(ended_by[unknown] < 0, _NOTHING, _NOT_RECORDED),
+            np.select([is_lost[unknown], ended_by[unknown] < 0], [LOST, _NOTHING], _NOT_RECORDED),
         ),
         _Pieces(
             started,

@@ -12,9 +12,11 @@ States
     complete       An ordinary step.
     empty          Nothing ran in it. Torch leaves such a step when the profiler stops.
     cut off        A step whose end a file that is cut off does not have.
-    start unknown  The first step, if its first GPU work waited in the queue although the file
-                   shows nothing that kept the device busy: earlier work was not recorded, so
-                   nobody knows when the device began with this step.
+    work lost      A step whose GPU work was not recorded, or not all of it; see
+                   `selection.lost_work`.
+    start unknown  A step of which nobody knows when the device began with it, because earlier work
+                   was not recorded: the first one (see `trace.derive.steps`), or one that follows a
+                   step whose last launch is lost.
     start-up       The steps at the beginning that take more than twice the median of the others.
     stall          The one later step that takes more than three times the median; see
                    `selection.odd_steps` for both.
@@ -36,6 +38,7 @@ from stepscope.analysis.calls.one_off import one_off_calls
 from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
+from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
@@ -51,8 +54,6 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 _NOTABLE_TAIL_NS = 1_000_000
-_LONG_IN_QUEUE_NS = 1_000_000
-_LONG_IN_QUEUE = 0.05  # of the step
 
 
 class StepState(str, Enum):
@@ -61,6 +62,7 @@ class StepState(str, Enum):
     COMPLETE = "complete"
     EMPTY = "empty"
     CUT_OFF = "cut off"
+    WORK_LOST = "work lost"
     START_UNKNOWN = "start unknown"
     START_UP = "start-up"
     STALL = "stall"
@@ -146,7 +148,8 @@ class SteadySteps:
 
 _WHY = {
     StepState.CUT_OFF: "the file is cut off and does not show where it ends",
-    StepState.START_UNKNOWN: "its first GPU work waited for earlier work that was not recorded",
+    StepState.WORK_LOST: "GPU work was not recorded",
+    StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
 }
 
@@ -317,12 +320,11 @@ def _states(
     states = np.full(len(host), _COMPLETE, np.int64)
     states[~host["is_complete"].to_numpy()] = _STATES.index(StepState.CUT_OFF)
     states[host["is_empty"].to_numpy()] = _STATES.index(StepState.EMPTY)
-    usable = states == _COMPLETE
-    if not usable.any():
+    if not (states == _COMPLETE).any():
         states[states == _STATES.index(StepState.CUT_OFF)] = _COMPLETE
         return states
-    if is_of_devices and usable.sum() > 1 and usable[0] and _start_is_unknown(trace, durations):
-        states[0] = _STATES.index(StepState.START_UNKNOWN)
+    if is_of_devices:
+        _leave_out_unrecorded(trace, states)
     rows = np.nonzero(states == _COMPLETE)[0]
     first = slow_first_steps(durations[rows], waits[rows])
     states[rows[:first]] = _STATES.index(StepState.START_UP)
@@ -335,24 +337,20 @@ def _states(
     return states
 
 
-def _start_is_unknown(trace: Trace, durations: Int64Array) -> bool:
-    """Whether the first work of the first step waited for work that is not in the file."""
-    first = trace.steps["step"][0]
-    limit_ns = max(_LONG_IN_QUEUE_NS, int(_LONG_IN_QUEUE * np.median(durations)))
-    work = work_on_devices(trace)
-    own = np.flatnonzero(
-        in_steps(work["step"], Scope(steps=(first,))) & work["launch"].is_not_null().to_numpy()
-    )
-    if not len(own):
-        return False
-    device, start = work["device"].to_numpy(), work["start_ns"].to_numpy()
-    row = own[np.argmin(start[own])]
-    call = trace.columns("start_ns", "dur_ns")[work["launch"][int(row)]]
-    queued_ns = int(call["start_ns"][0] + call["dur_ns"][0])
-    if start[row] - queued_ns <= limit_ns:
-        return False
-    is_before = (device == device[row]) & (start < start[row])
-    return not (is_before & (work["end_ns"].to_numpy() > queued_ns)).any()
+def _leave_out_unrecorded(trace: Trace, states: Int64Array) -> None:
+    """Marks complete steps that lack GPU work or a known start, unless no other is complete."""
+    lost = lost_work(trace)
+    numbers = trace.steps["step"].to_numpy()
+    has_unknown_start = np.isin(numbers, lost.after_open_ends())
+    unknown = trace.device_steps.filter(~pl.col("is_start_known"))["step"]
+    has_unknown_start |= np.isin(numbers, unknown.to_numpy())
+    for state, are_so in (
+        (StepState.WORK_LOST, np.isin(numbers, lost.lacking())),
+        (StepState.START_UNKNOWN, has_unknown_start),
+    ):
+        usable = states == _COMPLETE
+        if (usable & ~are_so).any():
+            states[usable & are_so] = _STATES.index(state)
 
 
 def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:

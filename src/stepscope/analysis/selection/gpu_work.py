@@ -201,6 +201,7 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
         One row per event: event, name_id, category, lane_id, device (null in a damaged file),
         stream, start_ns, dur_ns, end_ns, bytes, correlation, and as derived kind, group, step,
         launch and op. Sorted by device and start; rows of one start keep the order of the file.
+        No work is longer than it can have lasted (`Trace.overruns`).
         Of more than `MOST_LAUNCHING_THREADS`, only the launches of the busiest are known.
 
     Raises:
@@ -221,6 +222,7 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
             f" {MOST_DEVICES}: its device numbers are damaged; `stepscope query` still reads it"
         )
     device = filled(table["device"], -1)
+    table = _cut(table, trace.overruns)
     table = table[by_group_and_time(device, table["start_ns"].to_numpy())]
     derived = trace.derived_of(table["event"], "kind", "group", "step", "launch", "op")
     end_ns = (table["start_ns"] + table["dur_ns"]).alias("end_ns")
@@ -232,6 +234,17 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
     thread = trace.columns("lane_id")["lane_id"].gather(found["launch"])
     is_followed = thread.is_in(busiest.implode()).fill_null(value=False)
     return found.with_columns(launch=pl.when(is_followed).then("launch"))
+
+
+def _cut(table: pl.DataFrame, overruns: pl.DataFrame) -> pl.DataFrame:
+    """The same work, none of it longer than it can have lasted; `event` is in order."""
+    if overruns.is_empty():
+        return table
+    dur_ns = table["dur_ns"].to_numpy().copy()
+    dur_ns[np.searchsorted(table["event"].to_numpy(), overruns["event"].to_numpy())] = overruns[
+        "dur_ns"
+    ].to_numpy()
+    return table.with_columns(dur_ns=pl.Series(dur_ns))
 
 
 @memoized

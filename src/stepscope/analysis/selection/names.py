@@ -23,7 +23,6 @@ _SORTING_TAKES = 8  # times as long as going through as many events
 _FEW_NAMES = 2**16
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
-_LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 
 
@@ -246,17 +245,3 @@ def by_distinct_name(rows: pl.DataFrame, expression: pl.Expr) -> pl.Series:
     place[known] = np.arange(len(known))
     found: pl.Series = names["value"][place[row]]
     return found
-
-
-def launching_calls(trace: Trace, between_ns: tuple[int, int] | None = None) -> int:
-    """Number of calls that launch kernels.
-
-    Args:
-        trace: The trace.
-        between_ns: Only those that begin from the first moment on and before the second.
-    """
-    names = trace.names.filter(is_call(), pl.col("name").str.contains(_LAUNCHES)).select("name_id")
-    calls = trace.events.join(names, on="name_id")
-    if between_ns is not None:
-        calls = calls.filter(pl.col("start_ns").is_between(*between_ns, closed="left"))
-    return int(calls.select(pl.len()).collect().item())

@@ -29,7 +29,7 @@ IDLE_WORDS: dict[str, str] = {
     "backward": "idle: between operators of backward",
     "not_recorded": "idle: host, cause not recorded",
     "python": "idle: Python",
-    "unknown": "idle: launch not recorded",
+    "unknown": "idle: cause not recorded",
 }
 """Names of the parts that stand for the causes of idle time."""
 

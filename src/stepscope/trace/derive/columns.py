@@ -21,10 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.run.figures import duration
 from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.nullable import filled
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, mask_of
+from stepscope.trace.arrays.nullable import filled, nullable
+from stepscope.trace.categories import (
+    GPU_CATEGORIES,
+    GPU_WORK,
+    HOST_CALLS,
+    code_of,
+    is_one_of,
+    mask_of,
+)
 from stepscope.trace.derive.ancestors import nearest_above
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.kinds import kind_and_group
@@ -42,6 +50,7 @@ from stepscope.trace.derive.nesting import (
     nest_narrow,
     outer_first,
 )
+from stepscope.trace.derive.overruns import find_overruns
 from stepscope.trace.derive.steps import device_steps, step_at, step_names, steps_and_places
 from stepscope.trace.derive.unannotated_steps import describe
 from stepscope.trace.problems import lacks_end
@@ -57,6 +66,11 @@ FOUND_STEPS = (
     "no step annotations (ProfilerStep#N): {}; torch annotates steps only if the profiler has a"
     " schedule and the loop calls profiler.step()"
 )
+_OVERRUN = (
+    "GPU work whose recorded end is impossible, such as after the end of later work on its stream;"
+    " it is cut where it must have ended at the latest, by {} in all"
+)
+_NOTABLE_WAIT_NS = 100_000
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 _PRODUCTS = ("gemm", "convolution", "attention")
 """Groups of the operators whose FLOPs are known by their names."""
@@ -83,14 +97,16 @@ class DerivedTables:
         operator: For each event the number of its operator, null for none, for the same reason.
         host_steps: With the columns of `schema.HOST_STEPS`.
         device_steps: With the columns of `schema.DEVICE_STEPS`.
+        overruns: With the columns of `schema.OVERRUNS`.
         problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
-        files: Parquet files of the first three, by their names in `schema.DERIVED_TABLES`; empty
+        files: Parquet files of the tables, by their names in `schema.DERIVED_TABLES`; empty
             if the tables are not cached.
     """
 
     columns: pl.LazyFrame
     host_steps: pl.DataFrame
     device_steps: pl.DataFrame
+    overruns: pl.DataFrame
     problems: pl.DataFrame
     narrow: pl.DataFrame | None = None
     parent: RowNumbers | None = None
@@ -135,6 +151,7 @@ def _derive(
     """
     tables = given.pop()
     linking = second.begin(partial(link_launches, tables.events))
+    finding_overruns = second.begin(partial(find_overruns, tables.events))
     finding_steps = second.begin(partial(steps_and_places, tables, host))
     nesting, around = _nest(tables)
     self_ns = column("self_ns", narrowed(nesting.self_ns))
@@ -146,7 +163,8 @@ def _derive(
     # There are very many events, so columns are narrow, and what links events is dropped.
     kept = [name for name in tables.events.columns if name not in ("correlation", "external_id")]
     tables = replace(tables, events=tables.events[kept])
-    del linking, finding_steps
+    overruns = finding_overruns()
+    del linking, finding_steps, finding_overruns
     events = tables.events
     is_work = mask_of(events, GPU_WORK)
     args = tables.args if read_args is None else read_args(_asked_about(tables, operator, is_work))
@@ -157,15 +175,16 @@ def _derive(
     work = np.flatnonzero(is_work)
     cause = np.where(launches.launch[work] >= 0, launches.launch[work], operator[work])
     linked, cause = work[cause >= 0], cause[cause >= 0]
-    launch_step = np.full(len(events), -1, np.int32)
-    launch_step[linked] = host_index[cause]
-    devices = device_steps(events, is_work, launch_step, steps)
-    launch_step = launch_step[linked]
+    launch_step = host_index[cause]
+    believable = _believable_work(
+        events, overruns, work, launches.launch[work], linked, launch_step
+    )
+    devices = device_steps(believable, steps, _blocked_until(tables, work))
     step = _step_of(events, steps, host_index, launch_step, linked, devices)
     del host_index
     is_unlinked = np.zeros(len(events), np.bool_)
     is_unlinked[work[launches.launch[work] < 0]] = True
-    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, steps)
+    problems = _problems(tables, crossing, launches.ambiguous, is_unlinked, steps, overruns)
     narrow = pl.DataFrame(
         [
             step,
@@ -185,7 +204,62 @@ def _derive(
         .select(pl.col(name).cast(dtype) for name, dtype in DERIVED.items())
     )
     parent.flags.writeable = False
-    return DerivedTables(wide, steps, devices, problems, narrow, parent, narrow["op"])
+    return DerivedTables(wide, steps, devices, overruns, problems, narrow, parent, narrow["op"])
+
+
+def _blocked_until(tables: Tables, work: Int64Array) -> int:
+    """Returns when the last call returned that waited for the device before any recorded work."""
+    is_sync = (pl.col("group") == "sync") & is_one_of(HOST_CALLS)
+    names = tables.names.filter(is_sync)["name_id"]
+    if names.is_empty() or not len(work):
+        return int(np.iinfo(np.int64).min)
+    first_ns = int(tables.events["start_ns"].to_numpy()[work].min())
+    waits = tables.events.lazy().filter(
+        pl.col("start_ns") < first_ns,
+        pl.col("dur_ns") > _NOTABLE_WAIT_NS,
+        pl.col("name_id").is_in(names.implode()),
+    )
+    end_ns = pl.col("start_ns") + pl.col("dur_ns")
+    ends = waits.select(end_ns.filter(end_ns <= first_ns)).collect().to_series()
+    return int(ends.max()) if len(ends) else int(np.iinfo(np.int64).min)  # type: ignore[arg-type]
+
+
+def _believable_work(
+    events: pl.DataFrame,
+    overruns: pl.DataFrame,
+    work: Int64Array,
+    launch: RowNumbers,
+    linked: Int64Array,
+    launch_step: npt.NDArray[np.int32],
+) -> pl.DataFrame:
+    """Returns what `device_steps` needs to know about the GPU work.
+
+    Args:
+        events: The events.
+        overruns: The work that lasted less long than recorded.
+        work: The GPU work.
+        launch: The call that launched each piece of it; -1 for none.
+        linked: The work whose launch or operator is known.
+        launch_step: The index of the host step that launched each piece of `linked`; else -1.
+    """
+    start, dur = events["start_ns"].to_numpy(), events["dur_ns"].to_numpy()
+    end = start[work] + dur[work]
+    if len(overruns):
+        row = np.searchsorted(work, overruns["event"].to_numpy())
+        end[row] = start[work[row]] + overruns["dur_ns"].to_numpy()
+    step = np.full(len(work), -1, np.int32)
+    step[np.searchsorted(work, linked)] = launch_step
+    call = np.maximum(launch, 0)
+    returned = start[call] + dur[call]
+    # A copy that blocks is handed over when its call begins: the call returns after the copy.
+    category = events["category"].to_physical().to_numpy()[work]
+    blocks = (category == code_of(Category.GPU_MEMCPY)) & (returned >= end)
+    handed_over = np.where(blocks, start[call], returned)
+    return events["device", "lane_id", "start_ns"][work].with_columns(
+        end_ns=pl.Series(end),
+        launch_step=pl.Series(step),
+        handed_over_ns=nullable(handed_over, launch >= 0, "handed_over_ns"),
+    )
 
 
 def _asked_about(tables: Tables, operator: RowNumbers, is_work: BoolArray) -> BoolArray:
@@ -265,6 +339,7 @@ def _problems(
     ambiguous: int,
     is_unlinked: BoolArray,
     host: pl.DataFrame,
+    overruns: pl.DataFrame,
 ) -> pl.DataFrame:
     """Reports what looks wrong about nesting, links and steps.
 
@@ -274,6 +349,7 @@ def _problems(
         ambiguous: How many events have several possible launches, as `Launches.ambiguous`.
         is_unlinked: Which events are GPU work without a launch.
         host: The host steps.
+        overruns: The GPU work that lasted less long than recorded.
     """
     rows: list[tuple[str, int, str | None, str]] = []
 
@@ -312,6 +388,11 @@ def _problems(
         is_unlinked,
         "GPU work without a launch call, assigned to steps by its time on the device",
     )
+    if len(overruns):
+        recorded = events["dur_ns"].gather(overruns["event"]).to_numpy()
+        excess = duration(float((recorded - overruns["dur_ns"].to_numpy()).sum(dtype=np.float64)))
+        place = f"event {overruns['event'][0]}"
+        rows.append(("overrun", len(overruns), place, _OVERRUN.format(excess)))
     if host.is_empty() and len(tables.events) and not lacks_end(tables.problems, tables.names):
         rows.append(("no_steps", 1, None, NO_STEPS))
     source = describe(host, tables.names, events)

@@ -14,7 +14,14 @@ Definitions
     the end of the work launched up to step N (a running maximum). The first step, and a step that
     follows a time outside any step, does not start before its host step. A device without any
     linked work uses the host steps instead. Both kinds of step partition their clock, so nothing is
-    counted twice when the host runs ahead.
+    counted twice when the host runs ahead. Ends are those of `overruns.py`, so that no impossible
+    duration moves a step.
+
+    Work that was launched before the recording began may not be in the file. If a call waits for
+    the device before any GPU work is recorded, such work ends when the call returns, and the first
+    device step begins then. If the first work of the step waits in the queue although nothing
+    recorded keeps the device busy, its start is unknown (`is_start_known`), and it begins with that
+    work: what lies before is unknown, not idle.
 
     A step is empty if no operator starts and no GPU work is launched in it. Torch leaves such a
     step at the end if the profiler stops right after a step started. Python functions count as
@@ -50,6 +57,8 @@ _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
 _ROWS_AT_ONCE = 100_000
+_LONG_BEFORE_NS = 1_000_000
+_LONG_BEFORE = 0.05  # of the median step
 _EARLIEST_NS = int(np.iinfo(np.int64).min)
 
 
@@ -222,37 +231,31 @@ def _parts(rows: int) -> Iterator[slice]:
 
 
 def device_steps(
-    events: pl.DataFrame,
-    is_work: npt.NDArray[np.bool_],
-    launch_step: npt.NDArray[np.int32],
-    host: pl.DataFrame,
+    work: pl.DataFrame, host: pl.DataFrame, blocked_until_ns: int = _EARLIEST_NS
 ) -> pl.DataFrame:
     """Returns the device steps, with the columns of `schema.DEVICE_STEPS`.
 
     Args:
-        events: The events table.
-        is_work: For each event whether it is GPU work.
-        launch_step: For each event, the index in `host` of the step that launched it; -1 if
-            unknown or outside any step.
+        work: The GPU work: device, lane_id, start_ns, end_ns; launch_step, the index in `host` of
+            the step that launched it, -1 if unknown or outside any step; handed_over_ns, when the
+            launching call returned or, of a copy that blocks, began (null: no call is known).
         host: The result of `host_steps`.
+        blocked_until_ns: When the last call returned that waited for work that was not recorded.
     """
-    rows = np.flatnonzero(is_work)
-    work = events["device", "lane_id", "start_ns", "dur_ns"][rows]
-    if work["device"].has_nulls():
-        has_device = work["device"].is_not_null()
-        work, rows = work.filter(has_device), rows[has_device.to_numpy()]
+    work = work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
     devices = distinct(work["device"]).tolist()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
-    launch_step = launch_step[rows]
-    linked = launch_step >= 0
     device, lane = work["device"].to_numpy(), work["lane_id"].to_numpy()
-    start, end = work["start_ns"].to_numpy(), (work["start_ns"] + work["dur_ns"]).to_numpy()
+    start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    launch_step = work["launch_step"].to_numpy()
+    linked = launch_step >= 0
     parts = []
     for number in devices:
         mine = linked & (device == number)
         starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
         is_linked = bool(mine.any())
+        is_start_known = True
         if is_linked:
             follows = np.concatenate(([False], ends[:-1] == starts[1:]))
             least = np.where(follows, starts[0], starts)
@@ -263,6 +266,14 @@ def device_steps(
             latest = least.copy()
             np.maximum.at(latest, launch_step[mine], end[mine])
             ends = np.maximum.accumulate(latest)
+            lengths = np.diff(ends, prepend=least[0])
+            limit_ns = max(_LONG_BEFORE_NS, int(_LONG_BEFORE * np.median(lengths)))
+            mine_by_time = work.filter(device == number).sort("start_ns")
+            if _waited_for_unrecorded_work(mine_by_time, limit_ns):
+                is_start_known = False
+                least[0] = start[mine & (launch_step == 0)].min()
+            else:
+                least[0] = max(least[0], blocked_until_ns)
             starts = np.maximum(least, np.concatenate((starts[:1], ends[:-1])))
         parts.append(
             pl.DataFrame(
@@ -272,10 +283,28 @@ def device_steps(
                     "start_ns": starts,
                     "end_ns": ends,
                     "is_linked": np.full(len(host), is_linked),
+                    "is_start_known": np.arange(len(host)) > (-1 if is_start_known else 0),
                 }
             ).select(pl.col(column).cast(dtype) for column, dtype in DEVICE_STEPS.items())
         )
     return pl.concat(parts)
+
+
+def _waited_for_unrecorded_work(work: pl.DataFrame, limit_ns: int) -> bool:
+    """Whether the first work of a device's first step waited in the queue for nothing recorded.
+
+    Args:
+        work: The work of the device, by start.
+        limit_ns: What is too short to matter.
+    """
+    own = work.filter(pl.col("launch_step") == 0)
+    if own.is_empty() or own["handed_over_ns"][0] is None:
+        return False
+    begun_ns, handed_over_ns = own["start_ns"][0], own["handed_over_ns"][0]
+    if begun_ns - handed_over_ns <= limit_ns:
+        return False
+    before = work.filter(pl.col("start_ns") < begun_ns)
+    return not (before["end_ns"] > handed_over_ns).any()
 
 
 def _backlog_end(

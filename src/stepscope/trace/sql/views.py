@@ -47,13 +47,17 @@ JOIN table_derived d ON d.event = e.event
 LEFT JOIN table_lanes l ON l.lane_id = e.lane_id
 """
 
-_GPU_WORK = """
+_GPU_DURATION = "coalesce(u.dur_ns, e.dur_ns)"
+"""Of GPU work: what it can have lasted at most, where the recorded duration is impossible."""
+
+_GPU_WORK = f"""
 SELECT e.event, n.name, d.kind::VARCHAR AS kind, d."group", d.step, e.device, e.stream,
-    e.start_ns, e.dur_ns, e.start_ns + e.dur_ns AS end_ns, e.bytes, d.launch, d.op,
-    o.name AS op_name, e.correlation
+    e.start_ns, {_GPU_DURATION} AS dur_ns, e.start_ns + {_GPU_DURATION} AS end_ns, e.bytes,
+    d.launch, d.op, o.name AS op_name, e.correlation
 FROM table_events e
 JOIN table_names n USING (name_id)
 JOIN table_derived d ON d.event = e.event
+LEFT JOIN table_overruns u ON u.event = e.event
 LEFT JOIN table_events oe ON oe.event = d.op
 LEFT JOIN table_names o ON o.name_id = oe.name_id
 """
@@ -92,46 +96,49 @@ VIEWS = (
     View(
         "kernels",
         "one kernel, with the operator that launched it",
-        ("events", "names", "derived"),
+        ("events", "names", "derived", "overruns"),
         _GPU_WORK + "WHERE n.category = 'kernel'",
     ),
     View(
         "copies",
         "one copy or fill on a GPU",
-        ("events", "names", "derived"),
+        ("events", "names", "derived", "overruns"),
         _GPU_WORK + "WHERE d.kind IN ('memcpy', 'memset')",
     ),
     View(
         "launches",
         "one piece of GPU work with the call that launched it; delay_ns is the time from the end"
         " of the call to the start of the work",
-        ("events", "names", "derived"),
+        ("events", "names", "derived", "overruns"),
         """
 SELECT c.event AS call, cn.name AS call_name, c.lane_id AS call_lane_id,
     c.start_ns AS call_start_ns, c.dur_ns AS call_dur_ns, w.event AS work, wn.name AS work_name,
     d.kind::VARCHAR AS kind, d."group", w.device, w.stream, w.start_ns AS work_start_ns,
-    w.dur_ns AS work_dur_ns, w.start_ns - c.start_ns - c.dur_ns AS delay_ns, d.step, d.op
+    coalesce(u.dur_ns, w.dur_ns) AS work_dur_ns, w.start_ns - c.start_ns - c.dur_ns AS delay_ns,
+    d.step, d.op
 FROM table_derived d
 JOIN table_events w ON w.event = d.event
 JOIN table_names wn ON wn.name_id = w.name_id
 JOIN table_events c ON c.event = d.launch
 JOIN table_names cn ON cn.name_id = c.name_id
+LEFT JOIN table_overruns u ON u.event = w.event
 WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
 """,
     ),
     View(
         "collectives",
         "one collective on a GPU, with its metadata",
-        ("events", "names", "derived", "args"),
+        ("events", "names", "derived", "args", "overruns"),
         f"""
-SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns, e.dur_ns,
-    e.start_ns + e.dur_ns AS end_ns,
+SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns,
+    {_GPU_DURATION} AS dur_ns, e.start_ns + {_GPU_DURATION} AS end_ns,
     {_arguments(COLLECTIVE_ARGUMENTS, _COLLECTIVE_TYPES)},
     d.launch, d.op
 FROM table_events e
 JOIN table_names n USING (name_id)
 JOIN table_derived d ON d.event = e.event
 LEFT JOIN table_args a ON a.event = e.event
+LEFT JOIN table_overruns u ON u.event = e.event
 WHERE d.kind = 'communication'
 """,
     ),

@@ -1,8 +1,8 @@
 """Derived tables, cached in the store once computed.
 
 `TRACE.stepscope/derived/` holds `columns.parquet` (row for row alongside `events`),
-`host_steps.parquet`, `device_steps.parquet`, `problems.parquet` and `manifest.json`
-(`folder.py`).
+`host_steps.parquet`, `device_steps.parquet`, `overruns.parquet`, `problems.parquet` and
+`manifest.json` (`folder.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ DERIVED = "derived"
 BESIDE_FROM_EVENTS = 500_000
 """Events from which tables are cached by a thread of their own, while analyses go on."""
 _NAMES = tuple(
-    f"{table}.parquet" for table in ("columns", "host_steps", "device_steps", "problems")
+    f"{table}.parquet"
+    for table in ("columns", "host_steps", "device_steps", "overruns", "problems")
 )
 
 
@@ -61,6 +62,7 @@ class DerivedFiles:
                 columns=pl.scan_parquet(directory / "columns.parquet", glob=False),
                 host_steps=pl.read_parquet(directory / "host_steps.parquet", glob=False),
                 device_steps=pl.read_parquet(directory / "device_steps.parquet", glob=False),
+                overruns=pl.read_parquet(directory / "overruns.parquet", glob=False),
                 problems=pl.read_parquet(directory / "problems.parquet", glob=False),
                 files=_tables_in(directory),
             )
@@ -78,6 +80,7 @@ class DerivedFiles:
         frames = {
             "host_steps": derived.host_steps,
             "device_steps": derived.device_steps,
+            "overruns": derived.overruns,
             "problems": derived.problems,
         }
 
@@ -137,4 +140,5 @@ def _tables_in(directory: Path) -> Mapping[str, Path]:
         "derived": directory / "columns.parquet",
         "host_steps": directory / "host_steps.parquet",
         "device_steps": directory / "device_steps.parquet",
+        "overruns": directory / "overruns.parquet",
     }

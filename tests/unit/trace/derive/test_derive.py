@@ -83,7 +83,10 @@ def test_launches_operators_and_steps_when_the_host_runs_ahead():
     assert rows[kernel_2]["step"] == 5
     assert rows[memcpy]["step"] == 5, "unlinked: the device's step 5 runs from 150 to 190"
     assert rows[late]["step"] is None
-    assert found.device_steps.rows() == [(0, 4, 0, 150, True), (0, 5, 150, 190, True)]
+    assert found.device_steps.rows() == [
+        (0, 4, 0, 150, True, True),
+        (0, 5, 150, 190, True, True),
+    ]
     assert found.host_steps["end_ns"].to_list() == [101, 200]
     assert found.host_steps["annotation_end_ns"].to_list() == [100, 200]
     assert rows[0]["self_ns"] == 100 - 20
@@ -307,7 +310,7 @@ def test_a_device_without_any_link_takes_the_host_steps():
     build.host("aten::add", 1, 1)
     build.gpu("k", 50, 5, device=3)
     found = derive(build.build())
-    assert found.device_steps.rows() == [(3, 1, 0, 100, False)]
+    assert found.device_steps.rows() == [(3, 1, 0, 100, False, True)]
     assert found.columns.collect()["step"].to_list() == [1, 1, 1]
 
 
@@ -322,7 +325,10 @@ def test_what_is_done_between_two_steps_belongs_to_none():
     found = derive(build.build())
     assert found.host_steps["step"].to_list() == [4, 5]
     assert found.host_steps["end_ns"].to_list() == [100, 1100]
-    assert found.device_steps.rows() == [(0, 4, 0, 120, True), (0, 5, 1000, 1150, True)]
+    assert found.device_steps.rows() == [
+        (0, 4, 0, 120, True, True),
+        (0, 5, 1000, 1150, True, True),
+    ]
     assert found.columns.collect()["step"][of_evaluation] is None
 
 

@@ -86,7 +86,8 @@ def test_it_is_computed_once(path: Path, computed: list[int]) -> None:
     assert computed == [1]
     names = {file.name for file in kept_in(path).iterdir()}
     assert names == {
-        "columns.parquet", "host_steps.parquet", "device_steps.parquet", "problems.parquet",
+        "columns.parquet", "host_steps.parquet", "device_steps.parquet", "overruns.parquet",
+        "problems.parquet",
         MANIFEST,
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   backward: ["idle: between operators of backward", 31],
   not_recorded: ["idle: host, cause not recorded", 32],
   python: ["idle: Python", 23],
-  unknown: ["idle: launch not recorded", 24],
+  unknown: ["idle: cause not recorded", 24],
 });
 
 const COLOUR_OF = /** @type {Record<string, number>} */ ({
