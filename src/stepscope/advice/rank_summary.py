@@ -159,6 +159,7 @@ class RankSummary:
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
             long steps take on the host.
+        has_recorded_pace: Whether savings were replayed at the pace of unrecorded steps.
         purpose: Whether the rank trains, and how that is known; None if no window could be read.
         clock_lag_ns: By how much the GPUs' clock is behind the host's in the window at least, which
             moves idle time to where it is not; 0: nothing shows that it is.
@@ -199,6 +200,7 @@ class RankSummary:
     clock_lag_ns: int = 0
     ladder: Ladder = field(default_factory=Ladder)
     purpose: Purpose | None = None
+    has_recorded_pace: bool = False
     missing: str = ""
 
     @property

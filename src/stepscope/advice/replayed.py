@@ -91,9 +91,11 @@ def replayed_finding(
     factor = subject.recording_factor
     step_ns = subject.step_ns or window.step_ns
     alike_ns = _like_those_recorded(subject, window, step_ns)
-    if factor >= limits.profiler_factor:
+    if factor >= limits.profiler_factor and not graph.has_recorded_pace:
         severity = Severity.LOW
-    if factor >= _NOTABLY_LONGER:
+    if graph.has_recorded_pace:
+        assumption += "; replayed at the pace of unrecorded steps"
+    elif factor >= _NOTABLY_LONGER:
         assumption += (
             f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
             f"{factor:.2f}× as long"

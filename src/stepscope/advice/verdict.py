@@ -84,6 +84,7 @@ def _limit_of(
         rank.rank: factor
         for rank in ranks
         if rank.steps is not None
+        and not rank.has_recorded_pace
         and (factor := rank.steps.recording_factor or 1.0) >= limits.profiler_factor
     }
     lacking = {rank.rank for rank in ranks if rank.missing}

@@ -260,6 +260,7 @@ class WindowJudge:
             passing_ns=view.per_step(view.graph.total_ns - view.graph.steady_state_ns),
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
+            has_recorded_pace=view.graph.has_recorded_pace,
             missing=loss.words if loss.is_too_much else "",
             exchanges=_exchanges(view, has_gpu=device is not None),
             exchanges_per_step=len(point_to_point(view).collectives) / max(1, view.steps)

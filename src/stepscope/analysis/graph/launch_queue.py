@@ -149,7 +149,7 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     blocked = np.flatnonzero(is_blocked & mine)
     # A launch that was not blocked had room because the one `depth` before it had started.
     source = np.where(is_blocked, np.where(is_unseen, -1, freeing), number - depth)
-    row_of_source = np.where(source >= 0, stream.row[source], -1)
+    row_of_source = np.where(source >= 0, stream.row[np.maximum(source, 0)], -1)
     within = np.flatnonzero(mine & (row_of_source >= 0))
     outside = np.flatnonzero(mine & (row_of_source < 0) & is_blocked)
     row = stream.row[source[within]]
