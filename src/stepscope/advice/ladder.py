@@ -109,21 +109,21 @@ class Ladder:
     def next_limit(self) -> str:
         """What limits the step once its first finding is fixed, in one sentence; empty if unknown.
 
-        Without a finding, what limits the step today. The floor follows, if it is known.
+        The floor follows, if it is known.
         """
         if not self.rungs:
             return ""
         step = "the file" if self.is_whole_file else "the step"
         first = next((rung for rung in self.rungs[1:] if rung.id not in SHORT_NAMES), None)
-        rung = first or self.rungs[0]
-        limits = _LIMITS.get(rung.limit)
         words = ""
-        if limits is not None:
-            when = "today" if first is None else f"with {first.id} fixed"
+        if first is not None and first.limit in _LIMITS:
             share = ""
-            if rung.limit_share is not None and rung.limit_share < _ALL:
-                share = f" ({percent(rung.limit_share)} of it)"
-            words = f"{when}, {limits} {step} of {duration(rung.step_ns)}{share}"
+            if first.limit_share is not None and first.limit_share < _ALL:
+                share = f" ({percent(first.limit_share)})"
+            words = (
+                f"with {first.id} fixed, {step} takes {duration(first.step_ns)}, and "
+                f"{_LIMITS[first.limit]} it{share}"
+            )
         if self.floor_ns is not None:
             where = f" on {self.device}" if self.device else ""
             floor = f"the floor of this work{where} is {duration(self.floor_ns)}"

@@ -66,7 +66,7 @@ def test_a_gpu_bound_step_has_the_floor_of_its_products():
     assert answer.rungs["step_ns"][1] == pytest.approx(expected, rel=0.01)
     assert answer.floor_ns == answer.rungs["step_ns"][-1] >= expected
     assert answer.rungs["limit"].to_list() == ["GPU compute", "GPU compute", "floor"]
-    assert answer.next_limit.startswith("today, GPU compute limits the step of 9.0")
+    assert answer.next_limit.startswith("the floor of this work on ")
     assert any("989 TFLOP/s in BF16" in note for note in answer.notes)
     assert any("matrix products, convolutions and attention 100%" in note for note in answer.notes)
 
@@ -104,7 +104,8 @@ def test_the_host_is_next_and_its_time_is_known():
     assert rows["today"]["limit"] == "input"
     assert rows["input-bound"]["step_ns"] == pytest.approx(8e6, rel=0.03)
     assert rows["input-bound"]["limit"] == "host"
-    assert "with input-bound fixed, the host limits the step of 8" in answer.next_limit
+    assert "with input-bound fixed, the step takes 8" in answer.next_limit
+    assert "and the host limits it" in answer.next_limit
     assert rows["cpu-bound-python"]["limit"] == "GPU compute"
     floor = 4 * floor_of_product(4096, 4096, 4096, TFLOPS_HALF, 2)
     assert answer.floor_ns == pytest.approx(floor, rel=0.05)
