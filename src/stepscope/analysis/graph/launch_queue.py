@@ -178,7 +178,7 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
 
 def _usual(took_ns: Int64Array) -> int:
     """What a launching call takes that does not wait."""
-    quick_ns = float(np.quantile(took_ns, 0.1)) if len(took_ns) else 0.0
+    quick_ns = float(np.quantile(took_ns, 0.02)) if len(took_ns) else 0.0
     if quick_ns > _MOST_NS:
         return _LAUNCH_NS
     return int(np.median(took_ns[took_ns <= 2 * quick_ns])) if len(took_ns) else 0
