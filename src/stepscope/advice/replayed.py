@@ -15,6 +15,8 @@ from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.run.figures import duration
 
+_WAITS_FOR_GPU = 0.98
+"""Share of the step below which the host's own time does not limit it now."""
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
@@ -78,12 +80,12 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    if is_host_bound(changes, again):
-        # The host's steps may begin and end farther apart than the device's, which are shown.
-        alone_ns = min(window.per_step(window.once(_host_alone_ns)), window.step_ns)
+    alone_ns = window.per_step(window.once(_host_alone_ns))
+    if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
+        then_ns = window.per_step(again.steady_state_ns)
         assumption += (
-            f"; the host needs {duration(alone_ns)} per step: below that, a faster GPU does not "
-            "help"
+            f"; the host then needs {duration(then_ns)} per step: below that, a faster GPU does "
+            "not help"
         )
         host_needs = Evidence("host time per step, waits for the GPU apart", alone_ns, "ns")
         evidence = (*evidence, host_needs)

@@ -1,0 +1,93 @@
+"""Replays have the pace of unrecorded steps, which recording does not slow down.
+
+The oracle is the same training without recording, simulated with and without each cause.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.record.pace import RecordedPace
+
+STEPS = 6
+
+
+def training(
+    kernel_ns: int, *, factor: float = 1.0, python_ns: int = us(20), wait_ns: int = 0
+) -> GpuTrace:
+    """Steps of 100 kernels; recording makes all that the host does `factor` times as long."""
+    t = GpuTrace(call_ns=round(us(4) * factor))
+    for _ in range(STEPS):
+        with t.step():
+            if wait_ns:
+                t.data_wait(wait_ns, workers=True)
+            for _ in range(100):
+                before = round(us(4) * factor)
+                with t.op("aten::mm", before=before, after=0) as op:
+                    op.launch("gemm", kernel_ns)
+                t.python(round(python_ns * factor))
+    return t
+
+
+def step_of(t: GpuTrace) -> float:
+    """How long a step takes once the host is as far ahead as it gets."""
+    ends = [max(work.end_ns for work in t.work if work.step == step) for step in (1, STEPS - 1)]
+    return (ends[1] - ends[0]) / (STEPS - 2)
+
+
+def host_step() -> int:
+    """What the host needs for a step without recording, if it never waits for the GPU."""
+    return round(step_of(training(us(1))))
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0])
+@pytest.mark.parametrize("kernel_ns", [us(10), us(26), us(34)])
+def test_savings_are_those_of_unrecorded_steps(kernel_ns, factor):
+    """Recording makes the host need more for a kernel than the longest kernel takes."""
+    usual = step_of(training(kernel_ns))
+    pace = RecordedPace(round(usual), round(usual), 0)
+    recorded = training(kernel_ns, factor=factor).load()
+    graph = build_step_graph(recorded, pace=pace)
+    assert graph.has_recorded_pace
+    assert graph.replayed_step_ns == pytest.approx(usual, rel=0.02)
+    half = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    faster_ns = usual - step_of(training(kernel_ns // 2))
+    # Where the GPU limits unrecorded steps, nothing shows how much faster the host could be.
+    assert half.saving_ns <= faster_ns + 0.02 * usual
+    quick = replay(unchanged(graph).scale_host(graph.host.of(HostCause.DISPATCH, HostCause.LAUNCH)))
+    less_ns = usual - step_of(training(kernel_ns, python_ns=us(12)))
+    assert quick.saving_ns == pytest.approx(less_ns, abs=0.03 * usual)
+
+
+def test_a_record_of_a_host_that_ran_ahead_has_the_pace_of_the_host():
+    """Unrecorded steps were the host's alone; the GPU needs longer for one."""
+    host_ns = host_step()
+    recorded = training(us(40), factor=2.0).load()
+    graph = build_step_graph(recorded, pace=RecordedPace(host_ns, host_ns, 0))
+    assert graph.has_outrun_record
+    assert graph.replayed_step_ns == pytest.approx(step_of(training(us(40))), rel=0.02)
+    half = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    assert half.mean_step_ns == pytest.approx(step_of(training(us(20))), rel=0.03)
+
+
+def test_batches_come_at_the_pace_of_the_record_though_the_window_began_with_some():
+    """The window shows no wait; by the record, batches come every 10 ms."""
+    recorded = training(us(20), factor=1.5, wait_ns=us(200)).load()
+    own_ns = host_step()
+    graph = build_step_graph(recorded, pace=RecordedPace(ms(10), own_ns, ms(10)))
+    assert graph.replayed_step_ns == pytest.approx(ms(10), rel=0.01)
+    assert replay(unchanged(graph).scale_work(graph.is_gpu, 0.5)).saving_ns == 0
+    assert replay(unchanged(graph).scale_host(graph.host.of(HostCause.PYTHON))).saving_ns == 0
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    fed = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
+    assert fed.saving_ns == pytest.approx(ms(10) - own_ns, rel=0.03)
+
+
+def test_without_a_record_steps_are_replayed_as_they_were_recorded():
+    graph = build_step_graph(training(us(20), factor=2.0).load())
+    assert not graph.has_recorded_pace
+    assert graph.replayed_step_ns == graph.mean_step_ns
