@@ -692,12 +692,24 @@ def _no_gpu_work() -> GpuTrace:
     return t
 
 
+def _modules_loaded_once() -> GpuTrace:
+    """One launch of a single step loads its module, and the device runs dry meanwhile."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        for number in range(60):
+            call_ns = ms(1300) if number == 9 else None
+            t.op("aten::mm", **MM).launch(GEMM, us(900), call_ns=call_ns)
+
+    return job(body, steps=1)
+
+
 SCENARIOS: tuple[Scenario, ...] = tuple(
     Scenario(name, build, frozenset(expected))
     for name, build, expected in (
         ("healthy", lambda: job(healthy), ()),
         ("healthy on AMD", lambda: job(healthy, vendor="amd", device_name="AMD MI300X"), ()),
         ("slow loader", _slow_loader, ("input-bound",)),
+        ("modules loaded once", _modules_loaded_once, ("one-off-costs",)),
         ("loader hidden behind the GPU", _loader_hidden_behind_the_gpu, ()),
         ("no annotations", lambda: job(healthy, annotate_steps=False), ()),
         (

@@ -64,6 +64,6 @@ def test_of_a_long_kernels_name_what_tells_it_from_others_stays():
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
         "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)"
     )
-    assert "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>" in short(name)
-    assert len(short(name)) == 60
+    assert "vectorized_elementwise_kernel<…, CUDAFunctor_add, …>" in short(name)
+    assert len(short(name)) <= 60
     assert short("void at::native::fill<4>(int)") == "void at::native::fill<4>(int)"

@@ -67,7 +67,7 @@ def test_other_elementwise_kernels_are_promised_once(found):
     rest = judged["unfused-elementwise"]
     assert "other elementwise kernels" in rest.title
     assert {one.label: one.value for one in rest.evidence}["kernels per step"] == 16
-    assert rest.saving_ns == pytest.approx(4 * us(300), rel=0.02)
+    assert rest.saving_ns == pytest.approx(4 * us(200), rel=0.02)  # without shapes, half
 
 
 def test_chains_keep_what_their_kernels_do_not_hand_to_each_other(found):

@@ -37,7 +37,7 @@ def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False):
                 for number in range(60):
                     is_slow = step == 0 and number == 9
                     call_ns = slow_ns if is_slow and slow_ns else None
-                    t.op("aten::mul").launch("big_kernel", ms(1), call_ns=call_ns)
+                    t.op("aten::mm").launch("big_kernel", ms(1), call_ns=call_ns)
                 t.sync()
     return t
 

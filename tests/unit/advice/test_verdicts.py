@@ -195,7 +195,6 @@ def test_the_first_steps_of_a_training_alone_have_no_verdict(tmp_path, count, to
         ("busy-cpus", {"cpu_ms": 24, "queued_ms": 70}, 70),
         ("input-bound", {"waits_ms": 60}, 60),
         ("garbage-collector", {"gc_ms": 40}, 40),
-        ("slow-phase", {"phases_ms": {"checkpoint": 50}}, 50),
     ],
 )
 def test_few_later_steps_weigh_little(tmp_path, count, were, rule, columns, saved_ms):

@@ -90,7 +90,8 @@ def test_csv_of_ranks_and_notes(late_rank):
     table = rows(report(late_rank, "--format", "csv", "--table", "ranks"))
     assert list(table[0]) == list(RANKS)
     assert [row["rank"] for row in table] == ["0", "1", "2"]
-    assert [row["wait_ns"] for row in table] == [str(ms(20)), "0", str(ms(20))]
+    waits = [int(row["wait_ns"]) for row in table]
+    assert waits == pytest.approx([ms(20), 0, ms(20)], rel=1e-4)
     assert table[1]["last"] == "4"
     for row in table:
         assert int(row["own_ns"]) == int(row["step_ns"]) - int(row["wait_ns"])
@@ -195,17 +196,19 @@ def test_who_is_late_shows_where_all_ranks_are_at_hand(late_rank):
     diagnosis = diagnose(open_run(late_rank))
     assert diagnosis.between is not None
     assert diagnosis.between.straggler == 1
-    assert diagnosis.between.others_wait_ns == ms(20)
+    assert diagnosis.between.others_wait_ns == pytest.approx(ms(20), rel=1e-4)
     waiting = {f.rank: f for f in diagnosis.findings if f.id == "rank-waiting"}
     assert set(waiting) == {0, 2}
     for finding in waiting.values():
         assert "rank 1" in finding.title
-        assert {item.label: item.value for item in finding.evidence}["waiting per step"] == ms(20)
+        seen = {item.label: item.value for item in finding.evidence}
+        assert seen["waiting per step"] == pytest.approx(ms(20), rel=1e-4)
     text = report(late_rank)
     assert "rank 1 arrives last in 4 of 8 collectives" in text
     document = json.loads(report(late_rank, "--format", "json"))["between_ranks"]
     assert document["straggler"] == 1
-    assert [row["wait_ns"] for row in document["ranks"]] == [ms(20), 0, ms(20)]
+    waits = [row["wait_ns"] for row in document["ranks"]]
+    assert waits == pytest.approx([ms(20), 0, ms(20)], rel=1e-4)
     assert document["scope"]["counted"] == 3 * 4 * 3
 
 
@@ -246,7 +249,7 @@ def test_a_baseline_tells_that_all_are_slow(tmp_path):
         return t
 
     slow, known = tmp_path / "slow.json", tmp_path / "known.json"
-    slow.write_bytes(job(ms(50)).json())
+    slow.write_bytes(job(ms(2)).json())  # 0.5 GB/s: a link may be as slow
     known.write_bytes(job(us(100)).json())
 
     def ids(*words):

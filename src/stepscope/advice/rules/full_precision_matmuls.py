@@ -7,8 +7,9 @@ it, at an eighth of the speed of half precision.
 
 The saving assumes that such a kernel reaches 60% of what the device allows in TF32 or in half
 precision, by its arithmetic and by the bytes that it moves; large products reach more. Where shapes
-or the device are not known, it takes half as long, which is cautious: on most devices the peak is
-several times as high. Where it is not, it takes what the peaks leave, and a quarter more.
+or the device are not known, or tell nothing better, it takes half as long, which is cautious: on
+most devices the peak is several times as high. Where it is not, it takes what the peaks leave, and a
+quarter more.
 """
 
 from __future__ import annotations
@@ -127,8 +128,10 @@ def _durations(
     is_full = window.nodes(full)[nodes]
     measured = dur[nodes]
     floors = find_floors(window.trace, window.work, window.scope, better)
-    is_known = is_full & (floors.better_ns < floors.floor_ns)
-    then = np.where(is_known, floors.better_ns / _REACHED, measured * factor)
+    by_shape = floors.better_ns / _REACHED
+    cautious = measured * factor
+    is_known = is_full & (floors.better_ns < floors.floor_ns) & (by_shape < cautious)
+    then = np.where(is_known, by_shape, cautious)
     dur[nodes] = np.where(is_full, np.minimum(np.ceil(then).astype(np.int64), measured), measured)
     return dur, bool(2 * measured[is_known].sum() > measured[is_full].sum())
 
