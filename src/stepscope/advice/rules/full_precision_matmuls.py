@@ -8,8 +8,8 @@ it, at an eighth of the speed of half precision.
 The saving assumes that such a kernel reaches 60% of what the device allows in TF32 or in half
 precision, by its arithmetic and by the bytes that it moves; large products reach more. Where shapes
 or the device are not known, or tell nothing better, it takes half as long, which is cautious: on
-most devices the peak is several times as high. Where it is not, it takes what the peaks leave, and a
-quarter more.
+most devices the peak is several times as high. Where it is not, it takes what the peaks leave, and
+a quarter more.
 """
 
 from __future__ import annotations
