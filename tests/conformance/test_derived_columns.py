@@ -104,11 +104,11 @@ def test_self_times_of_each_thread_add_up_to_its_covered_time(name):
     self_ns = derived.columns.collect()["self_ns"].gather(host["event"])
     total = host.with_columns(self_ns).group_by("lane_id").agg(pl.col("self_ns").sum()).rows()
     crossing = derived.problems.filter(pl.col("problem") == "events_cross")
-    assert crossing.is_empty() is not name.startswith(CROSSING)
+    assert crossing.is_empty()  # torch's own frames around annotations cross, which is not noted
     assert total
     beyond = [found - covered.get(lane_id, 0) for lane_id, found in total]
     assert min(beyond) >= 0
-    assert crossing.is_empty() is (max(beyond) == 0)
+    assert name.startswith(CROSSING) is (max(beyond) > 0)
 
 
 def test_steps_divide_both_clocks(name):

@@ -42,7 +42,7 @@ def test_the_straggler_is_named(folder):
     waiting = [finding for finding in diagnosis.findings if finding.id == "rank-waiting"]
     assert waiting
     assert straggler not in {finding.rank for finding in waiting}
-    assert all(f"most for rank {straggler}" in finding.title for finding in waiting)
+    assert all(f"mostly for rank {straggler}" in finding.title for finding in waiting)
     text = CliRunner().invoke(command, [str(path)], catch_exceptions=False).stdout
     assert f"rank {straggler} arrives last in {last} of {collectives} collectives" in text
 
