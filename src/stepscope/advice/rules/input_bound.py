@@ -27,7 +27,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.replay import Replay, replay, unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT
@@ -175,10 +175,7 @@ def _least_step_ns(subject: Subject) -> int:
     window = subject.window
     if window is None or not window.has_gpu or not window.graph.steps:
         return 0
-    graph = window.graph
-    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
-    again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
-    return again.steady_state_ns // len(graph.steps)
+    return window.once(_replayed_without_waits).steady_state_ns // len(window.graph.steps)
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
@@ -197,10 +194,8 @@ def _from_trace(subject: Subject) -> _Measured | None:
 
 def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
-    graph = window.graph
-    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
-    waited_ns = intervals.clip(waits, *window.window).total_ns
-    again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
+    waited_ns = intervals.clip(_waits(window), *window.window).total_ns
+    again = window.once(_replayed_without_waits)
     if not waited_ns or not again.saving_ns:
         return None
     share = again.saving_share
@@ -214,8 +209,18 @@ def _changes(subject: Subject) -> Changes | None:
     window = subject.window
     if window is None:
         return None
+    return _without_waits(window) if len(_waits(window)) else None
+
+
+def _waits(window: WindowView) -> intervals.Intervals:
+    """When the main thread waits for its input."""
+    return window.graph.host.of(HostCause.INPUT, lanes=(window.graph.main_lane,))
+
+
+def _without_waits(window: WindowView) -> Changes:
     graph = window.graph
-    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
-    if not len(waits):
-        return None
-    return unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,))
+    return unchanged(graph).scale_host(_waits(window), 0.0, lanes=(graph.main_lane,))
+
+
+def _replayed_without_waits(window: WindowView) -> Replay:
+    return replay(_without_waits(window))
