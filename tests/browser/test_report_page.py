@@ -121,8 +121,8 @@ def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, schem
 
 def test_the_verdict_and_its_finding_are_there_and_unfold_with_the_keyboard(opened):
     found = opened("slow")
-    assert "launches more slowly" in found.text("#verdict .verdict")
-    assert "launches more slowly" in found.text("#findings .finding .title")
+    assert "launches work more slowly" in found.text("#verdict .verdict")
+    assert "launches work more slowly" in found.text("#findings .finding .title")
     body = found.page.locator("#findings .finding-body").first
     assert not body.is_visible()
     found.page.locator("#findings summary").first.focus()
