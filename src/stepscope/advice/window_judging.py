@@ -165,7 +165,11 @@ class WindowJudge:
         if self.request.scope.steps is not None or record is None:
             return ()
         judged = steady_steps(self.trace, self.request.scope).of_state(
-            StepState.COMPLETE, StepState.APART, StepState.STALL, StepState.START_UP
+            StepState.COMPLETE,
+            StepState.APART,
+            StepState.PART_OF_ROUND,
+            StepState.STALL,
+            StepState.START_UP,
         )
         odd = [one for one in judged if one.state in (StepState.STALL, StepState.START_UP)]
         if not odd or not all(is_in_cycle(record, one.step) for one in odd):

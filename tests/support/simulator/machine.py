@@ -224,6 +224,11 @@ class _Rank:
                         host += loader.waiting_ns + loader.cpu_ns
                 else:
                     if step == 0 or (loader.epoch and in_epoch == loader.epoch):
+                        if step:
+                            # torch records the call that ends an epoch like all others
+                            if log is not None:
+                                log.append(("batch", MAIN, True, host, host + loader.end_ns))
+                            host += loader.end_ns
                         began = host
                         host = self.batches.begin_epoch(host)
                         in_epoch = 0

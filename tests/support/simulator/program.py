@@ -219,6 +219,7 @@ class Loader:
         is_persistent: Whether workers live on from epoch to epoch.
         start_ns: What it takes the main thread to start one worker.
         worker_start_ns: What it takes a worker to get ready for its first batch.
+        end_ns: What it takes the main thread to learn that an epoch has no more batches.
         sampler_ns: What the main thread does at each epoch's beginning, such as shuffling.
         spread: By how much batches differ: each takes (1 - spread) to (1 + spread) of the mean.
         has_no_cost: A loader whose batches are always there (a fix, never a real one).
@@ -235,6 +236,7 @@ class Loader:
     is_persistent: bool = True
     start_ns: int = 20 * MS
     worker_start_ns: int = 100 * MS
+    end_ns: int = 30 * US
     sampler_ns: int = 0
     spread: float = 0.0
     has_no_cost: bool = False

@@ -357,9 +357,10 @@ def random_program(seed: int, causes: Sequence[str] | None = None) -> Program:
         causes=planted,
         seed=seed,
     )
-    # What a window does not show nobody can know: it holds whole periods of what recurs.
+    # What a window does not show nobody can know: it holds whole periods of what recurs, two or
+    # more, as one alone does not show that it recurs.
     every = period(program)
-    least = dice.choice((4, 6, 8))
+    least = max(dice.choice((4, 6, 8)), 2 * every if every > 1 else 0)
     if draft.first is not None:
         # Nor that batches are slow, while those made during the slow first step last.
         least += (draft.loader.prefetch + 1) * draft.loader.workers

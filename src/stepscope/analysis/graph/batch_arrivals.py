@@ -7,7 +7,8 @@ begins.
 
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
 another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
-for, nothing shows the pace of the workers, which may be ahead: such waits keep their length.
+for, nothing shows the pace of the workers, which may be ahead: such waits keep their length. So do
+those for the first batch of an epoch, for which workers start or begin anew.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ import polars as pl
 
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
+from stepscope.analysis.selection.odd_steps import round_starts
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _FETCHING_NS = 1_000_000
+_TIMES_READY = 4  # what the quickest batch takes
 _FETCHING_SHARE = 0.03  # of a step
 _OFTEN = 0.25  # of all batches
+_BY_TWOS = 0.4  # of all batches
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def find_arrivals(
     none = np.zeros(0, np.int64)
     waits = host.table.filter(
         (pl.col("cause") == int(HostCause.INPUT)) & (pl.col("lane_id") == main_lane)
-    ).filter(pl.col("start_ns") >= window[0], pl.col("end_ns") <= window[1])
+    ).filter(pl.col("end_ns") <= window[1])
     if waits.is_empty() or not steps:
         return BatchArrivals(none, none, none)
     names = trace.name_rows["name"]
@@ -76,14 +80,40 @@ def find_arrivals(
     name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
     is_batch = names[name_id].str.contains(_WITH_WORKERS, literal=True).to_numpy() | (events < 0)
     batches = waits.filter(pl.Series(is_batch)).sort("start_ns")
+    batches = batches.filter(~_begin_epochs(batches, host, main_lane))
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
+    is_inside = start >= window[0]
     if batch_ns:
+        start, end = start[is_inside], end[is_inside]
         return BatchArrivals(start, end, np.full(len(end), batch_ns))
-    is_long = end - start > max(_FETCHING_NS, _FETCHING_SHARE * length_ns / steps)
-    late = np.flatnonzero(is_long)
-    is_often = len(late) >= max(2, _OFTEN * len(batches)) or len(late) == len(batches)
+    ready_ns = min(_FETCHING_NS, _TIMES_READY * int((end - start).min(initial=_FETCHING_NS)))
+    is_late = end - start > max(ready_ns, _FETCHING_SHARE * length_ns / steps)
+    is_often = is_late.sum() >= max(2, _OFTEN * len(batches)) or is_late.all()
+    late = np.flatnonzero(is_late & is_inside)
     if not len(late) or not is_often:
         return BatchArrivals(none, none, none)
+    start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
+    late -= len(is_inside) - batch_count
+    rounds = round_starts(end - start)
+    if len(rounds) > 1:
+        # A wait that the recorder cut short hides part of the first round.
+        pace_ns = (end[rounds[-1]] - end[rounds[0]]) / (rounds[-1] - rounds[0])
+        length_ns = max(length_ns, round(pace_ns * batch_count))
     start, end = start[late], end[late]
     return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))
+
+
+def _begin_epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> pl.Series:
+    """Whether each wait is the end of an epoch, which brings no batch, or for the next one's first.
+
+    Nothing is done between the two. Where that is so of most batches, they are taken by twos.
+    """
+    is_mine = host.table["is_work"] & (host.table["lane_id"] == main_lane)
+    work_ns = np.sort(host.table["start_ns"].filter(is_mine).to_numpy())
+    done = np.searchsorted(work_ns, batches["start_ns"].to_numpy())
+    follows = np.zeros(len(done), np.bool_)
+    follows[1:] = done[1:] == done[:-1]
+    if len(follows) and follows.mean() >= _BY_TWOS:
+        follows[:] = False
+    return pl.Series(follows | np.append(follows[1:], False))

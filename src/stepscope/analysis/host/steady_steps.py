@@ -21,6 +21,8 @@ States
     stall          The one later step that takes more than three times the median; see
                    `selection.odd_steps` for both.
     apart          An ordinary step that does not follow the others: see below.
+    part of round  One of the first ordinary steps, where batches come several at a time and all
+                   ordinary steps are no whole number of such rounds.
 
 The steady steps are the complete ones; where others lie between them, the longest run of steps
 that follow one another. Steps that a scope asks for count whatever they are.
@@ -41,7 +43,12 @@ from stepscope.analysis.selection.gpu_work import in_steps, work_on_devices
 from stepscope.analysis.selection.lost_work import lost_work
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
-from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
+from stepscope.analysis.selection.odd_steps import (
+    LEAST_STEPS,
+    single_stall,
+    slow_first_steps,
+    steps_per_round,
+)
 from stepscope.analysis.selection.partition import ONE_OFF
 from stepscope.analysis.selection.scope import Scope
 from stepscope.run.figures import duration, significant
@@ -67,6 +74,7 @@ class StepState(str, Enum):
     START_UP = "start-up"
     STALL = "stall"
     APART = "apart"
+    PART_OF_ROUND = "part of round"
 
 
 _STATES = tuple(StepState)
@@ -151,6 +159,7 @@ _WHY = {
     StepState.WORK_LOST: "GPU work was not recorded",
     StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
+    StepState.PART_OF_ROUND: "batches come several at a time, and the steps hold part of a round",
 }
 
 
@@ -325,6 +334,7 @@ def _states(
         return states
     if is_of_devices:
         _leave_out_unrecorded(trace, states)
+    whole = _longest_run(host, states != _STATES.index(StepState.EMPTY))
     rows = np.nonzero(states == _COMPLETE)[0]
     first = slow_first_steps(durations[rows], waits[rows])
     states[rows[:first]] = _STATES.index(StepState.START_UP)
@@ -334,6 +344,10 @@ def _states(
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
+    rows = np.flatnonzero(run)
+    beyond = len(rows) % steps_per_round(durations[whole], waits[whole])
+    if beyond < len(rows):
+        states[rows[:beyond]] = _STATES.index(StepState.PART_OF_ROUND)
     return states
 
 

@@ -1,4 +1,4 @@
-"""Which steps are no example of the others: the slow ones at the beginning, and a single stall.
+"""Which steps are no example of the others: slow first ones, a single stall, parts of a round.
 
 What a step waits for its input counts as the median wait when steps are judged: waits for a loader
 come in bursts, and are part of the steady state.
@@ -22,6 +22,10 @@ STALL_FACTOR = 3.0
 """A step stalls if it takes more than so many times the median, and is the only one that does."""
 LEAST_STEPS = 3
 """Of fewer steps none is called a stall."""
+_NOTABLE_WAITS = 0.05
+"""Share of the steps that waits for input take at least where rounds of batches matter."""
+_WAITS_OF_ROUND = 0.25
+"""Of the longest wait, what a step waits at least if it waits for the next round of batches."""
 _ALIKE = 0.1
 """What a later step must wait for its input, of the first one's wait, to make waiting usual."""
 
@@ -69,6 +73,41 @@ def single_stall(durations: Int64Array, waits: Int64Array) -> int | None:
     judged = _without_bursts(durations, waits)
     slow = np.nonzero(judged > STALL_FACTOR * np.median(judged))[0]
     return int(slow[0]) if len(slow) == 1 else None
+
+
+def steps_per_round(durations: Int64Array, waits: Int64Array) -> int:
+    """After how many steps waits for input come again: workers finish their batches in turns.
+
+    Two workers that begin together have two batches ready together: every other step waits for
+    both. Only whole rounds tell the time of a step then.
+
+    Args:
+        durations: Durations of steps that follow one another.
+        waits: How long each waited for its input.
+
+    Returns:
+        Steps of a round; 1 if all wait alike, if waits are few, or if the steps show no full round.
+    """
+    if not len(waits) or waits.sum() < _NOTABLE_WAITS * durations.sum():
+        return 1
+    rounds = round_starts(waits)
+    if len(rounds) < 2:
+        return 1
+    length = int(rounds[1] - rounds[0])
+    is_long = waits > _WAITS_OF_ROUND * waits.max()
+    comes_again = bool((is_long[length:] == is_long[:-length]).all())
+    return length if comes_again else 1
+
+
+def round_starts(waits: Int64Array) -> Int64Array:
+    """The places of waits for the first batch of a round: long ones after one that is not.
+
+    If all are long, each batch is a round.
+    """
+    is_long = waits > _WAITS_OF_ROUND * waits.max(initial=0)
+    if is_long.all():
+        return np.arange(len(waits))
+    return np.flatnonzero(is_long & ~np.insert(is_long[:-1], 0, False))
 
 
 def _without_bursts(durations: Int64Array, waits: Int64Array) -> Int64Array:
