@@ -16,8 +16,8 @@ garbage-collector: there are no pauses.
 allocator-churn: there is no cudaMalloc and no cudaFree.
 exposed-communication: collectives take no time once all ranks have arrived. Where a rank comes
     late, it is on time first, and the fix is what communication costs beyond that.
-full-precision-matmuls: FP32 products whose shapes are recorded run at 60 % of the device's TF32 peak
-    (an eighth of their time: see `trace`); others take half.
+full-precision-matmuls: FP32 products whose shapes are recorded run at 60 % of the device's peak in
+    TF32 (an eighth of their time: see `trace`); others take half.
 unfused-elementwise: each run of elementwise kernels of 10 µs or more is one kernel, launched once,
     that takes half of their time.
 input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
@@ -177,11 +177,15 @@ def with_persistent_workers(program: Program) -> Program:
 def _without_iterators(program: Program) -> Program:
     """The program with epochs whose iterators the main thread begins in no time.
 
-    A trace shows no event there, and so Python: torch marks `__next__` alone.
+    A trace shows no event there, and so Python: torch marks `__next__` alone. The first batch comes
+    as long after it as before.
     """
-    if program.loader is None:
+    loader = program.loader
+    if loader is None:
         return program
-    return replace(program, loader=replace(program.loader, sampler_ns=0, start_ns=0))
+    ready_ns = max(0, loader.worker_start_ns - (loader.workers - 1) * loader.start_ns)
+    at_once = replace(loader, sampler_ns=0, start_ns=0, worker_start_ns=ready_ns)
+    return replace(program, loader=at_once)
 
 
 def on_time(program: Program) -> Program:

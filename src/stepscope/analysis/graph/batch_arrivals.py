@@ -21,7 +21,7 @@ import polars as pl
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.analysis.selection.odd_steps import round_starts
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -80,16 +80,19 @@ def find_arrivals(
     name_id = trace.columns("name_id")["name_id"][np.maximum(events, 0)]
     is_batch = names[name_id].str.contains(_WITH_WORKERS, literal=True).to_numpy() | (events < 0)
     batches = waits.filter(pl.Series(is_batch)).sort("start_ns")
-    batches = batches.filter(~_begin_epochs(batches, host, main_lane))
+    brings_none, is_first = _epochs(batches, host, main_lane)
+    batches, is_first = batches.filter(pl.Series(~brings_none)), is_first[~brings_none]
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
+    ready_ns = min(_FETCHING_NS, _TIMES_READY * int((end - start).min(initial=_FETCHING_NS)))
+    is_late = end - start > max(ready_ns, _FETCHING_SHARE * length_ns / steps)
+    is_steady = ~_begins_epoch(is_first, is_late)
+    start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
     if batch_ns:
         start, end = start[is_inside], end[is_inside]
         return BatchArrivals(start, end, np.full(len(end), batch_ns))
-    ready_ns = min(_FETCHING_NS, _TIMES_READY * int((end - start).min(initial=_FETCHING_NS)))
-    is_late = end - start > max(ready_ns, _FETCHING_SHARE * length_ns / steps)
-    is_often = is_late.sum() >= max(2, _OFTEN * len(batches)) or is_late.all()
+    is_often = is_late.sum() >= max(2, _OFTEN * len(start)) or is_late.all()
     late = np.flatnonzero(is_late & is_inside)
     if not len(late) or not is_often:
         return BatchArrivals(none, none, none)
@@ -104,16 +107,29 @@ def find_arrivals(
     return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))
 
 
-def _begin_epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> pl.Series:
-    """Whether each wait is the end of an epoch, which brings no batch, or for the next one's first.
+def _epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> tuple[BoolArray, BoolArray]:
+    """Of each wait whether it ends an epoch, and so brings no batch, and whether it begins one.
 
     Nothing is done between the two. Where that is so of most batches, they are taken by twos.
     """
     is_mine = host.table["is_work"] & (host.table["lane_id"] == main_lane)
     work_ns = np.sort(host.table["start_ns"].filter(is_mine).to_numpy())
     done = np.searchsorted(work_ns, batches["start_ns"].to_numpy())
-    follows = np.zeros(len(done), np.bool_)
-    follows[1:] = done[1:] == done[:-1]
-    if len(follows) and follows.mean() >= _BY_TWOS:
-        follows[:] = False
-    return pl.Series(follows | np.append(follows[1:], False))
+    is_first = np.insert(done[1:] == done[:-1], 0, False)[: len(done)]
+    if len(done) and is_first.mean() >= _BY_TWOS:
+        is_first[:] = False
+    return np.append(is_first[1:], False)[: len(done)], is_first
+
+
+def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:
+    """Whether each batch is the first of an epoch, or one right after it that is late as well.
+
+    All workers begin together. Where no batch of an epoch is on time, they do not keep up: there
+    only the first one tells nothing.
+    """
+    places = np.arange(len(is_first))
+    epoch = np.cumsum(is_first)
+    began = np.maximum.accumulate(np.where(is_first, places, -1))
+    on_time = np.maximum.accumulate(np.where(is_late, -1, places))
+    keeps_up = np.bincount(epoch, ~is_late, minlength=1)[epoch] > 0
+    return is_first | ((began > on_time) & (epoch > 0) & keeps_up)

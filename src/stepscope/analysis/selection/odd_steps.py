@@ -33,7 +33,8 @@ _ALIKE = 0.1
 def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     """How many steps at the beginning take more than twice the median of the others.
 
-    At most half of them. If the first step alone waits for its input, its wait counts. What the
+    At most half of them, and none if a later step is as slow as they are: that comes again. If the
+    first step alone waits for its input, its wait counts. What the
     first step takes beyond the longest of the others tells as well: recorders start in it.
 
     Args:
@@ -54,6 +55,8 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     for count in (np.flatnonzero(may_be) + 1).tolist():
         if (judged[:count] > START_UP_FACTOR * np.median(judged[count:])).all():
             first = count
+    if first and judged[:first].max() <= FIRST_FACTOR * judged[first:].max():
+        first = 0
     if not first and len(judged) > _OTHERS and judged[0] > FIRST_FACTOR * judged[1:].max():
         first = 1
     return first

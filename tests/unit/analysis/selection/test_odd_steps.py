@@ -17,7 +17,8 @@ from stepscope.analysis.selection.odd_steps import (
 def test_the_steps_at_the_beginning_are_all_slower_than_the_others(durations):
     """At most half of them, each more than twice the median of those that remain.
 
-    Else the first alone, if four others are all shorter by a quarter of their longest.
+    None if a later step is as slow as their slowest, but for a quarter. Else the first alone, if
+    four others are all shorter by a quarter of their longest.
     """
     expected = max(
         (
@@ -27,6 +28,8 @@ def test_the_steps_at_the_beginning_are_all_slower_than_the_others(durations):
         ),
         default=0,
     )
+    if expected and max(durations[:expected]) <= FIRST_FACTOR * max(durations[expected:]):
+        expected = 0
     if not expected and len(durations) >= 5:
         expected = int(durations[0] > FIRST_FACTOR * max(durations[1:]))
     waits = np.zeros(len(durations), np.int64)
@@ -45,3 +48,8 @@ def test_a_first_step_beyond_all_others_is_start_up():
 def test_a_first_step_like_another_is_none_and_few_others_do_not_tell():
     assert first_steps(182, 126, 127, 123, 164, 124) == 0
     assert first_steps(170, 123, 123, 119) == 0
+
+
+def test_slow_steps_that_come_again_are_no_start_up():
+    """As where each epoch of four steps begins with the start of its workers."""
+    assert first_steps(116, 32, 32, 32, 115, 32, 32, 32) == 0
