@@ -128,7 +128,9 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
         is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
     is_there[HostCause.ONE_OFF] = False  # no part of the steady state
     for code in np.nonzero(is_there)[0].tolist():
-        changes[names[code]] = start.shorten_pieces(pieces, per_cause[code])
+        are_waits = code == HostCause.INPUT
+        less = per_cause[code]
+        changes[names[code]] = start.shorten_pieces(pieces, less, are_waits=are_waits)
     waits = graph.edge_kind == EdgeKind.SYNC
     if waits.any():
         changes["waiting for the GPU"] = start.drop_edges(waits)

@@ -77,21 +77,38 @@ class Changes:
         if lanes is not None and not graph.host_lanes <= set(lanes):
             which &= np.logical_or.reduce([graph.lane == lane for lane in lanes or (_NO_LANE,)])
         rows = np.nonzero(which)[0]
-        inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
+        start, end = graph.start_ns[rows], graph.end_ns[rows]
+        inside = intervals.covered(moments, start, end)
         less = inside - _scaled(inside, factor)
-        shortened = self.shorten_pieces(rows, less)
+        waits = np.zeros(len(rows), np.int64)
+        if graph.host_scale != 1.0:
+            inputs = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+            own = graph.lane[rows] == graph.main_lane
+            inside = intervals.covered(intervals.intersection(moments, inputs), start, end)
+            waits = np.where(own, inside - _scaled(inside, factor), 0)
+        shortened = self._shorten(rows, self._unslowed(less - waits) + waits)
         if graph.is_gpu.any():
             return shortened
         return replace(shortened, scaled=(*self.scaled, (moments, factor, lanes)))
 
-    def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
+    def shorten_pieces(
+        self, rows: Int64Array, less_ns: Int64Array, *, are_waits: bool = False
+    ) -> Changes:
         """Some pieces of threads take so much less time, one value per row, never negative.
 
-        Of a wait for a batch, the batch comes so much sooner after the one before. Times are those
-        measured: what recording added to them is taken off (`StepGraph.host_scale`).
+        Times are those measured: what recording added to them is taken off
+        (`StepGraph.host_scale`), unless it is waits for input that are shorter.
         """
-        if self.graph.host_scale != 1.0:
-            less_ns = np.ceil(less_ns * self.graph.host_scale).astype(np.int64)
+        return self._shorten(rows, less_ns if are_waits else self._unslowed(less_ns))
+
+    def _unslowed(self, measured_ns: Int64Array) -> Int64Array:
+        if self.graph.host_scale == 1.0:
+            return measured_ns
+        unslowed: Int64Array = np.ceil(measured_ns * self.graph.host_scale).astype(np.int64)
+        return unslowed
+
+    def _shorten(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
+        """Of a wait for a batch, the batch comes so much sooner after the one before."""
         dur = self.dur_ns.copy()
         dur[rows] = np.maximum(dur[rows] - less_ns, 0)
         return replace(self, dur_ns=dur)._with_sooner_batches(rows, less_ns)
@@ -106,8 +123,7 @@ class Changes:
         waits = graph.target_of(arrivals)
         delay, is_kept = self.delay_ns.copy(), self.is_kept.copy()
         delay[arrivals] -= less[waits]
-        whole = np.floor(graph.dur_ns[waits] * graph.host_scale)
-        is_kept[arrivals[less[waits] >= whole]] = False
+        is_kept[arrivals[less[waits] >= graph.dur_ns[waits]]] = False
         return replace(self, delay_ns=delay, is_kept=is_kept)
 
     def drop_edges(self, edges: BoolArray) -> Changes:

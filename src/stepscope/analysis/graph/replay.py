@@ -51,7 +51,7 @@ class Replay:
 def unchanged(graph: StepGraph) -> Changes:
     """The graph as it was measured."""
     is_kept = np.ones(len(graph.source), np.bool_)
-    return Changes(graph, replayed_durations(graph), graph.delay_ns, is_kept)
+    return Changes(graph, replayed_durations(graph, graph.host_scale), graph.delay_ns, is_kept)
 
 
 def replay(changes: Changes) -> Replay:

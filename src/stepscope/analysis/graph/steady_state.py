@@ -59,19 +59,23 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     A host that was ahead at the start made them shorter than they would be later. Nothing is
     promised of time that was not measured.
 
-    Recording slows the host's threads, not the devices. Where the pace of unrecorded steps is
-    known, all pieces of threads are shortened alike, by as little as makes the steps take what
-    those do. Where the devices alone need longer, unrecorded steps were the host's alone, which
-    ran ahead of them: then the host alone takes what they do.
+    Recording slows the host's threads, but not the devices or what waits for input take. Where the
+    pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
+    makes the steps take what those do. Where the devices alone need longer, unrecorded steps were
+    the host's alone, which ran ahead of them: then the host alone takes what they do.
 
     Args:
         graph: The graph of recorded steps.
         pace: The pace of unrecorded ones; None: not known.
     """
     is_kept = np.ones(len(graph.source), np.bool_)
+    batches = graph.edge_kind == EdgeKind.ARRIVAL
+    has_batches = bool(batches.any())
 
     def cycle_ns(scale: float, kept: BoolArray, *, host_only: bool = False) -> int:
-        dur = replayed_durations(replace(graph, host_scale=scale))
+        dur = replayed_durations(graph, scale)
+        if kept is not is_kept and has_batches:
+            dur -= np.minimum(graph.input_ns, dur)
         if host_only:
             dur[graph.is_gpu] = 0
         return run_passes(graph, dur, graph.delay_ns, kept).cycle_ns
@@ -79,12 +83,11 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     if pace is None or not graph.steps or not graph.is_gpu.any():
         steady_ns = min(cycle_ns(1.0, is_kept), graph.total_ns)
         return replace(graph, steady_state_ns=steady_ns)
-    batches = graph.edge_kind == EdgeKind.ARRIVAL
     own = is_kept & ~batches
     alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
-    wanted_ns = (pace.own_ns if batches.any() else pace.step_ns) * len(graph.steps)
+    wanted_ns = (pace.own_ns if has_batches else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
-    is_outrun = least_ns > _OUTRUN * wanted_ns and not batches.any()
+    is_outrun = least_ns > _OUTRUN * wanted_ns and not has_batches
     kept = alone if is_outrun else own
     limit_ns = (wanted_ns if is_outrun else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0
@@ -95,7 +98,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
             fits = cycle_ns(middle, kept, host_only=is_outrun) <= limit_ns
             low, high = (middle, high) if fits else (low, middle)
         scale = low
-    has_pace = scale < 1.0 or (bool(batches.any()) and pace.batch_ns > 0)
+    has_pace = scale < 1.0 or (has_batches and pace.batch_ns > 0)
     steady_ns = cycle_ns(scale, is_kept)
     return replace(
         graph,
@@ -106,14 +109,16 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     )
 
 
-def replayed_durations(graph: StepGraph) -> Int64Array:
+def replayed_durations(graph: StepGraph, host_scale: float) -> Int64Array:
     """Duration of each node in a replay.
 
     Waits whose end the graph knows take no time of their own, and one-off calls none at all.
     """
     dur = np.where(graph.is_elastic, 0, graph.dur_ns - graph.one_off_ns)
-    if graph.host_scale != 1.0:
-        dur[~graph.is_gpu] = np.round(dur[~graph.is_gpu] * graph.host_scale).astype(np.int64)
+    if host_scale != 1.0:
+        waits = np.minimum(graph.input_ns, dur)
+        scaled = np.round((dur - waits) * host_scale).astype(np.int64) + waits
+        dur = np.where(graph.is_gpu, dur, scaled)
     return dur
 
 

@@ -55,6 +55,7 @@ import numpy.typing as npt
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.locked_cache import locked_cached_property
@@ -103,8 +104,8 @@ class StepGraph:
         notes: What limits the graph, in words.
         steady_state_ns: What the steps take together in the steady state (`steady_state`), at most
             as long as measured.
-        host_scale: What a replay takes of the measured time of threads: less than 1 where recording
-            slowed them down (`steady_state`).
+        host_scale: What a replay takes of the measured time of threads, but for waits for input:
+            less than 1 where recording slowed them down (`steady_state`).
         has_recorded_pace: Whether the steady state is that of unrecorded steps.
         has_outrun_record: Whether the steps of the step record were the host's alone, which ran
             ahead of the devices.
@@ -140,6 +141,15 @@ class StepGraph:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @locked_cached_property
+    def input_ns(self) -> Int64Array:
+        """How long the main thread waits for its input within each piece of it."""
+        found = np.zeros(len(self), np.int64)
+        rows = np.flatnonzero(~self.is_gpu & (self.lane == self.main_lane))
+        waits = self.host.of(HostCause.INPUT, lanes=(self.main_lane,))
+        found[rows] = intervals.covered(waits, self.start_ns[rows], self.end_ns[rows])
+        return found
 
     @locked_cached_property
     def dur_ns(self) -> Int64Array:

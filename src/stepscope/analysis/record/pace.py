@@ -15,7 +15,7 @@ class RecordedPace:
     """What unrecorded steps take.
 
     Attributes:
-        step_ns: Median step.
+        step_ns: Median step; where epochs begin with waits, the mean step.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
     """
@@ -30,4 +30,5 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
     mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
-    return RecordedPace(record.median_ns, record.median_own_ns, mean_ns if is_starved else 0)
+    step_ns = record.mean_ns if late_ns else record.median_ns
+    return RecordedPace(step_ns, record.median_own_ns, mean_ns if is_starved else 0)
