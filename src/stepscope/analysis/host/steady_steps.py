@@ -135,6 +135,11 @@ class SteadySteps:
                 f"step {one.step} took {duration(one.dur_ns)}, {times} times the others "
                 f"({one.state.value}): not part of the steady step"
             )
+            if 2 * one.input_ns > one.dur_ns - self.median_ns:
+                words.append(
+                    f"step {one.step} waited {duration(one.input_ns)} for its input; whether such "
+                    "waits come again, only a longer recording shows"
+                )
         for state, why in _WHY.items():
             steps = [one.step for one in self.of_state(state)]
             if steps:

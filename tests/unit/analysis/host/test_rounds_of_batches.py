@@ -1,0 +1,56 @@
+"""Workers that began together deliver together: whole rounds tell a step's time, parts do not.
+
+The oracle is the simulated training's steady step.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.simulator import Program, simulate, steady_step_ns, write_trace
+from tests.support.simulator.program import MS, Kernels, Loader, Recording
+
+import stepscope
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.host.steady_steps import StepState, steady_steps
+
+
+def program(workers: int, first: int, steps: int, **loader: int) -> Program:
+    """Steps of 4 ms of GPU work, whose batches take each worker 10 ms per worker."""
+    slow = {"waiting_ns": 10 * MS * workers, "cpu_ns": 0} | loader
+    return Program(
+        body=(Kernels(10, MS * 4 // 10),),
+        loader=Loader(workers=workers, **slow),
+        recording=Recording(first=first, steps=steps),
+    )
+
+
+def recorded(one: Program, folder) -> stepscope.Trace:
+    return stepscope.load(write_trace(simulate(one), folder / "trace.pt.trace.json"))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_steps_that_count_are_whole_rounds(workers, beyond, tmp_path):
+    one = program(workers, 12, 2 * workers + beyond)
+    trace = recorded(one, tmp_path)
+    steady = steady_steps(trace)
+    assert len(steady.steps) % workers == 0
+    assert steady.step_ns == pytest.approx(steady_step_ns(one), rel=0.02)
+    graph = build_step_graph(trace)
+    assert graph.steady_state_ns == pytest.approx(steady_step_ns(one) * len(graph.steps), rel=0.02)
+    left_out = steady.of_state(StepState.PART_OF_ROUND)
+    assert [step.step for step in left_out] == list(range(12, 12 + beyond))
+
+
+def test_a_first_step_that_waited_is_left_out_with_its_reason(tmp_path):
+    steady = steady_steps(recorded(program(4, 15, 3), tmp_path))
+    assert [step.step for step in steady.of_state(StepState.START_UP)] == [15]
+    assert any("step 15 waited 19.9 ms for its input" in note for note in steady.notes)
+
+
+def test_waits_at_the_start_of_epochs_are_no_pace(tmp_path):
+    costs = {"waiting_ns": 0, "cpu_ns": MS // 10, "epoch": 4, "worker_start_ns": 30 * MS}
+    graph = build_step_graph(recorded(program(2, 12, 8, is_persistent=False, **costs), tmp_path))
+    assert not (graph.edge_kind == EdgeKind.ARRIVAL).any()
+    assert graph.steps == tuple(range(12, 20))
