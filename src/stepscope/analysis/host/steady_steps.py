@@ -135,7 +135,8 @@ class SteadySteps:
                 f"step {one.step} took {duration(one.dur_ns)}, {times} times the others "
                 f"({one.state.value}): not part of the steady step"
             )
-            if 2 * one.input_ns > one.dur_ns - self.median_ns:
+            usual_ns = max((step.input_ns for step in self.of_state(StepState.COMPLETE)), default=0)
+            if one.input_ns > max(2 * usual_ns, (one.dur_ns - self.median_ns) // 2):
                 words.append(
                     f"step {one.step} waited {duration(one.input_ns)} for its input; whether such "
                     "waits come again, only a longer recording shows"

@@ -28,6 +28,8 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _RARE_BLAME = 0.5
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
+_NOTABLE_WAIT = 0.05
+"""Of a slow step, what a first step waits at least for its input if workers start."""
 _AFTER_AT_MOST = 0.2  # of the steps that count: what lasts longer is no effect of a window's files
 _LEAST_UNRECORDED = 5
 _BEFORE = 5
@@ -331,7 +333,10 @@ def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
 
 
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
-    """The slow steps at the start of the record, up to the first that is not slow."""
+    """The slow steps at the start of the record, up to the first that is not slow.
+
+    So are those that wait longer for their input than any later step, by far: workers start.
+    """
     most = int(len(train) * _FIRST_AT_MOST)
     if not most:
         return []
@@ -339,7 +344,10 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     count = 0
     while count < most and train[count].dur_ns > limit_ns:
         count += 1
-    return train[:count]
+    later_ns = max(input_wait(record) for record in train[most:])
+    started_ns = max(START_UP_FACTOR * later_ns, limit_ns * _NOTABLE_WAIT)
+    waited = [at for at in range(most) if input_wait(train[at]) > started_ns]
+    return train[: max([count, *(at + 1 for at in waited)])]
 
 
 def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> list[StepRecord]:
