@@ -22,7 +22,8 @@ States
                    `selection.odd_steps` for both.
     apart          An ordinary step that does not follow the others: see below.
     part of round  One of the first ordinary steps, where batches come several at a time and all
-                   ordinary steps are no whole number of such rounds.
+                   ordinary steps are no whole number of such rounds, or where batches were made
+                   before; see `selection.odd_steps`.
 
 The steady steps are the complete ones; where others lie between them, the longest run of steps
 that follow one another. Steps that a scope asks for count whatever they are.
@@ -45,9 +46,9 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
+    rounds_of_batches,
     single_stall,
     slow_first_steps,
-    steps_per_round,
 )
 from stepscope.analysis.selection.partition import ONE_OFF
 from stepscope.analysis.selection.scope import Scope
@@ -165,7 +166,7 @@ _WHY = {
     StepState.WORK_LOST: "GPU work was not recorded",
     StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
-    StepState.PART_OF_ROUND: "batches come several at a time, and the steps hold part of a round",
+    StepState.PART_OF_ROUND: "later steps wait for batches in rounds, and these hold part of one",
 }
 
 
@@ -350,8 +351,10 @@ def _states(
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
+    length, ahead = rounds_of_batches(durations[whole], waits[whole])
     rows = np.flatnonzero(run)
-    beyond = len(rows) % steps_per_round(durations[whole], waits[whole])
+    ahead = int((rows < np.flatnonzero(whole)[ahead]).sum()) if ahead else 0
+    beyond = ahead + (len(rows) - ahead) % length
     if beyond < len(rows):
         states[rows[:beyond]] = _STATES.index(StepState.PART_OF_ROUND)
     return states

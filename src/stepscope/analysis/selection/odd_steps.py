@@ -78,28 +78,35 @@ def single_stall(durations: Int64Array, waits: Int64Array) -> int | None:
     return int(slow[0]) if len(slow) == 1 else None
 
 
-def steps_per_round(durations: Int64Array, waits: Int64Array) -> int:
+def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, int]:
     """After how many steps waits for input come again: workers finish their batches in turns.
 
     Two workers that begin together have two batches ready together: every other step waits for
-    both. Only whole rounds tell the time of a step then.
+    both. Only whole rounds tell the time of a step then. Steps that wait for nothing, and are more
+    than a round leaves without a wait, had batches that were made before: the training, or the
+    recorder, held the main thread up.
 
     Args:
         durations: Durations of steps that follow one another.
         waits: How long each waited for its input.
 
     Returns:
-        Steps of a round; 1 if all wait alike, if waits are few, or if the steps show no full round.
+        Steps of a round: 1 if all wait alike, if waits are few, or if the steps show no full round.
+        How many steps at the beginning had batches that were made before.
     """
     if not len(waits) or waits.sum() < _NOTABLE_WAITS * durations.sum():
-        return 1
-    rounds = round_starts(waits)
-    if len(rounds) < 2:
-        return 1
-    length = int(rounds[1] - rounds[0])
+        return 1, 0
     is_long = waits > _WAITS_OF_ROUND * waits.max()
+    ahead = int(np.argmax(is_long))
+    is_long = is_long[ahead:]
+    rounds = round_starts(waits[ahead:])
+    if len(rounds) < 2:
+        return 1, 0
+    length = int(rounds[1] - rounds[0])
     comes_again = bool((is_long[length:] == is_long[:-length]).all())
-    return length if comes_again else 1
+    if not comes_again or len(is_long) < len(waits) // 2:
+        return 1, 0
+    return length, ahead if ahead >= length else 0
 
 
 def round_starts(waits: Int64Array) -> Int64Array:
