@@ -140,7 +140,7 @@ def test_a_gpus_parts_take_the_difference_to_the_record_from_idle_time(judge):
 
 
 def test_bursts_of_waiting_are_judged_by_totals(judge):
-    """Five steps of 5.21 s in all, 3.91 s of it waiting: 75%, whatever the median says."""
+    """A round of four steps takes 3 s, 1.96 s of it waiting: 65%, whatever the median says."""
     t = GpuTrace()
     for wait_ns in (ms(1_955), us(50), us(50), us(50), ms(1_955)):
         with t.step():
@@ -148,15 +148,15 @@ def test_bursts_of_waiting_are_judged_by_totals(judge):
             t.op("aten::mm").python(ms(260))
     diagnosis = judge(t)
     step_ns = diagnosis.shown.step_ns
-    assert step_ns == pytest.approx(ms(5_210) / 5, rel=0.01)
+    assert step_ns == pytest.approx(ms(2_995) / 4, rel=0.01)
     assert "the median is 260 ms" in step_basis(diagnosis, diagnosis.shown)
     (finding,) = (one for one in diagnosis.findings if one.id == "input-bound")
-    assert finding.saving_ns == pytest.approx(ms(3_910) / 5, rel=0.01)
+    assert finding.saving_ns == pytest.approx(ms(1_955) / 4, rel=0.01)
     labels = [item.label for item in finding.evidence]
     assert "median step, as the waits come in bursts" in labels
     partition = diagnosis.shown.partition
     assert partition is not None
-    assert partition.of("input") / partition.total_ns == pytest.approx(0.75, abs=0.01)
+    assert partition.of("input") / partition.total_ns == pytest.approx(0.65, abs=0.01)
 
 
 def test_findings_say_what_they_save_together(judge):

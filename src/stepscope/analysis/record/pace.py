@@ -8,6 +8,8 @@ from stepscope.analysis.record.summary import StepSummary
 
 _STARVED = 0.05
 """Share of its steps that a training waits for batches, from which these set its pace."""
+_RARE = 0.05
+"""Share of the steps up to which slow ones are too rare for a window of a few steps."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class RecordedPace:
     """What unrecorded steps take.
 
     Attributes:
-        step_ns: Median step; where epochs begin with waits, the mean step.
+        step_ns: Mean step; slow steps that are rare count as the median.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
     """
@@ -30,5 +32,8 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
     mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
-    step_ns = record.mean_ns if late_ns else record.median_ns
-    return RecordedPace(step_ns, record.median_own_ns, mean_ns if is_starved else 0)
+    count = len(record.steps)
+    is_rare = len(record.slow_steps) < _RARE * count
+    step_ns = record.mean_ns - (sum(record.slow_excess_ns) // count if is_rare else 0)
+    own_ns = max(record.median_own_ns, step_ns - record.wait_ns)
+    return RecordedPace(step_ns, own_ns, mean_ns if is_starved else 0)
