@@ -1,0 +1,132 @@
+"""The calls of a rank that wait by themselves: single operations and coalesced groups.
+
+Definitions
+    Call: what a rank enters and leaves at once. Either a single operation, or a coalesced group
+    (`batch_isend_irecv`, a coalescing manager, an `all_gather` of uneven tensors). Torch records
+    the operations of a group first, without states, and then an entry of the group, which has the
+    state of them all.
+    A group without an entry of its own is one that the rank is still calling, if nothing follows
+    it in its process group.
+    Lane: calls that run one after the other on the GPU: of a process group, all but the single
+    sends and receives, which have a lane for each peer.
+    Head: of a lane's calls, the first that is not completed. Those behind it have not begun.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stepscope.fleet.hangs.dump import COMPLETED, SCHEDULED, Dump, Entry, Group
+
+Lane = tuple[Group, int | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call.
+
+    Attributes:
+        rank: The rank that made it.
+        group: Its process group, without the description.
+        entry: The single operation, or the entry of the coalesced group; where that is not
+            recorded, its last operation.
+        parts: The operations of a coalesced group, in order; empty for a single operation.
+        is_whole: Whether none of its parts was overwritten.
+        is_coalesced: Whether it is a group.
+        is_completed: Whether the rank has left it.
+    """
+
+    rank: int
+    group: Group
+    entry: Entry
+    parts: tuple[Entry, ...]
+    is_completed: bool
+    is_whole: bool = True
+    is_coalesced: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the recorder tells that the GPU has begun it."""
+        return self.is_completed or self.entry.started_ns is not None
+
+    @property
+    def messages(self) -> tuple[Entry, ...]:
+        """The sends and receives in it."""
+        return tuple(one for one in self.parts or (self.entry,) if one.peer is not None)
+
+    @property
+    def collective(self) -> int | None:
+        """Its number among the collectives of its process group; None: it is none."""
+        inner = [one for one in self.parts if not one.is_p2p]
+        if inner:
+            return inner[0].sequence
+        return None if self.entry.is_p2p or self.messages else self.entry.sequence
+
+    @property
+    def lane(self) -> Lane:
+        """Where it runs."""
+        return self.group, None if self.is_coalesced else self.entry.peer
+
+    @property
+    def where(self) -> str:
+        """The line that made it."""
+        return self.entry.where or next((one.where for one in self.parts if one.where), "")
+
+
+def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
+    """The calls of a rank, in order.
+
+    Args:
+        dump: What it recorded.
+        group_of: The process group without its description, with its ranks.
+    """
+    groups = {group: group_of(group) for group in {entry.group for entry in dump.entries}}
+    pending: dict[Group, list[Entry]] = defaultdict(list)
+    calls: list[Call] = []
+
+    def add(parts: Sequence[Entry], end: Entry | None, *, is_last: bool = False) -> None:
+        first, entry = (parts[0] if parts else end), end or parts[-1]
+        is_coalesced = end is not None or len(parts) > 1
+        is_over = end is None and is_coalesced and not is_last
+        calls.append(
+            Call(
+                rank=dump.rank,
+                group=groups[entry.group],
+                entry=entry,
+                parts=tuple(parts) if is_coalesced else (),
+                is_completed=is_over or entry.state == COMPLETED,
+                is_whole=dump.is_from_start or first is None or first.place > 0,
+                is_coalesced=is_coalesced,
+            )
+        )
+
+    for entry in dump.entries:
+        waiting = pending[entry.group]
+        if not dump.has_completed and entry.is_p2p and entry.state == SCHEDULED:
+            continue  # of a group, perhaps, whose own entry was completed and left out
+        is_inside = entry.ends_group or entry.state == SCHEDULED
+        if waiting and not (is_inside and waiting[-1].numbers == entry.numbers):
+            add(waiting, None)
+            waiting.clear()
+        if entry.ends_group:
+            add(tuple(waiting), entry)
+            waiting.clear()
+        elif entry.state == SCHEDULED:
+            waiting.append(entry)
+        else:
+            add([entry], None)
+    for waiting in pending.values():
+        if waiting:
+            add(waiting, None, is_last=True)
+    return sorted(calls, key=lambda call: call.entry.place)
+
+
+def heads_of(calls: Sequence[Call]) -> list[Call]:
+    """The calls in which a rank waits, in the order of the calls."""
+    heads: dict[Lane, Call] = {}
+    for call in calls:
+        if not call.is_completed:
+            heads.setdefault(call.lane, call)
+    return list(heads.values())
