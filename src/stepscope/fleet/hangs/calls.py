@@ -23,7 +23,7 @@ from stepscope.fleet.hangs.dump import COMPLETED, SCHEDULED, Dump, Entry, Group
 Lane = tuple[Group, int | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call.
 
@@ -52,9 +52,16 @@ class Call:
         return self.is_completed or self.entry.started_ns is not None
 
     @property
+    def has_arguments(self) -> bool:
+        """Whether all that it was called with is recorded."""
+        return not self.is_coalesced or (self.is_whole and bool(self.parts))
+
+    @property
     def messages(self) -> tuple[Entry, ...]:
         """The sends and receives in it."""
-        return tuple(one for one in self.parts or (self.entry,) if one.peer is not None)
+        if not self.parts:
+            return (self.entry,) if self.entry.peer is not None else ()
+        return tuple(one for one in self.parts if one.peer is not None)
 
     @property
     def collective(self) -> int | None:
@@ -89,7 +96,10 @@ def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
     def add(parts: Sequence[Entry], end: Entry | None, *, is_last: bool = False) -> None:
         first, entry = (parts[0] if parts else end), end or parts[-1]
         is_coalesced = end is not None or len(parts) > 1
-        is_over = end is None and is_coalesced and not is_last
+        # The entry of a completed group may have been left out.
+        is_over = end is None and is_coalesced and (dump.is_filtered or not is_last)
+        if is_unclear(dump, entry) and end is None:
+            return
         calls.append(
             Call(
                 rank=dump.rank,
@@ -104,8 +114,6 @@ def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
 
     for entry in dump.entries:
         waiting = pending[entry.group]
-        if not dump.has_completed and entry.is_p2p and entry.state == SCHEDULED:
-            continue  # of a group, perhaps, whose own entry was completed and left out
         is_inside = entry.ends_group or entry.state == SCHEDULED
         if waiting and not (is_inside and waiting[-1].numbers == entry.numbers):
             add(waiting, None)
@@ -121,6 +129,11 @@ def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
         if waiting:
             add(waiting, None, is_last=True)
     return sorted(calls, key=lambda call: call.entry.place)
+
+
+def is_unclear(dump: Dump, entry: Entry) -> bool:
+    """Whether an entry may be of a coalesced group that was completed and left out."""
+    return dump.is_filtered and entry.is_p2p and entry.state == SCHEDULED
 
 
 def heads_of(calls: Sequence[Call]) -> list[Call]:

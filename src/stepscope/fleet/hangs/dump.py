@@ -25,7 +25,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +46,12 @@ _MOST_SHOWN = 64
 _MOST_RANKS = 1_000_000
 _SILENT = ("gloo", "mpi", "ucc")
 """Backends whose entries never become "completed"."""
+Tensors = tuple[tuple[str, tuple[int, ...]], ...]
 Elements = tuple[tuple[str, int], ...]
 _PEER = re.compile(r"\b(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """A process group.
 
@@ -61,6 +65,9 @@ class Group:
     description: str = ""
     ranks: tuple[int, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # groups of the same name are few, and have many ranks
+
     @property
     def words(self) -> str:
         """How to call it."""
@@ -68,7 +75,7 @@ class Group:
         return f"{self.name} ({self.description})" if described else self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One operation of a rank.
 
@@ -81,11 +88,8 @@ class Entry:
         operation: "all_reduce", "send", …
         backend: "nccl", "gloo", …; empty where the recorder does not say.
         peer: The other rank of a send or receive, by its number in the group.
-        inputs: Types and shapes of the inputs, as text.
-        outputs: Those of the outputs.
-        input_elements: Type and number of elements of each input; None where not recorded. An
-            operation on 64 elements is the same one for a tensor of 64 and for one of 8×8.
-        output_elements: Those of the outputs.
+        given: Types and shapes of the inputs; None where not recorded.
+        taken: Those of the outputs.
         state: See the module.
         created_ns: When it was called; Unix time.
         started_ns: When the watchdog saw that it had started; None: never.
@@ -100,10 +104,8 @@ class Entry:
     operation: str
     backend: str
     peer: int | None
-    inputs: str
-    outputs: str
-    input_elements: Elements | None
-    output_elements: Elements | None
+    given: Tensors | None
+    taken: Tensors | None
     state: str
     created_ns: int
     started_ns: int | None
@@ -111,10 +113,33 @@ class Entry:
     where: str
 
     @property
+    def inputs(self) -> str:
+        """Types and shapes of the inputs, as text."""
+        return _in_words(self.given)
+
+    @property
+    def outputs(self) -> str:
+        """Types and shapes of the outputs, as text."""
+        return _in_words(self.taken)
+
+    @property
+    def input_elements(self) -> Elements | None:
+        """Type and number of elements of each input; None where not recorded.
+
+        An operation on 64 elements is the same one for a tensor of 64 and for one of 8×8.
+        """
+        return _elements(self.given)
+
+    @property
+    def output_elements(self) -> Elements | None:
+        """Type and number of elements of each output; None where not recorded."""
+        return _elements(self.taken)
+
+    @property
     def ends_group(self) -> bool:
         """Whether it is the entry of a coalesced group, which comes after its operations."""
-        is_named_so = self.operation == "coalesced" or self.operation.endswith("_coalesced")
-        return is_named_so and not self.input_elements
+        name = self.operation
+        return not self.given and (name == "coalesced" or name.endswith("_coalesced"))
 
 
 @dataclass(frozen=True)
@@ -128,8 +153,7 @@ class Dump:
         groups: The process groups that it lists.
         entries: Its operations, oldest first.
         is_from_start: Whether nothing was overwritten.
-        has_completed: Whether completed operations were recorded. A dump may be asked to leave
-            them out (TORCH_INCLUDE_ONLY_ACTIVE).
+        is_filtered: Whether completed operations were left out (TORCH_INCLUDE_ONLY_ACTIVE).
         notes: What could not be read.
     """
 
@@ -139,7 +163,7 @@ class Dump:
     groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
     is_from_start: bool
-    has_completed: bool
+    is_filtered: bool
     notes: tuple[str, ...] = ()
 
     @property
@@ -203,27 +227,36 @@ def parse_dump(data: bytes, rank: int, name: str) -> Dump:
     if not isinstance(raw, list):
         raise UnreadableInputError(f"{name}: its entries are no list")
     entries, skipped = [], 0
+    seen: dict[Tensors, Tensors] = {}
     for place, one in enumerate(raw[-_MOST_ENTRIES:]):
-        entry = _entry(one, place, groups) if isinstance(one, dict) else None
+        entry = _entry(one, place, groups, seen) if isinstance(one, dict) else None
         if entry is None:
             skipped += 1
         else:
             entries.append(entry)
     if skipped:
         notes.append(f"{name}: {skipped} entries could not be read")
-    first, last = (_record(raw[0]), _record(raw[-1])) if raw else (None, None)
+    records = [number for one in raw if (number := _record(one)) is not None]
     return Dump(
         path=name,
         rank=rank,
         version=version,
         groups=tuple(groups.values()),
         entries=tuple(entries),
-        is_from_start=not first,
-        has_completed=last is None
-        or last < len(raw)
-        or any(entry.state == COMPLETED for entry in entries),
+        is_from_start=not records or records[0] == 0,
+        is_filtered=_is_filtered(records, entries, has_status=bool(found.get("pg_status"))),
         notes=tuple(notes),
     )
+
+
+def _is_filtered(records: Sequence[int], entries: Sequence[Entry], *, has_status: bool) -> bool:
+    """Whether completed operations were left out: none is there, though records are missing.
+
+    A process group has a status once one of its operations was recorded.
+    """
+    are_missing = any(after > before + 1 for before, after in pairwise(records))
+    is_empty = not entries and has_status
+    return is_empty or (are_missing and all(entry.state != COMPLETED for entry in entries))
 
 
 def _record(one: Any) -> int | None:
@@ -280,7 +313,9 @@ def _groups(listed: Any) -> dict[str, Group]:
     return found
 
 
-def _entry(one: dict[Any, Any], place: int, groups: dict[str, Group]) -> Entry | None:
+def _entry(
+    one: dict[Any, Any], place: int, groups: dict[str, Group], seen: dict[Tensors, Tensors]
+) -> Entry | None:
     profiling = str(one.get("profiling_name", ""))
     backend, _, operation = profiling.rpartition(":")
     peer = None
@@ -304,10 +339,8 @@ def _entry(one: dict[Any, Any], place: int, groups: dict[str, Group]) -> Entry |
         operation=operation or "unknown",
         backend=backend,
         peer=peer,
-        inputs=_shapes(one.get("input_sizes"), one.get("input_dtypes")),
-        outputs=_shapes(one.get("output_sizes"), one.get("output_dtypes")),
-        input_elements=_elements(one.get("input_sizes"), one.get("input_dtypes")),
-        output_elements=_elements(one.get("output_sizes"), one.get("output_dtypes")),
+        given=_tensors(one.get("input_sizes"), one.get("input_dtypes"), seen),
+        taken=_tensors(one.get("output_sizes"), one.get("output_dtypes"), seen),
         state=_state(one, backend),
         created_ns=_number(one.get("time_created_ns")) or 0,
         started_ns=_number(one.get("time_discovered_started_ns")) or None,
@@ -338,30 +371,34 @@ def _state(one: dict[Any, Any], backend: str) -> str:
     return STARTED if recorded == STARTED else SCHEDULED
 
 
-def _tensors(sizes: Any, types: Any, most: int) -> list[tuple[str, list[int]]]:
+def _tensors(sizes: Any, types: Any, seen: dict[Tensors, Tensors]) -> Tensors | None:
     """Type and lengths of each tensor."""
+    if not isinstance(sizes, list):
+        return None
     names = types if isinstance(types, list) else []
-    return [
+    found = tuple(
         (
             str(names[place]) if place < len(names) else "",
-            [_number(length) or 0 for length in shape[:16]],
+            tuple(_number(length) or 0 for length in shape[:16]),
         )
-        for place, shape in enumerate(sizes[:most] if isinstance(sizes, list) else [])
+        for place, shape in enumerate(sizes)
         if isinstance(shape, (list, tuple))
-    ]
+    )
+    return seen.setdefault(found, found)
 
 
-def _shapes(sizes: Any, types: Any) -> str:
+@lru_cache(maxsize=4096)
+def _in_words(tensors: Tensors | None) -> str:
     return ", ".join(
-        f"{kind}[{'×'.join(map(str, lengths))}]"
-        for kind, lengths in _tensors(sizes, types, _MOST_SHOWN)
+        f"{kind}[{'×'.join(map(str, lengths))}]" for kind, lengths in (tensors or ())[:_MOST_SHOWN]
     )
 
 
-def _elements(sizes: Any, types: Any) -> Elements | None:
-    if not isinstance(sizes, list):
+@lru_cache(maxsize=4096)
+def _elements(tensors: Tensors | None) -> Elements | None:
+    if tensors is None:
         return None
-    return tuple((kind, math.prod(lengths)) for kind, lengths in _tensors(sizes, types, len(sizes)))
+    return tuple((kind, math.prod(lengths)) for kind, lengths in tensors)
 
 
 def _where(frames: Any) -> str:

@@ -25,8 +25,10 @@ Definitions
         if nothing of the above is found, as the one to look at
         an operation in which all members are: the network or the GPUs hold it up if all called it
         with the same arguments and all GPUs have begun it; otherwise nobody can say
-    First missing call of a culprit: of the operations that others wait for it in, the one that was
-    called first.
+    First missing call of a culprit: of the operations that others wait for it in, the one that
+    another rank called before the others. Where no rank called several of them, the one that the
+    culprit would have come to first: as long after the last operation that it shares with a rank
+    that waits as that rank did. Clocks may be apart, and hosts may run ahead.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.hangs.calls import Call, calls_of, heads_of
+from stepscope.fleet.hangs.calls import Call, calls_of, heads_of, is_unclear
 from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Group
 from stepscope.fleet.hangs.matching import Key, Part, match_operations
 from stepscope.fleet.hangs.operations import (
     completed_with_different_calls,
+    differing_calls,
     inputs_in_words,
     mismatched_table,
     odd_ranks,
@@ -170,8 +173,13 @@ class _Hanging:
 
     @property
     def have_all_begun(self) -> bool:
-        """Whether it is recorded of all members that their GPUs have begun it."""
-        return all(rank in self.parts and self.parts[rank].call.has_begun for rank in self.did)
+        """Whether all members recorded the arguments, and that their GPUs have begun it."""
+        return all(
+            rank in self.parts
+            and self.parts[rank].call.has_begun
+            and self.parts[rank].call.has_arguments
+            for rank in self.did
+        )
 
     @property
     def since_ns(self) -> int:
@@ -227,11 +235,13 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     hanging = job.hanging()
     root = _root(hanging, job)
     ordered = _root_first(hanging, root)
-    missing = {rank: first for rank in root.ranks if (first := _first_missing(rank, ordered))}
+    missing = {rank: first for rank in root.ranks if (first := job.first_missing(rank, ordered))}
     if root.kind == NOT_THERE and missing:  # the call that is missing first stands first
         first = min(missing.values(), key=lambda one: (one.since_ns, one.words))
         ordered.sort(key=lambda one: one is not first)
-    notes = completed_with_different_calls(job.recorded, job.words)
+    differing = differing_calls(job.recorded)
+    notes = completed_with_different_calls(job.recorded, differing, job.words)
+    have_differed = bool(notes)
     notes += [note for dump in dumps for note in dump.notes]
     if job.missing:
         notes.append(f"no dump of {ranks_in_words(job.missing)} of {len(job.ranks)}")
@@ -242,12 +252,12 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
             "gloo does not record sends and receives: a rank that did not come may be in one"
         )
     return Hang(
-        verdict=_verdict(ordered, root, missing, job),
+        verdict=_verdict(ordered, root, missing, job, have_differed=have_differed),
         culprits=root.ranks,
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
         ranks=_ranks_table(job, ordered, root.ranks, missing),
-        mismatched=mismatched_table(job.recorded, job.words),
+        mismatched=mismatched_table(job.recorded, differing, job.words),
         operations=operations_table(job.recorded, job.words),
         scope=AnsweredScope(Scope(), (), (), sum(len(dump.entries) for dump in dumps)),
         notes=tuple(notes),
@@ -276,6 +286,7 @@ class _Job:
         self.ranks = sorted(listed | set(by_rank) | set(range(ranks or 0)))
         self.missing = [rank for rank in self.ranks if rank not in by_rank]
         self._known = self._known_groups()
+        self._same: dict[Group, Group] = {}
         calls: dict[int, list[Call]] = {}
         self._users: dict[Group, set[int]] = defaultdict(set)
         for rank, dump in by_rank.items():
@@ -300,10 +311,10 @@ class _Job:
     def _group(self, group: Group, rank: int) -> Group:
         """The group without its description, and with its ranks where any dump tells them."""
         self.words.setdefault(group.name, group.words)
-        if group.ranks:
-            return Group(group.name, ranks=group.ranks)
         fitting = [one for one in self._known[group.name] if rank in one.ranks]
-        return fitting[0] if len(fitting) == 1 else Group(group.name)
+        ranks = group.ranks or (fitting[0].ranks if len(fitting) == 1 else ())
+        found = Group(group.name, ranks=ranks)
+        return self._same.setdefault(found, found)
 
     def hanging(self) -> list[_Hanging]:
         """The operations that somebody is in."""
@@ -327,6 +338,11 @@ class _Job:
     def _is_delivered(self, key: Key) -> bool:
         return any(part.call.is_completed for part in self.recorded[key].values())
 
+    def _is_joined(self, key: Key) -> bool:
+        """Whether both ends of a message are in it and called it alike."""
+        parts = self.recorded[key]
+        return key.ends is not None and len(parts) == 2 and not odd_ranks(key, parts)
+
     def _judged(self, key: Key, keys: dict[int, list[Key]]) -> _Hanging:
         parts = self.recorded[key]
         odd = set(odd_ranks(key, parts))
@@ -346,7 +362,11 @@ class _Job:
                 did[rank] = DONE
             else:
                 did[rank], before = self._waits(rank, parts[rank].call, has_begun=has_begun)
-                found = (one for call in before for one in keys[id(call)] if one != key)
+                found = [one for call in before for one in keys[id(call)] if one != key]
+                if self._is_joined(key):
+                    # A coalesced group ends as a whole, with its last message.
+                    mine = keys[id(parts[rank].call)]
+                    found += [one for one in mine if not self._is_joined(one)]
                 if others := tuple(dict.fromkeys(found)):
                     behind[rank] = others
         totals, problem = totals_of_exchange(key, parts), ""
@@ -354,12 +374,12 @@ class _Job:
             for rank in odd_ranks_of_exchange(parts):
                 did[rank] = DIFFERENT
             problem = f"its members send {totals[0]} elements and expect {totals[1]}"
-        ways = ways_to_call(key, parts)
+        usual = parts[ways_to_call(key, parts)[0].ranks[0]]
         return _Hanging(
             key=key,
             group=self.words[key.group.name],
-            operation=operation_name(key, parts),
-            inputs=inputs_in_words(parts[ways[0].ranks[0]]),
+            operation=operation_name(key, usual),
+            inputs=inputs_in_words(usual),
             did=did,
             parts=dict(parts),
             behind=behind,
@@ -380,7 +400,7 @@ class _Job:
     def _is_absent(self, rank: int, key: Key) -> bool:
         """Whether a rank that has no record of an operation did not call it."""
         dump = self.dumps[rank]
-        if not dump.has_completed:
+        if dump.is_filtered:
             return False
         if key.ends is not None:
             if (key.group, key.ends) in self._operations.uncertain:
@@ -394,6 +414,44 @@ class _Job:
         called = min(part.entry.created_ns for part in self.recorded[key].values())
         oldest = dump.entries[0].created_ns if dump.entries else 0
         return bool(has_recorded) or dump.is_from_start or oldest <= called
+
+    def first_missing(self, rank: int, hanging: Sequence[_Hanging]) -> _Hanging | None:
+        """Of the operations in which others wait for a rank, that which it would come to first."""
+        waited = [one for one in hanging if one.did.get(rank) in (NOT_THERE, NO_DUMP)]
+        called = [one for one in waited if one.ranks(WAITING)] or waited
+        if len(called) < 2:
+            return called[0] if called else None
+        own = sorted(
+            (
+                (parts[rank].entry.place, key)
+                for key, parts in self.recorded.items()
+                if rank in parts and len(parts) > 1
+            ),
+            key=lambda one: -one[0],
+        )
+
+        def expected_ns(one: _Hanging) -> int:
+            times = []
+            for peer in one.ranks(WAITING, QUEUED):
+                shared = next(
+                    (self.recorded[key] for _, key in own if peer in self.recorded[key]), {}
+                )
+                apart = (
+                    shared[rank].entry.created_ns - shared[peer].entry.created_ns if shared else 0
+                )
+                times.append(one.parts[peer].entry.created_ns + apart)
+            return min(times, default=0)
+
+        def comes_later(one: _Hanging) -> bool:
+            """Whether a rank that waits in it waits in another of them that it called before."""
+            return any(
+                other.parts[peer].entry.place < one.parts[peer].entry.place
+                for other in called
+                for peer in set(one.parts) & set(other.parts)
+            )
+
+        first = [one for one in called if not comes_later(one)] or called
+        return min(first, key=lambda one: (expected_ns(one), one.words))
 
     def _members(self, key: Key) -> list[int]:
         if key.ends is not None:
@@ -430,6 +488,11 @@ def _root(hanging: Sequence[_Hanging], job: _Job) -> _Root:
         return _Root(WAITING, (), ())
     kind = min((one.kind for one in roots), key=_BY_EVIDENCE.index)
     same = [one for one in roots if one.kind == kind]
+    if kind == DIFFERENT:
+        # Who is at odds with several others is the one that differs.
+        common = set.intersection(*(set(one.ranks) for one in same))
+        if len(common) == 1:
+            return _Root(kind, tuple(common), tuple(one.hanging[0] for one in same))
     if kind in (WAITING, _CIRCLE, DIFFERENT):
         return min(same, key=lambda one: min((h.since_ns for h in one.hanging), default=0))
     ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
@@ -446,6 +509,8 @@ def _root_of(
         inside = set(nodes)
         ranks = {rank for node in nodes for target, rank in edges[node] if target in inside}
         shown = tuple(by_key[node] for node in nodes if isinstance(node, Key))
+        if any(inside & set(one.ranks(OVERWRITTEN)) for one in shown):
+            return _Root(OVERWRITTEN, (), shown)
         return _Root(_CIRCLE, tuple(sorted(ranks)), shown)
     (node,) = nodes
     if isinstance(node, int):
@@ -504,13 +569,6 @@ def _ends(edges: dict[_Node, list[tuple[_Node, int]]]) -> list[list[_Node]]:
     ]
 
 
-def _first_missing(rank: int, hanging: Sequence[_Hanging]) -> _Hanging | None:
-    """Of the operations in which others wait for a rank, that which was called first."""
-    waited = [one for one in hanging if one.did.get(rank) in (NOT_THERE, NO_DUMP)]
-    called = [one for one in waited if one.ranks(WAITING)] or waited
-    return min(called, key=lambda one: (one.since_ns, one.words), default=None)
-
-
 def _root_first(hanging: Sequence[_Hanging], root: _Root) -> list[_Hanging]:
     shown = {one.key for one in root.hanging}
     return sorted(
@@ -526,11 +584,25 @@ def _root_first(hanging: Sequence[_Hanging], root: _Root) -> list[_Hanging]:
 
 
 def _verdict(
-    hanging: Sequence[_Hanging], root: _Root, missing: dict[int, _Hanging], job: _Job
+    hanging: Sequence[_Hanging],
+    root: _Root,
+    missing: dict[int, _Hanging],
+    job: _Job,
+    *,
+    have_differed: bool,
 ) -> str:
+    unclear = [
+        rank
+        for rank, dump in job.dumps.items()
+        if any(is_unclear(dump, entry) for entry in dump.entries)
+    ]
+    if not hanging and unclear:
+        return (
+            "cannot say whether anything hangs: completed operations are left out of the dumps of "
+            f"{ranks_in_words(unclear)}, and with them which sends and receives were completed"
+        )
     if not hanging:
-        differ = completed_with_different_calls(job.recorded, job.words)
-        but = ", but ranks called some of them differently" if differ else ""
+        but = ", but ranks called some of them differently" if have_differed else ""
         return f"nothing hangs: every recorded operation was completed{but}"
     first = hanging[0]
     hangs = f"{first.words} hangs"

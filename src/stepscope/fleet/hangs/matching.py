@@ -23,7 +23,7 @@ from stepscope.fleet.hangs.dump import Dump, Elements, Entry, Group
 _MOST_ANCHORS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Key:
     """An operation, as all its members know it.
 
@@ -38,7 +38,7 @@ class Key:
     ends: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """What a rank does in an operation: the call in which it is, and its entry there."""
 
@@ -59,9 +59,7 @@ class Operations:
     """
 
     parts: dict[Key, dict[int, Part]] = field(default_factory=lambda: defaultdict(dict))
-    collectives: dict[tuple[Group, int], list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    collectives: dict[tuple[Group, int], list[int]] = field(default_factory=dict)
     messages: dict[tuple[Group, tuple[int, int]], dict[int, int]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -75,12 +73,14 @@ def match_operations(calls: Mapping[int, Sequence[Call]], dumps: Mapping[int, Du
         lambda: defaultdict(list)
     )
     for rank, made in calls.items():
+        numbers: dict[Group, list[int]] = defaultdict(list)
         for call in made:
             if (number := call.collective) is not None:
                 found.parts[Key(call.group, number)][rank] = Part(call, call.entry)
-                found.collectives[call.group, rank].append(number)
+                numbers[call.group].append(number)
             for entry in call.messages:
                 ends[call.group, _ends(call.group, rank, entry)][rank].append(Part(call, entry))
+        found.collectives.update({(group, rank): ones for group, ones in numbers.items()})
     for (group, pair), parts in ends.items():
         sends, receives = parts[pair[0]], parts[pair[1]]
         found.messages[group, pair] = {pair[0]: len(sends), pair[1]: len(receives)}
@@ -107,7 +107,7 @@ def _is_whole(dump: Dump | None, group: Group, calls: Mapping[int, Sequence[Call
     """Whether all messages of a rank in the process group are recorded."""
     if dump is None:
         return True
-    if not dump.is_from_start or not dump.has_completed:
+    if not dump.is_from_start or dump.is_filtered:
         return False
     numbers = (
         call.entry.sequence

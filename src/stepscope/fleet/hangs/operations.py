@@ -14,7 +14,7 @@ Definitions
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -62,14 +62,12 @@ class Way:
     where: str
 
 
-def operation_name(key: Key, parts: Mapping[int, Part]) -> str:
+def operation_name(key: Key, usual: Part) -> str:
     """What an operation is called: "all_reduce", or "send 0→1" for a message."""
     if key.ends is not None:
         return f"send {key.ends[0]}→{key.ends[1]}"
-    ways = ways_to_call(key, parts)
-    call = parts[ways[0].ranks[0]].call
-    names = {entry.operation for entry in call.parts}
-    return f"coalesced {names.pop()}" if len(names) == 1 else call.entry.operation
+    names = {entry.operation for entry in usual.call.parts}
+    return f"coalesced {names.pop()}" if len(names) == 1 else usual.call.entry.operation
 
 
 def inputs_in_words(part: Part) -> str:
@@ -92,6 +90,10 @@ def ways_to_call(
         with_outputs: Whether outputs matter though nothing needs to agree, as the totals of an
             all_to_all.
     """
+    first = next(iter(parts.values()))
+    if not with_outputs and key.ends is None and all(_is_alike(first, o) for o in parts.values()):
+        text = _in_words(first, with_outputs=False)
+        return (Way(text, tuple(sorted(parts)), parts[min(parts)].call.where),)
     signatures = _signatures(key, parts)
     if with_outputs:
         signatures = {
@@ -112,6 +114,17 @@ def ways_to_call(
     return tuple(
         Way(text, tuple(ranks), parts[ranks[0]].call.where)
         for text, ranks in zip(texts, ordered, strict=True)
+    )
+
+
+def _is_alike(one: Part, other: Part) -> bool:
+    """Whether two calls of a collective that is not coalesced are the same to the letter."""
+    return (
+        one.entry.operation == other.entry.operation
+        and one.entry.given == other.entry.given
+        and one.entry.taken == other.entry.taken
+        and not one.call.is_coalesced
+        and not other.call.is_coalesced
     )
 
 
@@ -192,7 +205,7 @@ def operations_table(
         rows.append(
             {
                 "group": words[key.group.name],
-                "operation": operation_name(key, parts),
+                "operation": operation_name(key, usual),
                 "sequence": key.sequence,
                 "input": inputs_in_words(usual),
                 "completed": sorted(r for r, part in parts.items() if part.call.is_completed),
@@ -213,7 +226,9 @@ def operations_table(
 
 
 def mismatched_table(
-    recorded: Mapping[Key, Mapping[int, Part]], words: Mapping[str, str]
+    recorded: Mapping[Key, Mapping[int, Part]],
+    differing: Sequence[tuple[Key, tuple[Way, ...]]],
+    words: Mapping[str, str],
 ) -> pl.DataFrame:
     """The calls of operations whose calls differ; arguments as of `operations_table`."""
     rows = [
@@ -225,18 +240,20 @@ def mismatched_table(
             "is_completed": _is_over(recorded[key]),
             "where": way.where or None,
         }
-        for key, ways in _differing(recorded)
+        for key, ways in differing
         for way in ways
     ]
     return pl.DataFrame(rows, schema=MISMATCHED)
 
 
 def completed_with_different_calls(
-    recorded: Mapping[Key, Mapping[int, Part]], words: Mapping[str, str]
+    recorded: Mapping[Key, Mapping[int, Part]],
+    differing: Sequence[tuple[Key, tuple[Way, ...]]],
+    words: Mapping[str, str],
 ) -> list[str]:
     """What to say of operations that were completed although their calls differ."""
     told = []
-    for key, ways in _differing(recorded):
+    for key, ways in differing:
         if not _is_over(recorded[key]):
             continue
         who = ", ".join(f"{ranks_in_words(way.ranks)} called {way.text}" for way in ways)
@@ -252,9 +269,9 @@ def _is_over(parts: Mapping[int, Part]) -> bool:
     return all(part.call.is_completed for part in parts.values())
 
 
-def _differing(
+def differing_calls(
     recorded: Mapping[Key, Mapping[int, Part]],
-) -> Iterable[tuple[Key, tuple[Way, ...]]]:
+) -> list[tuple[Key, tuple[Way, ...]]]:
     """Operations that were called in several ways, the first called first."""
     found = ((key, ways_to_call(key, parts)) for key, parts in recorded.items())
     differing = [(key, ways) for key, ways in found if len(ways) > 1]
