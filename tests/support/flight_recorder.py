@@ -111,7 +111,8 @@ class Case:
             make though another rank is in it; None if it made all.
         missing_line: The line of that call.
         has_timing: Whether starts are recorded.
-        is_complete: Whether all ranks left all of their records.
+        losses: What is missing of the records: "dumps", "beginnings" that were overwritten, and
+            operations that were "completed".
     """
 
     seed: int
@@ -125,8 +126,13 @@ class Case:
     missing_call: tuple[str, str] | None
     missing_line: int | None
     has_timing: bool
-    is_complete: bool
-    layout: str = ""
+    losses: frozenset[str]
+    layout: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranks left all of their records."""
+        return not self.losses
 
 
 @dataclass
@@ -164,7 +170,6 @@ def simulate(seed: int, fault: str | None = None) -> Case:
     hangs = run.hangs()
     has_timing = dice.random() < 0.6
     lost = {culprit} if chosen == "killed" and culprit is not None else set()
-    is_complete = True
     world = len(programs)
     if dice.random() < 0.2 and world > 2:
         lost |= set(dice.sample(range(world), dice.randint(1, max(1, world // 3))))
@@ -174,7 +179,11 @@ def simulate(seed: int, fault: str | None = None) -> Case:
         size = dice.randint(6, 40)
     elif trouble < 0.25:
         only_active = True
-    is_complete = not lost and not only_active and max(run.records(), default=0) <= size
+    losses = {
+        "dumps": bool(lost),
+        "beginnings": max(run.records(), default=0) > size,
+        "completed": only_active,
+    }
     dumps = {
         rank: _Recorder(rank, job.communicators, run, dice, size, has_timing, only_active).dump()
         for rank in sorted(programs)
@@ -193,7 +202,7 @@ def simulate(seed: int, fault: str | None = None) -> Case:
         missing_call=(missing.communicator.name, missing.operations[0].name) if missing else None,
         missing_line=missing.line if missing else None,
         has_timing=has_timing,
-        is_complete=is_complete,
+        losses=frozenset(name for name, is_so in losses.items() if is_so),
         layout=job.layout,
     )
 

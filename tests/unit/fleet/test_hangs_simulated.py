@@ -43,7 +43,8 @@ def judged(case: Case, hang: Hang) -> str:
         return RIGHT
     if len(named) == 2 and (case.fault == "uneven exchange" or " called " in verdict):
         return RIGHT  # of two that disagree, nothing tells which is wrong
-    ambiguous = case.in_circle | (case.ends if len(case.ends) == 2 else frozenset())
+    circle = case.in_circle if case.fault in ("order", "direction") else frozenset()
+    ambiguous = circle | (case.ends if len(case.ends) == 2 else frozenset())
     return RIGHT if case.culprit in named and named <= ambiguous else WRONG
 
 

@@ -69,7 +69,8 @@ class Call:
         inner = [one for one in self.parts if not one.is_p2p]
         if inner:
             return inner[0].sequence
-        return None if self.entry.is_p2p or self.messages else self.entry.sequence
+        is_unknown = self.is_coalesced and not self.parts and not self.is_whole
+        return None if self.entry.is_p2p or self.messages or is_unknown else self.entry.sequence
 
     @property
     def lane(self) -> Lane:

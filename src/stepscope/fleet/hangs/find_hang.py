@@ -325,9 +325,9 @@ class _Job:
                 if id(part.call) in heads:
                     keys[id(part.call)].append(key)
         for call_keys in keys.values():
-            # What the peer of a coalesced group has left is delivered; if all have, all may hang.
-            left = [key for key in call_keys if not self._is_delivered(key)]
-            call_keys[:] = left or call_keys
+            # A coalesced group ends as a whole: with what is not delivered, nor about to be.
+            left = [key for key in call_keys if not self._is_delivered(key)] or call_keys
+            call_keys[:] = [key for key in left if not self._is_joined(key)] or left
         self.inside = {
             rank: tuple(dict.fromkeys(key for call in made for key in keys[id(call)]))
             for rank, made in self.heads.items()
@@ -364,7 +364,6 @@ class _Job:
                 did[rank], before = self._waits(rank, parts[rank].call, has_begun=has_begun)
                 found = [one for call in before for one in keys[id(call)] if one != key]
                 if self._is_joined(key):
-                    # A coalesced group ends as a whole, with its last message.
                     mine = keys[id(parts[rank].call)]
                     found += [one for one in mine if not self._is_joined(one)]
                 if others := tuple(dict.fromkeys(found)):
@@ -405,15 +404,14 @@ class _Job:
         if key.ends is not None:
             if (key.group, key.ends) in self._operations.uncertain:
                 return False
-            has_recorded = self._operations.messages[key.group, key.ends][rank]
+            numbers: Sequence[int] = self._operations.messages[key.group, key.ends][rank]
         else:
             numbers = self._operations.collectives.get((key.group, rank), [])
-            if numbers and numbers[-1] > key.sequence:
-                return False
-            has_recorded = len(numbers)
+        if numbers and numbers[-1] > key.sequence:
+            return False
         called = min(part.entry.created_ns for part in self.recorded[key].values())
         oldest = dump.entries[0].created_ns if dump.entries else 0
-        return bool(has_recorded) or dump.is_from_start or oldest <= called
+        return bool(numbers) or dump.is_from_start or oldest <= called
 
     def first_missing(self, rank: int, hanging: Sequence[_Hanging]) -> _Hanging | None:
         """Of the operations in which others wait for a rank, that which it would come to first."""

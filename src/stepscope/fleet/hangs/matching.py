@@ -53,14 +53,15 @@ class Operations:
     Attributes:
         parts: What each rank does in each operation.
         collectives: Of each process group and rank, the numbers of the collectives recorded.
-        messages: Of each process group, sender and receiver, how many messages each end recorded.
+        messages: Of each process group, sender and receiver, the numbers of the messages that each
+            end recorded.
         uncertain: Process groups, senders and receivers of which it is open which send belongs to
             which receive.
     """
 
     parts: dict[Key, dict[int, Part]] = field(default_factory=lambda: defaultdict(dict))
     collectives: dict[tuple[Group, int], list[int]] = field(default_factory=dict)
-    messages: dict[tuple[Group, tuple[int, int]], dict[int, int]] = field(
+    messages: dict[tuple[Group, tuple[int, int]], dict[int, range]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     uncertain: set[tuple[Group, tuple[int, int]]] = field(default_factory=set)
@@ -83,7 +84,6 @@ def match_operations(calls: Mapping[int, Sequence[Call]], dumps: Mapping[int, Du
         found.collectives.update({(group, rank): ones for group, ones in numbers.items()})
     for (group, pair), parts in ends.items():
         sends, receives = parts[pair[0]], parts[pair[1]]
-        found.messages[group, pair] = {pair[0]: len(sends), pair[1]: len(receives)}
         ahead, is_certain = 0, True
         are_whole = all(_is_whole(dumps.get(rank), group, calls) for rank in pair)
         if pair[0] != pair[1] and not are_whole:
@@ -91,7 +91,9 @@ def match_operations(calls: Mapping[int, Sequence[Call]], dumps: Mapping[int, Du
         if not is_certain:
             found.uncertain.add((group, pair))
         for rank, sides, skipped in ((pair[0], sends, ahead), (pair[1], receives, -ahead)):
-            for number, part in enumerate(sides, start=1 + max(skipped, 0)):
+            first = 1 + max(skipped, 0)
+            found.messages[group, pair][rank] = range(first, first + len(sides))
+            for number, part in enumerate(sides, start=first):
                 found.parts[Key(group, number, pair)][rank] = part
     return found
 
