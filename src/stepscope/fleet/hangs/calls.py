@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.fleet.hangs.dump import COMPLETED, SCHEDULED, Dump, Entry, Group
 
@@ -36,6 +36,7 @@ class Call:
         is_whole: Whether none of its parts was overwritten.
         is_coalesced: Whether it is a group.
         is_completed: Whether the rank has left it.
+        skipped: How many groups of sends and receives were counted as collectives before it.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Call:
     is_completed: bool
     is_whole: bool = True
     is_coalesced: bool = False
+    skipped: int = 0
 
     @property
     def has_begun(self) -> bool:
@@ -68,9 +70,11 @@ class Call:
         """Its number among the collectives of its process group; None: it is none."""
         inner = [one for one in self.parts if not one.is_p2p]
         if inner:
-            return inner[0].sequence
+            return inner[0].sequence - self.skipped
         is_unknown = self.is_coalesced and not self.parts and not self.is_whole
-        return None if self.entry.is_p2p or self.messages or is_unknown else self.entry.sequence
+        if self.entry.is_p2p or self.messages or is_unknown:
+            return None
+        return self.entry.sequence - self.skipped
 
     @property
     def lane(self) -> Lane:
@@ -129,7 +133,27 @@ def calls_of(dump: Dump, group_of: Callable[[Group], Group]) -> list[Call]:
     for waiting in pending.values():
         if waiting:
             add(waiting, None, is_last=True)
-    return sorted(calls, key=lambda call: call.entry.place)
+    calls.sort(key=lambda call: call.entry.place)
+    return _as_counted_since_2_6(calls) if dump.is_from_start else calls
+
+
+def _as_counted_since_2_6(calls: list[Call]) -> list[Call]:
+    """With the numbers of collectives as newer versions count them.
+
+    Before torch 2.6, a coalesced group of sends and receives counts as a collective, and ranks
+    need not have as many of them.
+    """
+    last: dict[Group, int] = defaultdict(int)
+    skipped: dict[Group, int] = defaultdict(int)
+    found = []
+    for call in calls:
+        number = call.entry.numbers[0]
+        if call.is_coalesced and number > last[call.group] and call.collective is None:
+            skipped[call.group] += 1
+        last[call.group] = number
+        has_skipped = skipped.get(call.group)
+        found.append(replace(call, skipped=has_skipped) if has_skipped else call)
+    return found
 
 
 def is_unclear(dump: Dump, entry: Entry) -> bool:

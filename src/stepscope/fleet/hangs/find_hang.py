@@ -252,7 +252,7 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
             "gloo does not record sends and receives: a rank that did not come may be in one"
         )
     return Hang(
-        verdict=_verdict(ordered, root, missing, job, have_differed=have_differed),
+        verdict=_verdict(ordered, root, job, have_differed=have_differed),
         culprits=root.ranks,
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
@@ -584,7 +584,6 @@ def _root_first(hanging: Sequence[_Hanging], root: _Root) -> list[_Hanging]:
 def _verdict(
     hanging: Sequence[_Hanging],
     root: _Root,
-    missing: dict[int, _Hanging],
     job: _Job,
     *,
     have_differed: bool,
@@ -617,14 +616,14 @@ def _verdict(
             "begun it: work that it was given before does not end"
         )
     if root.kind == NO_DUMP:
+        may = "it ended, did not come or waits" if len(root.ranks) == 1 else "they ended or wait"
         return (
-            f"{hangs}: {_wait(waiting)} for {who}, which left no dump: cannot say whether "
-            f"{'it' if len(root.ranks) == 1 else 'they'} ended, did not come, or waits there too"
+            f"{hangs}: {_wait(waiting)} for {who}, which left no dump: cannot say whether {may}"
+            " there too"
         )
     if root.kind == NOT_THERE:
-        return (
-            f"{hangs}: {_wait(waiting)} for {who}, which did not come{_lines(root, missing, job)}"
-        )
+        did = f"{_absence(root, first)}{_lines(first, root, job)}"
+        return f"{hangs}: {_wait(waiting)} for {who}, {did}"
     if root.kind == OVERWRITTEN:
         unknown = ranks_in_words(first.ranks(OVERWRITTEN))
         return (
@@ -647,22 +646,31 @@ def _verdict(
     )
 
 
-def _lines(root: _Root, missing: dict[int, _Hanging], job: _Job) -> str:
+def _absence(root: _Root, first: _Hanging) -> str:
+    """What those at the root did not do."""
+    if first.key.ends is None or len(root.ranks) > 1:
+        return "which did not come"
+    return f"which did not {'send' if root.ranks[0] == first.key.ends[0] else 'receive'} it"
+
+
+def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
     """Where others made the call that is missing, and what the culprit called last."""
-    told = ""
-    rank = root.ranks[0]
-    if rank in missing and missing[rank].where:
-        told = f"; the others called it at {missing[rank].where}"
-    if len(root.ranks) > 1 or rank not in job.dumps:
+    told = f"; the others called it at {first.where}" if first.where else ""
+    if first.key.ends is not None and first.where:
+        told = f"; {ranks_in_words(first.ranks(WAITING, QUEUED))} called it at {first.where}"
+    if len(root.ranks) > 1:
         return told
+    rank = root.ranks[0]
     last = max(job.dumps[rank].entries, key=lambda one: one.place, default=None)
     if last is None:
         return f"{told}; rank {rank} called nothing"
+    what = f"{last.operation} {last.sequence}"
+    if last.peer is not None:
+        listed = last.group.ranks
+        peer = listed[last.peer] if last.peer < len(listed) else last.peer
+        what = f"{last.operation} {'to' if last.operation == 'send' else 'from'} rank {peer}"
     at = f" at {last.where}" if last.where else ""
-    return (
-        f"{told}; rank {rank} last called {last.operation} {last.sequence} of group"
-        f" {last.group.words}{at}"
-    )
+    return f"{told}; rank {rank} last called {what} in group {last.group.words}{at}"
 
 
 def _circle(root: _Root) -> str:
