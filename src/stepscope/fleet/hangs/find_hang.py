@@ -145,6 +145,7 @@ class _Hanging:
         parts: What those recorded that called it.
         behind: Of each rank that is or may be queued, the operations that it called before.
         problem: What is wrong with its arguments, if that does not tell who is; else empty.
+        is_inferred: Whether it is inferred that the send belongs to the receive.
     """
 
     key: Key
@@ -155,6 +156,7 @@ class _Hanging:
     parts: dict[int, Part]
     behind: dict[int, tuple[Key, ...]]
     problem: str
+    is_inferred: bool
 
     def ranks(self, *kinds: str) -> list[int]:
         """Members that did one of these, ascending."""
@@ -174,7 +176,7 @@ class _Hanging:
     @property
     def have_all_begun(self) -> bool:
         """Whether all members recorded the arguments, and that their GPUs have begun it."""
-        return all(
+        return not self.is_inferred and all(
             rank in self.parts
             and self.parts[rank].call.has_begun
             and self.parts[rank].call.has_arguments
@@ -296,6 +298,7 @@ class _Job:
         self._operations = match_operations(calls, by_rank)
         self.recorded = self._operations.parts
         self.heads = {rank: heads_of(made) for rank, made in calls.items()}
+        self._heads = {id(call) for made in self.heads.values() for call in made}
         self._starts = {rank: dump.records_starts for rank, dump in by_rank.items()}
         self.inside: dict[int, tuple[Key, ...]] = {}
 
@@ -318,7 +321,7 @@ class _Job:
 
     def hanging(self) -> list[_Hanging]:
         """The operations that somebody is in."""
-        heads = {id(call) for made in self.heads.values() for call in made}
+        heads = self._heads
         keys: dict[int, list[Key]] = defaultdict(list)  # of each head
         for key, parts in self.recorded.items():
             for part in parts.values():
@@ -339,9 +342,14 @@ class _Job:
         return any(part.call.is_completed for part in self.recorded[key].values())
 
     def _is_joined(self, key: Key) -> bool:
-        """Whether both ends of a message are in it and called it alike."""
+        """Whether both ends of a message have come to it and called it alike."""
         parts = self.recorded[key]
-        return key.ends is not None and len(parts) == 2 and not odd_ranks(key, parts)
+        return (
+            key.ends is not None
+            and len(parts) == 2
+            and all(id(part.call) in self._heads for part in parts.values())
+            and not odd_ranks(key, parts)
+        )
 
     def _judged(self, key: Key, keys: dict[int, list[Key]]) -> _Hanging:
         parts = self.recorded[key]
@@ -383,6 +391,7 @@ class _Job:
             parts=dict(parts),
             behind=behind,
             problem=problem,
+            is_inferred=(key.group, key.ends) in self._operations.inferred,
         )
 
     def _waits(self, rank: int, call: Call, *, has_begun: bool) -> tuple[str, list[Call]]:
@@ -625,7 +634,7 @@ def _verdict(
         did = f"{_absence(root, first)}{_lines(first, root, job)}"
         return f"{hangs}: {_wait(waiting)} for {who}, {did}"
     if root.kind == OVERWRITTEN:
-        unknown = ranks_in_words(first.ranks(OVERWRITTEN))
+        unknown = ranks_in_words({r for one in root.hanging for r in one.ranks(OVERWRITTEN)})
         return (
             f"{hangs}: {_wait(waiting)} in it; cannot say who is missing: the records do not tell "
             f"what {unknown} did in it"
@@ -640,10 +649,14 @@ def _verdict(
     hangs = f"{hangs}: {there}" if first.ranks(DONE) else f"{hangs} {there}"
     if first.have_all_begun:
         return f"{hangs}: the network or the GPUs, rather than the program"
-    return (
-        f"{hangs}; cannot say whether the network, a GPU or earlier work holds it up: it is not "
-        "recorded that all have begun it (set TORCH_NCCL_ENABLE_TIMING=1)"
-    )
+    calls = [part.call for part in first.parts.values()]
+    if first.is_inferred or not all(call.has_arguments for call in calls):
+        why = "not all that they called is recorded"
+    else:
+        why = "it is not recorded that all have begun it"
+        if any(call.entry.backend.startswith("nccl") for call in calls):
+            why += " (TORCH_NCCL_ENABLE_TIMING=1 records it)"
+    return f"{hangs}; cannot say whether the network, a GPU or earlier work holds it up: {why}"
 
 
 def _absence(root: _Root, first: _Hanging) -> str:

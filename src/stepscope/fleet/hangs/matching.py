@@ -55,8 +55,8 @@ class Operations:
         collectives: Of each process group and rank, the numbers of the collectives recorded.
         messages: Of each process group, sender and receiver, the numbers of the messages that each
             end recorded.
-        uncertain: Process groups, senders and receivers of which it is open which send belongs to
-            which receive.
+        inferred: Process groups, senders and receivers of which not all messages were recorded.
+        uncertain: Of these, those of which it is open which send belongs to which receive.
     """
 
     parts: dict[Key, dict[int, Part]] = field(default_factory=lambda: defaultdict(dict))
@@ -64,6 +64,7 @@ class Operations:
     messages: dict[tuple[Group, tuple[int, int]], dict[int, range]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    inferred: set[tuple[Group, tuple[int, int]]] = field(default_factory=set)
     uncertain: set[tuple[Group, tuple[int, int]]] = field(default_factory=set)
 
 
@@ -87,6 +88,7 @@ def match_operations(calls: Mapping[int, Sequence[Call]], dumps: Mapping[int, Du
         ahead, is_certain = 0, True
         are_whole = all(_is_whole(dumps.get(rank), group, calls) for rank in pair)
         if pair[0] != pair[1] and not are_whole:
+            found.inferred.add((group, pair))
             ahead, is_certain = _ahead(sends, receives, found, pair)
         if not is_certain:
             found.uncertain.add((group, pair))
