@@ -477,7 +477,7 @@ def test_dumps_without_completed_operations_leave_it_open():
     found = [*dumps({0: active, 1: active, 3: active}), parse_dump(as_cpp(idle), 2, "rank_2")]
     hang = find_hang(found)
     assert hang.culprits == ()
-    assert "cannot say who is missing: the records do not tell what rank 2 did" in hang.verdict
+    assert "cannot say who is missing: the records do not show what rank 2 did" in hang.verdict
     inner = {"is_p2p": True, "state": "scheduled", "retired": False}
     groups = [entry(1, "send 0->1", **inner), entry(2, "send 0->1", record_id=2, **inner)]
     hang = find_hang(dumps({0: groups}, TWO))

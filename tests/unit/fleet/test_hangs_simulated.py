@@ -42,7 +42,7 @@ def judged(case: Case, hang: Hang) -> str:
     if named == {case.culprit}:
         return RIGHT
     if len(named) == 2 and (case.fault == "uneven exchange" or " called " in verdict):
-        return RIGHT  # of two that disagree, nothing tells which is wrong
+        return RIGHT  # of two that disagree, nothing shows which is wrong
     circle = case.in_circle if case.fault in ("order", "direction") else frozenset()
     ambiguous = circle | (case.ends if len(case.ends) == 2 else frozenset())
     return RIGHT if case.culprit in named and named <= ambiguous else WRONG
@@ -55,7 +55,7 @@ def _is_inner(entry, entries):
     return not entry["profiling_name"].endswith("coalesced") and len(alike) > 1
 
 
-def told(case: Case, hang: Hang) -> str:
+def in_words(case: Case, hang: Hang) -> str:
     return f"seed {case.seed}, {case.fault} of rank {case.culprit}: {hang.culprits} {hang.verdict}"
 
 
@@ -68,7 +68,7 @@ def judge(seeds, fault=None):
         judgement = judged(case, hang)
         found[judgement, case.is_complete] += 1
         if judgement == WRONG:
-            wrong.append(told(case, hang))
+            wrong.append(in_words(case, hang))
     return found, wrong
 
 
@@ -86,7 +86,7 @@ def test_of_300_dumps_none_accuses_wrongly():
 
 
 @pytest.mark.parametrize("fault", ["absent", "order", "direction", "size", "output size", "type"])
-def test_who_is_to_blame_is_told_where_all_evidence_is_there(fault):
+def test_who_is_to_blame_is_named_where_all_evidence_is_there(fault):
     found, wrong = judge(range(2000, 2010), fault)
     assert wrong == []
     assert found[RIGHT, True] > 0
@@ -94,7 +94,7 @@ def test_who_is_to_blame_is_told_where_all_evidence_is_there(fault):
 
 
 @pytest.mark.parametrize("fault", ["network", "stuck GPU"])
-def test_hardware_is_told_apart_where_starts_are_recorded(fault):
+def test_broken_networks_and_stuck_gpus_are_distinguished_by_recorded_starts(fault):
     cases = [one for seed in range(3000, 3030) if (one := simulate(seed, fault)).is_complete]
     judgements = {(case.has_timing, judged(case, answered(case))) for case in cases[:12]}
     assert judgements == {(True, RIGHT), (False, OPEN)}
@@ -109,13 +109,13 @@ def test_what_was_lost_leaves_it_open_or_right():
 
 
 def test_the_first_missing_call_is_named_with_its_line():
-    seeds, told = iter(range(5000, 5100)), 0
-    while told < 10:
+    seeds, checked = iter(range(5000, 5100)), 0
+    while checked < 10:
         case = simulate(next(seeds), "absent")
         if not case.is_complete or case.missing_call is None:
             continue
         hang = answered(case)
-        told += 1
+        checked += 1
         row = hang.ranks.row(0, named=True)
         assert row["rank"] == case.culprit
         group, operation = case.missing_call

@@ -50,7 +50,7 @@ class Call:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the recorder tells that the GPU has begun it."""
+        """Whether it is recorded that the GPU has begun it."""
         return self.is_completed or self.entry.started_ns is not None
 
     @property

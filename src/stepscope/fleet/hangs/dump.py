@@ -7,7 +7,7 @@ Forms
     Versions are compared by their parts: 2.10 follows 2.9.
 
 Definitions
-    Group: name and description of the process group, and its ranks where they are told.
+    Group: name and description of the process group, and its ranks where they are listed.
     Sequence: number of the operation in its group. Collectives have the same number on all ranks.
     Sends and receives are counted apart, by each rank for all its peers: their numbers say in which
     order a rank called them, not which send belongs to which receive.
@@ -58,7 +58,7 @@ class Group:
     Attributes:
         name: Its name in the job.
         description: What the job calls it; empty where it does not.
-        ranks: Its ranks; empty where nothing tells them.
+        ranks: Its ranks; empty where nothing lists them.
     """
 
     name: str
@@ -168,7 +168,7 @@ class Dump:
 
     @property
     def records_starts(self) -> bool:
-        """Whether the recorder tells which operations have started."""
+        """Whether it is recorded which operations have started."""
         return any(entry.started_ns is not None for entry in self.entries)
 
 

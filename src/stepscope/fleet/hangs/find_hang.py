@@ -7,18 +7,18 @@ Definitions
     What a member did:
         waiting      it is in the operation
         queued       it called the operation, but its GPU has not begun it: another call in the same
-                     lane is before it, or the recorder tells starts and has none of this one
+                     lane is before it, or the recorder has starts, and none of this one
         different    it called something else than most; where no call is that of most, each of them
         not there    it did not call it
         done         it left the operation: for it, nothing hangs
-        overwritten  its record does not tell: it begins later, or it is open which send belongs to
+        overwritten  its record does not show: it begins later, or it is open which send belongs to
                      which receive, or completed operations were left out
         no dump      it left none
     An operation in which somebody is not there waits for that rank, and the rank waits for the
     operations that it is in. One in which somebody is queued waits for what that rank called
     before. What waits for nothing else is at the root:
         a rank that is in no operation, though others wait for it: a culprit
-        an operation that was called in different ways: a culprit is whoever called it differently
+        an operation that was called in different ways: who called it differently is a culprit
         ranks that wait for each other in a circle: they called their operations in different
         orders, or both send, or both receive; all of them are named
         a rank without a dump: it may have ended, or its dump was not collected; it is named only
@@ -144,7 +144,7 @@ class _Hanging:
         did: What each member did.
         parts: What those recorded that called it.
         behind: Of each rank that is or may be queued, the operations that it called before.
-        problem: What is wrong with its arguments, if that does not tell who is; else empty.
+        problem: What is wrong with its arguments, if that does not show who is; else empty.
         is_inferred: Whether it is inferred that the send belongs to the receive.
     """
 
@@ -186,7 +186,12 @@ class _Hanging:
     @property
     def since_ns(self) -> int:
         """When the first member called it that still waits."""
-        return min((self.parts[rank].entry.created_ns for rank in self.ranks(WAITING)), default=0)
+        return min((self.parts[rank].entry.created_ns for rank in self.waiting), default=0)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Members that wait in it; where none has come so far, those that have it queued."""
+        return self.ranks(WAITING) or self.ranks(QUEUED)
 
     @property
     def where(self) -> str:
@@ -303,7 +308,7 @@ class _Job:
         self.inside: dict[int, tuple[Key, ...]] = {}
 
     def _known_groups(self) -> dict[str, set[Group]]:
-        """By name, the groups whose ranks some dump tells."""
+        """By name, the groups whose ranks some dump lists."""
         known: dict[str, set[Group]] = defaultdict(set)
         for dump in self.dumps.values():
             for group in {*dump.groups, *(entry.group for entry in dump.entries)}:
@@ -312,7 +317,7 @@ class _Job:
         return known
 
     def _group(self, group: Group, rank: int) -> Group:
-        """The group without its description, and with its ranks where any dump tells them."""
+        """The group without its description, and with its ranks where any dump lists them."""
         self.words.setdefault(group.name, group.words)
         fitting = [one for one in self._known[group.name] if rank in one.ranks]
         ranks = group.ranks or (fitting[0].ranks if len(fitting) == 1 else ())
@@ -402,8 +407,8 @@ class _Job:
             return QUEUED, in_lane
         if call.has_begun:
             return WAITING, []
-        tells = self._starts[rank] or has_begun
-        return (QUEUED if tells and (before or has_begun) else WAITING), before
+        has_starts = self._starts[rank] or has_begun
+        return (QUEUED if has_starts and (before or has_begun) else WAITING), before
 
     def _is_absent(self, rank: int, key: Key) -> bool:
         """Whether a rank that has no record of an operation did not call it."""
@@ -612,7 +617,7 @@ def _verdict(
         return f"nothing hangs: every recorded operation was completed{but}"
     first = hanging[0]
     hangs = f"{first.words} hangs"
-    waiting = first.ranks(WAITING)
+    waiting = first.waiting
     who = ranks_in_words(root.ranks)
     if root.kind == DIFFERENT:
         odd = f"{first.problem}: " if first.problem else ""
@@ -636,7 +641,7 @@ def _verdict(
     if root.kind == OVERWRITTEN:
         unknown = ranks_in_words({r for one in root.hanging for r in one.ranks(OVERWRITTEN)})
         return (
-            f"{hangs}: {_wait(waiting)} in it; cannot say who is missing: the records do not tell "
+            f"{hangs}: {_wait(waiting)} in it; cannot say who is missing: the records do not show "
             f"what {unknown} did in it"
         )
     if first.problem:
@@ -668,31 +673,31 @@ def _absence(root: _Root, first: _Hanging) -> str:
 
 def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
     """Where others made the call that is missing, and what the culprit called last."""
-    told = f"; the others called it at {first.where}" if first.where else ""
+    text = f"; the others called it at {first.where}" if first.where else ""
     if first.key.ends is not None and first.where:
-        told = f"; {ranks_in_words(first.ranks(WAITING, QUEUED))} called it at {first.where}"
+        text = f"; {ranks_in_words(first.ranks(WAITING, QUEUED))} called it at {first.where}"
     if len(root.ranks) > 1:
-        return told
+        return text
     rank = root.ranks[0]
     last = max(job.dumps[rank].entries, key=lambda one: one.place, default=None)
     if last is None:
-        return f"{told}; rank {rank} called nothing"
+        return f"{text}; rank {rank} called nothing"
     what = f"{last.operation} {last.sequence}"
     if last.peer is not None:
         listed = last.group.ranks
         peer = listed[last.peer] if last.peer < len(listed) else last.peer
         what = f"{last.operation} {'to' if last.operation == 'send' else 'from'} rank {peer}"
     at = f" at {last.where}" if last.where else ""
-    return f"{told}; rank {rank} last called {what} in group {last.group.words}{at}"
+    return f"{text}; rank {rank} last called {what} in group {last.group.words}{at}"
 
 
 def _circle(root: _Root) -> str:
     """Who waits where, of ranks that wait for each other."""
-    told = []
+    parts = []
     for one in root.hanging[:_MOST_TOLD]:
         waiting = [rank for rank in one.ranks(WAITING) if rank in root.ranks]
         if waiting:
-            told.append(f"{ranks_in_words(waiting)} in {one.words}")
+            parts.append(f"{ranks_in_words(waiting)} in {one.words}")
     ends = [one.key.ends for one in root.hanging]
     if all(ends):
         sides = {
@@ -702,25 +707,25 @@ def _circle(root: _Root) -> str:
             if end is not None
         }
         if sides == {True}:
-            return f"each sends before it receives ({', '.join(told)})"
+            return f"each sends before it receives ({', '.join(parts)})"
         if sides == {False}:
-            return f"each receives before it sends ({', '.join(told)})"
-    return f"they call their operations in different orders ({', '.join(told)})"
+            return f"each receives before it sends ({', '.join(parts)})"
+    return f"they call their operations in different orders ({', '.join(parts)})"
 
 
 def _who_called_what(one: _Hanging) -> str:
     """The calls of an operation that differ, with the ranks that made each."""
     different = set(one.ranks(DIFFERENT))
     ways = ways_to_call(one.key, one.parts, with_outputs=bool(one.problem))
-    told = [
+    parts = [
         f"{ranks_in_words(ranks)} called {way.text}"
         for way in sorted(ways, key=lambda way: way.text)
         if (ranks := [rank for rank in way.ranks if rank in different])
     ]
     usual = [way.text for way in ways if not different & set(way.ranks)]
     if usual and one.ranks(WAITING, QUEUED, DONE):
-        told.append(f"the others {usual[0]}")
-    return ", ".join(told)
+        parts.append(f"the others {usual[0]}")
+    return ", ".join(parts)
 
 
 def _wait(ranks: Sequence[int]) -> str:

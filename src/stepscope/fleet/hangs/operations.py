@@ -49,7 +49,7 @@ MISMATCHED: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per way to call an operation that was called in several, the first operation first."""
 
-_MOST_TOLD = 3
+_MOST_NOTES = 3
 _MOST_PARTS = 4
 
 
@@ -165,7 +165,7 @@ def odd_ranks_of_exchange(parts: Mapping[int, Part]) -> list[int]:
 
     If each rank recorded what it sends to each and expects from each, the rank that is in all pairs
     that disagree. Otherwise those that do not send and expect what most do, if these send as much
-    as they expect. None where neither tells.
+    as they expect. None where neither shows it.
     """
     ranks = sorted(parts)
     given = {rank: _counts(parts[rank].entry.input_elements) for rank in ranks}
@@ -252,17 +252,17 @@ def completed_with_different_calls(
     words: Mapping[str, str],
 ) -> list[str]:
     """What to say of operations that were completed although their calls differ."""
-    told = []
+    notes = []
     for key, ways in differing:
         if not _is_over(recorded[key]):
             continue
         who = ", ".join(f"{ranks_in_words(way.ranks)} called {way.text}" for way in ways)
-        told.append(
+        notes.append(
             f"operation {key.sequence} of group {words[key.group.name]} was completed although"
             f" its calls differ: {who}; its result is not to be trusted"
         )
-    more = len(told) - _MOST_TOLD
-    return [*told[:_MOST_TOLD], *([f"and {more} more such operations"] if more > 0 else [])]
+    more = len(notes) - _MOST_NOTES
+    return [*notes[:_MOST_NOTES], *([f"and {more} more such operations"] if more > 0 else [])]
 
 
 def _is_over(parts: Mapping[int, Part]) -> bool:
