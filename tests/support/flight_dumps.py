@@ -22,7 +22,7 @@ def entry(
     called = 1_700_000_000_000_000_000 + number * 1_000_000
     is_p2p = more.get("is_p2p", False)
     return {
-        "record_id": number,
+        "record_id": max(number - 1, 0),
         "pg_id": 0,
         "process_group": group,
         "collective_seq_id": 0 if is_p2p else number,

@@ -141,9 +141,6 @@ def test_calls_differ_where_torchs_own_analyzer_says_so(kind, other):
         for dtype in ("Float", "Int"):
             one, two = call(kind, 8, "Float"), call(other, size, dtype)
             first, second = (Op(event, {"0": {0, 1}}, "0") for event in (one, two))
-            varies = {kind, other} & {"broadcast", "all_to_all"} and kind == other
-            if varies and (size, dtype) != (8, "Float"):
-                continue  # ranks may call these with what others do not
             found = find_hang(dumps({0: [one], 1: [two]}, {"0": range(2)}))
             differs = first.match(second).state not in sound
             assert found.mismatched.is_empty() != differs, (size, dtype)
@@ -238,7 +235,7 @@ def test_a_gpu_that_does_not_begin_is_named():
 
 
 def test_where_half_call_something_else_each_call_is_named():
-    other = up_to(5, state="started", sizes=[[4, 9]])
+    other = up_to(5, state="started", sizes=[[4, 9]], output_sizes=[[4, 9]])
     hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: other, 3: other}))
     assert hang.culprits == (0, 1, 2, 3)
     assert hang.verdict.endswith(
@@ -281,11 +278,10 @@ def test_gloo_retires_what_it_completed():
     assert states == [COMPLETED, "scheduled"]
 
 
-def test_a_group_that_has_passed_an_operation_completed_it():
+def test_the_status_of_a_group_is_no_number_of_its_collectives():
+    """It counts sends and receives with them: gloo and NCCL both do."""
     whole = document([entry(3, state="started")], ALL)
-    whole["pg_status"] = {"0": {"last_completed_collective": 3, "last_enqueued_collective": 4}}
-    assert parse_dump(as_cpp(whole), 0, "d").entries[0].state == COMPLETED
-    whole["pg_status"]["0"]["last_completed_collective"] = "2"
+    whole["pg_status"] = {"0": {"last_completed_collective": 9, "last_enqueued_collective": 9}}
     assert parse_dump(as_cpp(whole), 0, "d").entries[0].state == "started"
 
 
@@ -304,6 +300,194 @@ def test_records_that_begin_later_are_no_evidence():
     hang = find_hang(dumps({0: late, 1: overwritten, 2: up_to(4), 3: late}))
     assert hang.culprits == (2,)
     assert dict(hang.members.select("rank", "did").iter_rows())[1] == "overwritten"
+
+
+def coalesced(rank, count, last_state="completed", version="2.10"):
+    """Exchanges with the other of two ranks by `batch_isend_irecv`.
+
+    Before 2.6 such a group counted as a collective, and its own entry was none of a message.
+    """
+    peer, entries, is_new = 1 - rank, [], version == "2.10"
+    for number in range(1, count + 1):
+        state = last_state if number == count else "completed"
+        numbers = {} if is_new else {"collective_seq_id": number, "p2p_seq_id": 0}
+        inner = {"is_p2p": True, "state": "scheduled", "retired": False, **numbers}
+        tensors = {"sizes": [], "output_sizes": []}
+        entries += [
+            entry(number, f"send {rank}->{peer}", **inner),
+            entry(number, f"recv {rank}<-{peer}", **inner),
+            entry(number, "coalesced", state=state, is_p2p=is_new, **tensors, **numbers),
+        ]
+    return numbered(entries)
+
+
+def numbered(entries):
+    """With the record numbers of a whole record."""
+    return [{**one, "record_id": place} for place, one in enumerate(entries)]
+
+
+TWO = {"0": range(2)}
+
+
+@pytest.mark.parametrize("version", ["2.10", "2.4"])
+def test_operations_of_a_completed_group_do_not_hang(version):
+    sides = {rank: coalesced(rank, 4, version=version) for rank in (0, 1)}
+    assert find_hang(dumps(sides, TWO)).verdict.startswith("nothing hangs")
+    number = 1 if version == "2.10" else 5
+    waits = [*sides[0], entry(number, state="started", record_id=12)]
+    hang = find_hang(dumps(sides | {0: waits}, TWO))
+    assert hang.culprits == (1,)
+    assert hang.verdict.startswith("all_reduce 1 of group 0 (default_pg) hangs: rank 0 waits")
+
+
+def test_before_2_6_groups_of_messages_are_no_collectives():
+    """The third rank has none: its first collective has the others' number without them."""
+    sides = {rank: coalesced(rank, 4, version="2.4") for rank in (0, 1)}
+    both = {rank: [*made, entry(5, record_id=12)] for rank, made in sides.items()}
+    hang = find_hang(dumps(both | {2: [entry(1)]}, {"0": range(3)}))
+    assert hang.verdict.startswith("nothing hangs")
+    assert hang.operations.filter(operation="all_reduce")["completed"].to_list() == [[0, 1, 2]]
+
+
+def test_a_group_hangs_by_its_own_entry():
+    waits, misses = coalesced(0, 4, "started"), coalesced(1, 3)
+    hang = find_hang(dumps({0: waits, 1: misses}, TWO))
+    assert hang.culprits == (1,)
+    assert "message 4 from rank" in hang.verdict
+    hang = find_hang(dumps({rank: coalesced(rank, 4, "started") for rank in (0, 1)}, TWO))
+    assert hang.culprits == ()
+    assert "the network or the GPUs" in hang.verdict
+
+
+def test_coalesced_collectives_must_agree_one_by_one():
+    def group(size, state):
+        inner = {"state": "scheduled", "retired": False}
+        parts = [entry(1, "_all_gather_base", sizes=[[n]], **inner) for n in (8, size)]
+        return numbered([*parts, entry(1, "coalesced", sizes=[], output_sizes=[], state=state)])
+
+    odd = dict.fromkeys((0, 1, 3), group(16, "started")) | {2: group(24, "started")}
+    hang = find_hang(dumps(odd))
+    assert hang.culprits == (2,)
+    assert "_all_gather_base(Float[24])" in hang.verdict
+    alike = find_hang(dumps(dict.fromkeys(range(4), group(16, "completed"))))
+    assert alike.verdict.startswith("nothing hangs")
+
+
+def test_messages_are_numbered_by_pair_and_not_by_rank():
+    """Three stages: what the middle one counts as 1, 2, 3 are messages of two pairs."""
+
+    def message(number, text, state="completed"):
+        return entry(number, text, is_p2p=True, state=state, sizes=[[1024]])
+
+    stages = {
+        0: [message(1, "send 0->1"), message(2, "send 0->1")],
+        1: [message(1, "recv 1<-0"), message(2, "send 1->2"), message(3, "recv 1<-0")],
+        2: [message(1, "recv 2<-1"), message(2, "recv 2<-1", "started")],
+    }
+    hang = find_hang(dumps(stages, {"0": range(3)}))
+    assert hang.culprits == (1,)
+    assert hang.verdict == (
+        "message 2 from rank 1 to rank 2 of group 0 (default_pg) hangs: rank 2 waits for rank 1, "
+        "which did not send it; rank 2 called it at train.py:12 in train; rank 1 last called recv "
+        "from rank 0 in group 0 (default_pg) at train.py:12 in train"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("recv 0<-1", "recv 1<-0"), ("send 0->1", "send 1->0")]
+)
+def test_messages_in_one_direction_are_a_circle(first, second):
+    sides = {
+        rank: [entry(1, text, is_p2p=True, state="started")]
+        for rank, text in enumerate((first, second))
+    }
+    hang = find_hang(dumps(sides, TWO))
+    assert hang.culprits == (0, 1)
+    does, before = ("receives", "sends") if first.startswith("recv") else ("sends", "receives")
+    assert f"each {does} before it {before}" in hang.verdict
+
+
+@pytest.mark.parametrize("change", [{"sizes": [[512]]}, {"input_dtypes": ["Half"]}])
+def test_what_is_sent_must_be_what_is_received(change):
+    sizes = {"is_p2p": True, "state": "started", "sizes": [[1024]]}
+    sides = {
+        0: [entry(1, "send 0->1", **sizes)],
+        1: [entry(1, "recv 1<-0", **{**sizes, **change})],
+    }
+    hang = find_hang(dumps(sides, TWO))
+    assert hang.culprits == (0, 1)
+    assert "rank 0 called send(Float[1024])" in hang.verdict
+    assert hang.mismatched.height == 2
+
+
+def test_outputs_are_compared_too():
+    def gather(taken):
+        return up_to(5, operation="_all_gather_base", state="started", output_sizes=[[taken]])
+
+    hang = find_hang(dumps(dict.fromkeys((0, 2, 3), gather(128)) | {1: gather(64)}))
+    assert hang.culprits == (1,)
+    assert "rank 1 called _all_gather_base(Float[4×8] → Float[64])" in hang.verdict
+    # Of two that differ, it is the one whose inputs and outputs do not agree.
+    hang = find_hang(dumps({0: gather(64), 1: gather(128)}, TWO))
+    assert hang.culprits == (1,)
+
+
+def test_an_exchange_must_expect_what_is_sent():
+    def exchange(given, taken):
+        return up_to(
+            5, operation="all_to_all", state="started", sizes=[[given]], output_sizes=[[taken]]
+        )
+
+    even = dict.fromkeys(range(4), exchange(256, 256))
+    hang = find_hang(dumps(even | {1: exchange(256, 300)}))
+    assert hang.culprits == (1,)
+    assert "its members send 1024 elements and expect 1068" in hang.verdict
+    uneven = {0: (10, 30), 1: (20, 20), 2: (30, 11), 3: (5, 5)}
+    hang = find_hang(dumps({rank: exchange(*sizes) for rank, sizes in uneven.items()}))
+    assert hang.culprits == ()
+    assert "send 65 elements and expect 66: cannot say which" in hang.verdict
+    fits = uneven | {2: (30, 10)}
+    hang = find_hang(dumps({rank: exchange(*sizes) for rank, sizes in fits.items()}))
+    assert "the network or the GPUs" in hang.verdict
+
+
+def test_an_exchange_of_lists_tells_which_pair_disagrees():
+    def exchange(given, taken):
+        sizes = [[[n] for n in side] for side in (given, taken)]
+        return up_to(
+            5, operation="all_to_all", state="started", sizes=sizes[0], output_sizes=sizes[1]
+        )
+
+    lists = {0: ((1, 2, 3), (1, 4, 7)), 1: ((4, 5, 6), (2, 5, 9)), 2: ((7, 8, 9), (3, 6, 9))}
+    hang = find_hang(dumps({r: exchange(*sides) for r, sides in lists.items()}, {"0": range(3)}))
+    assert hang.culprits == (1, 2)
+
+
+def test_hardware_is_named_only_if_all_have_begun():
+    waits = up_to(5, state="scheduled")
+    hang = find_hang(dumps(dict.fromkeys(range(4), waits)))
+    assert hang.culprits == ()
+    assert "cannot say" in hang.verdict
+    assert "network or the GPUs" not in hang.verdict
+
+
+def test_dumps_without_completed_operations_leave_it_open():
+    active = [one for one in numbered(up_to(5, state="started")) if one["state"] != "completed"]
+    idle = document([], ALL, pg_status={"0": {"last_completed_collective": 4}})
+    found = [*dumps({0: active, 1: active, 3: active}), parse_dump(as_cpp(idle), 2, "rank_2")]
+    hang = find_hang(found)
+    assert hang.culprits == ()
+    assert "cannot say who is missing: the records do not show what rank 2 did" in hang.verdict
+    inner = {"is_p2p": True, "state": "scheduled", "retired": False}
+    groups = [entry(1, "send 0->1", **inner), entry(2, "send 0->1", record_id=2, **inner)]
+    hang = find_hang(dumps({0: groups}, TWO))
+    assert hang.verdict.startswith("cannot say whether anything hangs")
+
+
+def test_a_rank_without_a_dump_is_not_accused_beside_one_that_did_not_come():
+    hang = find_hang(dumps({0: WAITS, 2: up_to(4), 3: WAITS}))
+    assert hang.culprits == (2,)
+    assert "no dump of rank 1 of 4" in hang.notes
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ Forms
     Versions are compared by their parts: 2.10 follows 2.9.
 
 Definitions
-    Group: name and description of the process group, and its ranks where they are told.
-    Sequence: number of the operation in its group; collectives and point-to-point operations are
-    counted apart.
+    Group: name and description of the process group, and its ranks where they are listed.
+    Sequence: number of the operation in its group. Collectives have the same number on all ranks.
+    Sends and receives are counted apart, by each rank for all its peers: their numbers say in which
+    order a rank called them, not which send belongs to which receive.
     State: "completed" where the recorder says so, or where it retired the entry of a backend that
-    never says so (gloo), or where the group's status has passed it. "timed out" where the entry was
-    retired without. Otherwise "started" or "scheduled", as recorded.
+    never says so (gloo). "timed out" where the entry was retired without. Otherwise "started" or
+    "scheduled", as recorded. An operation inside a coalesced group stays "scheduled" for ever: the
+    state is in the group's own entry, which comes last.
+    A state is "started" only with TORCH_NCCL_ENABLE_TIMING=1.
+    The numbers in `pg_status` are not used: they count sends and receives with the collectives.
     Times are those of the watchdog's discovery, not of the work itself.
 """
 
@@ -21,8 +25,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +42,31 @@ KNOWN_MAJOR = 2
 _PROTOCOL = b"\x80"
 """How a pickle begins, of every protocol but the oldest, which torch does not write."""
 _MOST_ENTRIES = 1_000_000
+_MOST_SHOWN = 64
 _MOST_RANKS = 1_000_000
 _SILENT = ("gloo", "mpi", "ucc")
 """Backends whose entries never become "completed"."""
+Tensors = tuple[tuple[str, tuple[int, ...]], ...]
+Elements = tuple[tuple[str, int], ...]
 _PEER = re.compile(r"\b(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """A process group.
 
     Attributes:
         name: Its name in the job.
         description: What the job calls it; empty where it does not.
-        ranks: Its ranks; empty where nothing tells them.
+        ranks: Its ranks; empty where nothing lists them.
     """
 
     name: str
     description: str = ""
     ranks: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # groups of the same name are few, and have many ranks
 
     @property
     def words(self) -> str:
@@ -63,7 +75,7 @@ class Group:
         return f"{self.name} ({self.description})" if described else self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One operation of a rank.
 
@@ -71,12 +83,13 @@ class Entry:
         group: Its process group.
         is_p2p: Whether it is a send or a receive.
         sequence: Its number among its kind in the group.
+        numbers: The group's numbers of collectives and of sends and receives at its call; the
+            operations of a coalesced group share them.
         operation: "all_reduce", "send", …
         backend: "nccl", "gloo", …; empty where the recorder does not say.
         peer: The other rank of a send or receive, by its number in the group.
-        inputs: Shapes and types of the inputs, as text.
-        elements: Types of the inputs and how many elements each has, as text. An operation on 64
-            elements is the same one for a tensor of 64 and for one of 8×8.
+        given: Types and shapes of the inputs; None where not recorded.
+        taken: Those of the outputs.
         state: See the module.
         created_ns: When it was called; Unix time.
         started_ns: When the watchdog saw that it had started; None: never.
@@ -87,11 +100,12 @@ class Entry:
     group: Group
     is_p2p: bool
     sequence: int
+    numbers: tuple[int, int]
     operation: str
     backend: str
     peer: int | None
-    inputs: str
-    elements: str
+    given: Tensors | None
+    taken: Tensors | None
     state: str
     created_ns: int
     started_ns: int | None
@@ -99,15 +113,33 @@ class Entry:
     where: str
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the rank is still in it, or gave up waiting."""
-        return self.state != COMPLETED
+    def inputs(self) -> str:
+        """Types and shapes of the inputs, as text."""
+        return _in_words(self.given)
 
     @property
-    def signature(self) -> tuple[str, str]:
-        """What members of a collective must have in common."""
-        varies = self.operation in {"broadcast", "scatter", "gather", "all_to_all", "alltoall"}
-        return self.operation, "" if self.is_p2p or varies else self.elements
+    def outputs(self) -> str:
+        """Types and shapes of the outputs, as text."""
+        return _in_words(self.taken)
+
+    @property
+    def input_elements(self) -> Elements | None:
+        """Type and number of elements of each input; None where not recorded.
+
+        An operation on 64 elements is the same one for a tensor of 64 and for one of 8×8.
+        """
+        return _elements(self.given)
+
+    @property
+    def output_elements(self) -> Elements | None:
+        """Type and number of elements of each output; None where not recorded."""
+        return _elements(self.taken)
+
+    @property
+    def ends_group(self) -> bool:
+        """Whether it is the entry of a coalesced group, which comes after its operations."""
+        name = self.operation
+        return not self.given and (name == "coalesced" or name.endswith("_coalesced"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +152,8 @@ class Dump:
         version: As written, such as "2.10".
         groups: The process groups that it lists.
         entries: Its operations, oldest first.
-        last_enqueued: Of each group's name, the sequence of the last collective that it called.
+        is_from_start: Whether nothing was overwritten.
+        is_filtered: Whether completed operations were left out (TORCH_INCLUDE_ONLY_ACTIVE).
         notes: What could not be read.
     """
 
@@ -129,8 +162,14 @@ class Dump:
     version: str
     groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
-    last_enqueued: Mapping[str, int]
+    is_from_start: bool
+    is_filtered: bool
     notes: tuple[str, ...] = ()
+
+    @property
+    def records_starts(self) -> bool:
+        """Whether it is recorded which operations have started."""
+        return any(entry.started_ns is not None for entry in self.entries)
 
 
 def rank_of_dump(path: Path) -> int | None:
@@ -184,21 +223,45 @@ def parse_dump(data: bytes, rank: int, name: str) -> Dump:
     if _major(version) > KNOWN_MAJOR:
         notes.append(f"{name}: version {version} is newer than {KNOWN_MAJOR}.x: read as that")
     groups = _groups(found.get("pg_config"))
-    status = _status(found.get("pg_status"))
     raw = found.get("entries") or []
     if not isinstance(raw, list):
         raise UnreadableInputError(f"{name}: its entries are no list")
     entries, skipped = [], 0
+    seen: dict[Tensors, Tensors] = {}
     for place, one in enumerate(raw[-_MOST_ENTRIES:]):
-        entry = _entry(one, place, groups, status) if isinstance(one, dict) else None
+        entry = _entry(one, place, groups, seen) if isinstance(one, dict) else None
         if entry is None:
             skipped += 1
         else:
             entries.append(entry)
     if skipped:
         notes.append(f"{name}: {skipped} entries could not be read")
-    enqueued = {group: values["last_enqueued_collective"] for group, values in status.items()}
-    return Dump(name, rank, version, tuple(groups.values()), tuple(entries), enqueued, tuple(notes))
+    records = [number for one in raw if (number := _record(one)) is not None]
+    return Dump(
+        path=name,
+        rank=rank,
+        version=version,
+        groups=tuple(groups.values()),
+        entries=tuple(entries),
+        is_from_start=not records or records[0] == 0,
+        is_filtered=_is_filtered(records, entries, has_status=bool(found.get("pg_status"))),
+        notes=tuple(notes),
+    )
+
+
+def _is_filtered(records: Sequence[int], entries: Sequence[Entry], *, has_status: bool) -> bool:
+    """Whether completed operations were left out: none is there, though records are missing.
+
+    A process group has a status once one of its operations was recorded.
+    """
+    are_missing = any(after > before + 1 for before, after in pairwise(records))
+    is_empty = not entries and has_status
+    return is_empty or (are_missing and all(entry.state != COMPLETED for entry in entries))
+
+
+def _record(one: Any) -> int | None:
+    """The number of a record, which counts all operations of the process from 0."""
+    return _number(one.get("record_id")) if isinstance(one, dict) else None
 
 
 def _content(data: bytes, name: str) -> Any:
@@ -250,51 +313,35 @@ def _groups(listed: Any) -> dict[str, Group]:
     return found
 
 
-def _status(listed: Any) -> dict[str, dict[str, int]]:
-    found = {}
-    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-    for key, one in listed.items() if isinstance(listed, dict) else ():
-        if isinstance(one, dict):
-            values = {name: _number(one.get(name)) for name in names}
-            found[str(key)] = {
-                name: -1 if value is None else value for name, value in values.items()
-            }
-    return found
-
-
 def _entry(
-    one: dict[Any, Any],
-    place: int,
-    groups: dict[str, Group],
-    status: dict[str, dict[str, int]],
+    one: dict[Any, Any], place: int, groups: dict[str, Group], seen: dict[Tensors, Tensors]
 ) -> Entry | None:
-    is_p2p = bool(one.get("is_p2p", False))
-    numbers = (
-        [one.get("p2p_seq_id")] if is_p2p else [one.get("collective_seq_id"), one.get("seq_id")]
-    )
-    sequence = next((found for n in numbers if (found := _number(n)) is not None), None)
-    if sequence is None:
-        return None
-    group = _group_of(one, groups)
     profiling = str(one.get("profiling_name", ""))
     backend, _, operation = profiling.rpartition(":")
     peer = None
     if (pair := _PEER.search(operation)) is not None:
         operation, peer = pair.group(1), int(pair.group(4))
-    # The key of a group's status is its number in older versions, its name in newer ones.
-    known = status.get(group.name) or status.get(str(one.get("pg_id"))) or {}
+    is_p2p = bool(one.get("is_p2p", peer is not None))
+    numbers = one.get("collective_seq_id"), one.get("p2p_seq_id")
+    candidates = [numbers[is_p2p], one.get("seq_id")]
+    sequence = next((found for n in candidates if (found := _number(n)) is not None), None)
+    if sequence is None:
+        return None
     return Entry(
-        group=group,
+        group=_group_of(one, groups),
         is_p2p=is_p2p,
         sequence=sequence,
+        numbers=(
+            (_number(numbers[0]) or 0, _number(numbers[1]) or 0)
+            if any(number is not None for number in numbers)
+            else (sequence, sequence)
+        ),
         operation=operation or "unknown",
         backend=backend,
         peer=peer,
-        inputs=_inputs(one, _shape),
-        elements=_inputs(one, _count),
-        state=_state(
-            one, backend, -1 if is_p2p else known.get("last_completed_collective", -1), sequence
-        ),
+        given=_tensors(one.get("input_sizes"), one.get("input_dtypes"), seen),
+        taken=_tensors(one.get("output_sizes"), one.get("output_dtypes"), seen),
+        state=_state(one, backend),
         created_ns=_number(one.get("time_created_ns")) or 0,
         started_ns=_number(one.get("time_discovered_started_ns")) or None,
         place=place,
@@ -315,38 +362,43 @@ def _group_of(one: dict[Any, Any], groups: dict[str, Group]) -> Group:
     return Group(name, listed.description if told_there else description, listed.ranks)
 
 
-def _state(one: dict[Any, Any], backend: str, last_completed: int, sequence: int) -> str:
+def _state(one: dict[Any, Any], backend: str) -> str:
     recorded = str(one.get("state", ""))
     if recorded == COMPLETED or _number(one.get("time_discovered_completed_ns")):
-        return COMPLETED
-    if last_completed >= sequence:
         return COMPLETED
     if one.get("retired"):
         return COMPLETED if backend.startswith(_SILENT) else TIMED_OUT
     return STARTED if recorded == STARTED else SCHEDULED
 
 
-def _shape(lengths: Sequence[Any]) -> str:
-    return "×".join(str(_number(length)) for length in lengths[:16])
-
-
-def _count(lengths: Sequence[Any]) -> str:
-    return str(math.prod(_number(length) or 0 for length in lengths[:16]))
-
-
-def _inputs(one: dict[Any, Any], write: Callable[[Sequence[Any]], str]) -> str:
-    """Each input with its type and its size, which `write` puts into words."""
-    sizes, types = one.get("input_sizes"), one.get("input_dtypes")
-    shapes = [
-        write(shape)
-        for shape in (sizes[:64] if isinstance(sizes, list) else [])
+def _tensors(sizes: Any, types: Any, seen: dict[Tensors, Tensors]) -> Tensors | None:
+    """Type and lengths of each tensor."""
+    if not isinstance(sizes, list):
+        return None
+    names = types if isinstance(types, list) else []
+    found = tuple(
+        (
+            str(names[place]) if place < len(names) else "",
+            tuple(_number(length) or 0 for length in shape[:16]),
+        )
+        for place, shape in enumerate(sizes)
         if isinstance(shape, (list, tuple))
-    ]
-    words = [str(kind) for kind in (types[:64] if isinstance(types, list) else [])]
-    return ", ".join(
-        f"{words[place] if place < len(words) else ''}[{shape}]"
-        for place, shape in enumerate(shapes)
     )
+    return seen.setdefault(found, found)
+
+
+@lru_cache(maxsize=4096)
+def _in_words(tensors: Tensors | None) -> str:
+    return ", ".join(
+        f"{kind}[{'×'.join(map(str, lengths))}]" for kind, lengths in (tensors or ())[:_MOST_SHOWN]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _elements(tensors: Tensors | None) -> Elements | None:
+    if tensors is None:
+        return None
+    return tuple((kind, math.prod(lengths)) for kind, lengths in tensors)
 
 
 def _where(frames: Any) -> str:

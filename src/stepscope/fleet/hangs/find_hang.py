@@ -1,51 +1,68 @@
 """Which operation hangs, who is missing in it, and who began it.
 
 Definitions
-    Operations of different ranks are the same one if they have the same process group (name and
-    ranks), kind (collective or point-to-point) and number in it.
-    A collective hangs if a member is still in it, or timed out in it. Of each group only the first
-    one counts: what comes later waits for it.
+    An operation hangs if a member is in it (it is the head of a lane, see `calls`), or timed out.
     Member: a rank that the group lists; where no dump lists them, every rank that used the group.
+    Of a message, its sender and its receiver.
     What a member did:
-        waiting      it is in the collective
-        queued       it called the collective, but its GPU has not begun it, though another's has
-        different    it is in another operation than most: kind or input differ; where no call is
-                     that of most, each of them
-        not there    its dump has not come to this number
-        done         it left the collective: for it, nothing hangs
-        overwritten  its record begins later
-        no dump      it left none, which is evidence in itself
-    A send and its receive wait for each other: the peer is the only other member.
-    A rank that is not there, or whose collective is queued, may wait in another group. It is passed
-    over, and whoever is missing there is looked at. Culprit: a rank that others wait for and that
-    waits for nobody, one in a different operation, or one without a dump. Where ranks only wait for
-    each other in a circle, they called their collectives in different orders, and all of the circle
-    are named.
+        waiting      it is in the operation
+        queued       it called the operation, but its GPU has not begun it: another call in the same
+                     lane is before it, or the recorder has starts, and none of this one
+        different    it called something else than most; where no call is that of most, each of them
+        not there    it did not call it
+        done         it left the operation: for it, nothing hangs
+        overwritten  its record does not show: it begins later, or it is open which send belongs to
+                     which receive, or completed operations were left out
+        no dump      it left none
+    An operation in which somebody is not there waits for that rank, and the rank waits for the
+    operations that it is in. One in which somebody is queued waits for what that rank called
+    before. What waits for nothing else is at the root:
+        a rank that is in no operation, though others wait for it: a culprit
+        an operation that was called in different ways: who called it differently is a culprit
+        ranks that wait for each other in a circle: they called their operations in different
+        orders, or both send, or both receive; all of them are named
+        a rank without a dump: it may have ended, or its dump was not collected; it is named only
+        if nothing of the above is found, as the one to look at
+        an operation in which all members are: the network or the GPUs hold it up if all called it
+        with the same arguments and all GPUs have begun it; otherwise nobody can say
+    First missing call of a culprit: of the operations that others wait for it in, the one that
+    another rank called before the others. Where no rank called several of them, the one that the
+    culprit would have come to first: as long after the last operation that it shares with a rank
+    that waits as that rank did. Clocks may be apart, and hosts may run ahead.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
-from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Entry, Group
+from stepscope.fleet.hangs.calls import Call, calls_of, heads_of, is_unclear
+from stepscope.fleet.hangs.dump import TIMED_OUT, Dump, Group
+from stepscope.fleet.hangs.matching import Key, Part, match_operations
 from stepscope.fleet.hangs.operations import (
-    Key,
     completed_with_different_calls,
+    differing_calls,
+    inputs_in_words,
     mismatched_table,
+    odd_ranks,
+    odd_ranks_of_exchange,
+    operation_name,
     operations_table,
+    totals_of_exchange,
+    ways_to_call,
 )
 from stepscope.run.figures import ranks_in_words
 
 WAITING, QUEUED, DIFFERENT, NOT_THERE = "waiting", "queued", "different", "not there"
 DONE, OVERWRITTEN, NO_DUMP = "done", "overwritten", "no dump"
 _MISSING = (QUEUED, DIFFERENT, NOT_THERE, NO_DUMP)
-_BEGUN, _NOT_BEGUN = "started", "scheduled"
+_SILENT_ON_MESSAGES = "gloo"
+_MOST_TOLD = 4
 
 HANGING: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.String,
@@ -81,6 +98,8 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "last_sequence": pl.Int64,
     "last_call_time_ns": pl.Int64,  # Unix time
     "last_where": pl.String,
+    "missing_call": pl.String,  # the first that others wait for it in
+    "missing_where": pl.String,  # where another rank called it
     "entries": pl.Int64,
 }
 """One row per rank, the culprits first."""
@@ -115,26 +134,91 @@ class Hang:
 
 @dataclass(frozen=True)
 class _Hanging:
-    """An operation that hangs, what its group is called, and what each member did."""
+    """An operation that hangs.
+
+    Attributes:
+        key: The operation.
+        group: What its group is called.
+        operation: What it is called.
+        inputs: Those of most members, in words.
+        did: What each member did.
+        parts: What those recorded that called it.
+        behind: Of each rank that is or may be queued, the operations that it called before.
+        problem: What is wrong with its arguments, if that does not show who is; else empty.
+        is_inferred: Whether it is inferred that the send belongs to the receive.
+    """
 
     key: Key
     group: str
     operation: str
     inputs: str
     did: dict[int, str]
-    entries: dict[int, Entry]
+    parts: dict[int, Part]
+    behind: dict[int, tuple[Key, ...]]
+    problem: str
+    is_inferred: bool
 
     def ranks(self, *kinds: str) -> list[int]:
         """Members that did one of these, ascending."""
         return sorted(rank for rank, did in self.did.items() if did in kinds)
 
     @property
+    def words(self) -> str:
+        """How to call it: "all_reduce 4 of group 0 (default_pg)"."""
+        if self.key.ends is None:
+            return f"{self.operation} {self.key.sequence} of group {self.group}"
+        sender, receiver = self.key.ends
+        return (
+            f"message {self.key.sequence} from rank {sender} to rank {receiver}"
+            f" of group {self.group}"
+        )
+
+    @property
+    def have_all_begun(self) -> bool:
+        """Whether all members recorded the arguments, and that their GPUs have begun it."""
+        return not self.is_inferred and all(
+            rank in self.parts
+            and self.parts[rank].call.has_begun
+            and self.parts[rank].call.has_arguments
+            for rank in self.did
+        )
+
+    @property
     def since_ns(self) -> int:
         """When the first member called it that still waits."""
-        return min(
-            (self.entries[rank].created_ns for rank in self.ranks(WAITING) if rank in self.entries),
-            default=0,
-        )
+        return min((self.parts[rank].entry.created_ns for rank in self.waiting), default=0)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Members that wait in it; where none has come so far, those that have it queued."""
+        return self.ranks(WAITING) or self.ranks(QUEUED)
+
+    @property
+    def where(self) -> str:
+        """The line of a rank that waits in it."""
+        lines = (self.parts[rank].call.where for rank in self.ranks(WAITING, QUEUED, DIFFERENT))
+        return next((line for line in lines if line), "")
+
+
+@dataclass(frozen=True)
+class _Root:
+    """What a hang goes back to.
+
+    Attributes:
+        kind: DIFFERENT, NOT_THERE, _CIRCLE, NO_DUMP, QUEUED, OVERWRITTEN, or WAITING where all are
+            in it.
+        ranks: The ranks that it is put down to.
+        hanging: The operations that show it.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    hanging: tuple[_Hanging, ...]
+
+
+_CIRCLE = "circle"
+_BY_EVIDENCE = (DIFFERENT, NOT_THERE, _CIRCLE, QUEUED, NO_DUMP, OVERWRITTEN, WAITING)
+"""Roots, those with the best evidence first."""
 
 
 def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
@@ -156,19 +240,31 @@ def find_hang(dumps: Sequence[Dump], ranks: int | None = None) -> Hang:
     by_rank = {dump.rank: dump for dump in dumps}
     job = _Job(by_rank, ranks)
     hanging = job.hanging()
-    culprits, circle = _culprits(hanging, job)
-    ordered = _root_first(hanging, culprits)
-    notes = completed_with_different_calls(job.recorded, job.words)
+    root = _root(hanging, job)
+    ordered = _root_first(hanging, root)
+    missing = {rank: first for rank in root.ranks if (first := job.first_missing(rank, ordered))}
+    if root.kind == NOT_THERE and missing:  # the call that is missing first stands first
+        first = min(missing.values(), key=lambda one: (one.since_ns, one.words))
+        ordered.sort(key=lambda one: one is not first)
+    differing = differing_calls(job.recorded)
+    notes = completed_with_different_calls(job.recorded, differing, job.words)
+    have_differed = bool(notes)
     notes += [note for dump in dumps for note in dump.notes]
     if job.missing:
         notes.append(f"no dump of {ranks_in_words(job.missing)} of {len(job.ranks)}")
+    if root.kind == NOT_THERE and any(
+        entry.backend == _SILENT_ON_MESSAGES for dump in dumps for entry in dump.entries[-1:]
+    ):
+        notes.append(
+            "gloo does not record sends and receives: a rank that did not come may be in one"
+        )
     return Hang(
-        verdict=_verdict(ordered, culprits, job, is_circle=circle),
-        culprits=tuple(culprits),
+        verdict=_verdict(ordered, root, job, have_differed=have_differed),
+        culprits=root.ranks,
         hanging=_hanging_table(ordered),
         members=_members_table(ordered),
-        ranks=_ranks_table(job, ordered, culprits),
-        mismatched=mismatched_table(job.recorded, job.words),
+        ranks=_ranks_table(job, ordered, root.ranks, missing),
+        mismatched=mismatched_table(job.recorded, differing, job.words),
         operations=operations_table(job.recorded, job.words),
         scope=AnsweredScope(Scope(), (), (), sum(len(dump.entries) for dump in dumps)),
         notes=tuple(notes),
@@ -183,7 +279,8 @@ class _Job:
         words: What to call each group, by its name.
         ranks: All ranks of the job.
         missing: Of these, those without a dump.
-        recorded: The entries of each operation, by rank.
+        recorded: What each rank did in each operation.
+        heads: Of each rank, the calls in which it waits, in order.
     """
 
     def __init__(self, by_rank: dict[int, Dump], ranks: int | None) -> None:
@@ -196,19 +293,22 @@ class _Job:
         self.ranks = sorted(listed | set(by_rank) | set(range(ranks or 0)))
         self.missing = [rank for rank in self.ranks if rank not in by_rank]
         self._known = self._known_groups()
-        self.recorded: dict[Key, dict[int, Entry]] = defaultdict(dict)
-        self._numbers: dict[tuple[Group, bool, tuple[int, ...], int], list[int]] = defaultdict(list)
+        self._same: dict[Group, Group] = {}
+        calls: dict[int, list[Call]] = {}
         self._users: dict[Group, set[int]] = defaultdict(set)
         for rank, dump in by_rank.items():
-            for entry in dump.entries:
-                group = self._group(entry.group, rank)
-                key = Key(group, entry.is_p2p, entry.sequence, _pair(entry, rank))
-                self.recorded[key][rank] = entry
-                self._numbers[key.group, key.is_p2p, key.pair, rank].append(entry.sequence)
+            calls[rank] = calls_of(dump, lambda group, rank=rank: self._group(group, rank))  # type: ignore[misc]
+            for group in {call.group for call in calls[rank]}:
                 self._users[group].add(rank)
+        self._operations = match_operations(calls, by_rank)
+        self.recorded = self._operations.parts
+        self.heads = {rank: heads_of(made) for rank, made in calls.items()}
+        self._heads = {id(call) for made in self.heads.values() for call in made}
+        self._starts = {rank: dump.records_starts for rank, dump in by_rank.items()}
+        self.inside: dict[int, tuple[Key, ...]] = {}
 
     def _known_groups(self) -> dict[str, set[Group]]:
-        """By name, the groups whose ranks some dump tells."""
+        """By name, the groups whose ranks some dump lists."""
         known: dict[str, set[Group]] = defaultdict(set)
         for dump in self.dumps.values():
             for group in {*dump.groups, *(entry.group for entry in dump.entries)}:
@@ -217,154 +317,415 @@ class _Job:
         return known
 
     def _group(self, group: Group, rank: int) -> Group:
-        """The group without its description, and with its ranks where any dump tells them."""
+        """The group without its description, and with its ranks where any dump lists them."""
         self.words.setdefault(group.name, group.words)
-        if group.ranks:
-            return Group(group.name, ranks=group.ranks)
         fitting = [one for one in self._known[group.name] if rank in one.ranks]
-        return fitting[0] if len(fitting) == 1 else Group(group.name)
+        ranks = group.ranks or (fitting[0].ranks if len(fitting) == 1 else ())
+        found = Group(group.name, ranks=ranks)
+        return self._same.setdefault(found, found)
 
     def hanging(self) -> list[_Hanging]:
-        """The first operation of each group (of each pair) that somebody is still in."""
-        first: dict[tuple[Group, bool, tuple[int, ...]], Key] = {}
-        for key, entries in self.recorded.items():
-            if any(entry.is_waiting for entry in entries.values()):
-                stream = (key.group, key.is_p2p, key.pair)
-                if stream not in first or key.sequence < first[stream].sequence:
-                    first[stream] = key
-        found = (self._judged(key) for key in first.values())
-        return [one for one in found if one.ranks(WAITING, QUEUED, DIFFERENT)]
+        """The operations that somebody is in."""
+        heads = self._heads
+        keys: dict[int, list[Key]] = defaultdict(list)  # of each head
+        for key, parts in self.recorded.items():
+            for part in parts.values():
+                if id(part.call) in heads:
+                    keys[id(part.call)].append(key)
+        for call_keys in keys.values():
+            # A coalesced group ends as a whole: with what is not delivered, nor about to be.
+            left = [key for key in call_keys if not self._is_delivered(key)] or call_keys
+            call_keys[:] = [key for key in left if not self._is_joined(key)] or left
+        self.inside = {
+            rank: tuple(dict.fromkeys(key for call in made for key in keys[id(call)]))
+            for rank, made in self.heads.items()
+        }
+        wanted = dict.fromkeys(key for rank in sorted(self.inside) for key in self.inside[rank])
+        return [self._judged(key, keys) for key in wanted]
 
-    def _judged(self, key: Key) -> _Hanging:
-        entries = self.recorded[key]
-        waiting = [entry.signature for entry in entries.values() if entry.is_waiting]
-        (usual, most), *others = Counter(waiting).most_common()
-        nobody_is_usual = bool(others) and others[0][1] == most and not key.is_p2p
-        has_begun = any(entry.state == _BEGUN for entry in entries.values() if entry.is_waiting)
-        did = {}
+    def _is_delivered(self, key: Key) -> bool:
+        return any(part.call.is_completed for part in self.recorded[key].values())
+
+    def _is_joined(self, key: Key) -> bool:
+        """Whether both ends of a message have come to it and called it alike."""
+        parts = self.recorded[key]
+        return (
+            key.ends is not None
+            and len(parts) == 2
+            and all(id(part.call) in self._heads for part in parts.values())
+            and not odd_ranks(key, parts)
+        )
+
+    def _judged(self, key: Key, keys: dict[int, list[Key]]) -> _Hanging:
+        parts = self.recorded[key]
+        odd = set(odd_ranks(key, parts))
+        did: dict[int, str] = {}
+        behind: dict[int, tuple[Key, ...]] = {}
+        has_begun = any(
+            part.call.has_begun for part in parts.values() if not part.call.is_completed
+        )
         for rank in self._members(key):
-            entry = entries.get(rank)
             if rank not in self.dumps:
                 did[rank] = NO_DUMP
-            elif entry is None:
-                numbers = self._numbers[key.group, key.is_p2p, key.pair, rank]
-                did[rank] = OVERWRITTEN if numbers and min(numbers) > key.sequence else NOT_THERE
-                if not key.is_p2p and self._has_passed(rank, key):
-                    did[rank] = OVERWRITTEN
-            elif not key.is_p2p and (entry.signature != usual or nobody_is_usual):
+            elif rank not in parts:
+                did[rank] = NOT_THERE if self._is_absent(rank, key) else OVERWRITTEN
+            elif rank in odd:
                 did[rank] = DIFFERENT
-            elif has_begun and entry.state == _NOT_BEGUN:
-                did[rank] = QUEUED
+            elif parts[rank].call.is_completed:
+                did[rank] = DONE
             else:
-                did[rank] = WAITING if entry.is_waiting else DONE
-        typical = next(one for one in entries.values() if one.is_waiting and one.signature == usual)
-        inputs = typical.inputs if usual[1] else ""  # the members' inputs may well differ
-        return _Hanging(key, self.words[key.group.name], usual[0], inputs, did, dict(entries))
+                did[rank], before = self._waits(rank, parts[rank].call, has_begun=has_begun)
+                found = [one for call in before for one in keys[id(call)] if one != key]
+                if self._is_joined(key):
+                    mine = keys[id(parts[rank].call)]
+                    found += [one for one in mine if not self._is_joined(one)]
+                if others := tuple(dict.fromkeys(found)):
+                    behind[rank] = others
+        totals, problem = totals_of_exchange(key, parts), ""
+        if totals and totals[0] != totals[1] and set(did) == set(parts) and not odd:
+            for rank in odd_ranks_of_exchange(parts):
+                did[rank] = DIFFERENT
+            problem = f"its members send {totals[0]} elements and expect {totals[1]}"
+        usual = parts[ways_to_call(key, parts)[0].ranks[0]]
+        return _Hanging(
+            key=key,
+            group=self.words[key.group.name],
+            operation=operation_name(key, usual),
+            inputs=inputs_in_words(usual),
+            did=did,
+            parts=dict(parts),
+            behind=behind,
+            problem=problem,
+            is_inferred=(key.group, key.ends) in self._operations.inferred,
+        )
 
-    def _has_passed(self, rank: int, key: Key) -> bool:
-        """Whether a rank called this collective, though its record does not show it any more."""
-        numbers = self._numbers[key.group, key.is_p2p, key.pair, rank]
-        return not numbers and self.dumps[rank].last_enqueued.get(key.group.name, -1) > key.sequence
+    def _waits(self, rank: int, call: Call, *, has_begun: bool) -> tuple[str, list[Call]]:
+        """Whether the rank is in a call or has it queued, and the calls that may be before it."""
+        before = [one for one in self.heads[rank] if one.entry.place < call.entry.place]
+        in_lane = [one for one in before if one.lane == call.lane]
+        if in_lane:
+            return QUEUED, in_lane
+        if call.has_begun:
+            return WAITING, []
+        has_starts = self._starts[rank] or has_begun
+        return (QUEUED if has_starts and (before or has_begun) else WAITING), before
+
+    def _is_absent(self, rank: int, key: Key) -> bool:
+        """Whether a rank that has no record of an operation did not call it."""
+        dump = self.dumps[rank]
+        if dump.is_filtered:
+            return False
+        if key.ends is not None:
+            if (key.group, key.ends) in self._operations.uncertain:
+                return False
+            numbers: Sequence[int] = self._operations.messages[key.group, key.ends][rank]
+        else:
+            numbers = self._operations.collectives.get((key.group, rank), [])
+        if numbers and numbers[-1] > key.sequence:
+            return False
+        called = min(part.entry.created_ns for part in self.recorded[key].values())
+        oldest = dump.entries[0].created_ns if dump.entries else 0
+        return bool(numbers) or dump.is_from_start or oldest <= called
+
+    def first_missing(self, rank: int, hanging: Sequence[_Hanging]) -> _Hanging | None:
+        """Of the operations in which others wait for a rank, that which it would come to first."""
+        waited = [one for one in hanging if one.did.get(rank) in (NOT_THERE, NO_DUMP)]
+        called = [one for one in waited if one.ranks(WAITING)] or waited
+        if len(called) < 2:
+            return called[0] if called else None
+        own = sorted(
+            (
+                (parts[rank].entry.place, key)
+                for key, parts in self.recorded.items()
+                if rank in parts and len(parts) > 1
+            ),
+            key=lambda one: -one[0],
+        )
+
+        def expected_ns(one: _Hanging) -> int:
+            times = []
+            for peer in one.ranks(WAITING, QUEUED):
+                shared = next(
+                    (self.recorded[key] for _, key in own if peer in self.recorded[key]), {}
+                )
+                apart = (
+                    shared[rank].entry.created_ns - shared[peer].entry.created_ns if shared else 0
+                )
+                times.append(one.parts[peer].entry.created_ns + apart)
+            return min(times, default=0)
+
+        def comes_later(one: _Hanging) -> bool:
+            """Whether a rank that waits in it waits in another of them that it called before."""
+            return any(
+                other.parts[peer].entry.place < one.parts[peer].entry.place
+                for other in called
+                for peer in set(one.parts) & set(other.parts)
+            )
+
+        first = [one for one in called if not comes_later(one)] or called
+        return min(first, key=lambda one: (expected_ns(one), one.words))
 
     def _members(self, key: Key) -> list[int]:
-        if key.is_p2p and key.pair:
-            return sorted(key.pair)
+        if key.ends is not None:
+            return sorted(set(key.ends))
         if key.group.ranks:
-            return sorted(key.group.ranks)
+            return list(key.group.ranks)
         users = self._users[key.group]
         # The default group, which older dumps give no ranks, is that of all.
         is_default = "default" in self.words[key.group.name] or key.group.name == "0"
         return list(self.ranks) if is_default else sorted(users)
 
 
-def _pair(entry: Entry, rank: int) -> tuple[int, ...]:
-    """Both ends of a send or receive, as ranks of the job."""
-    if not entry.is_p2p or entry.peer is None:
-        return ()
-    listed = entry.group.ranks
-    peer = listed[entry.peer] if entry.peer < len(listed) else entry.peer
-    return tuple(sorted((rank, peer)))
+_Node = Key | int
+"""An operation or a rank."""
 
 
-def _culprits(hanging: Sequence[_Hanging], job: _Job) -> tuple[list[int], bool]:
-    """The ranks at the root, and whether they wait for each other in a circle."""
-    different = {rank for one in hanging for rank in one.ranks(DIFFERENT)}
-    if different:
-        return sorted(different), False
-    waits_in = {rank for one in hanging for rank in one.ranks(WAITING)}
-    waited_for = {rank for one in hanging for rank in one.ranks(QUEUED, NOT_THERE, NO_DUMP)}
-    roots = waited_for - waits_in
-    if roots:
-        # Who left no dump may have died for another reason: a rank that is there and waits for
-        # nobody comes first, unless it waits for one without a dump, which nothing tells.
-        return sorted(roots, key=lambda rank: (rank in job.dumps, rank)), False
-    if any(not one.ranks(*_MISSING) and waited_for & set(one.ranks(WAITING)) for one in hanging):
-        return [], False  # they wait where nobody is missing
-    return sorted(waited_for), bool(waited_for)
+def _root(hanging: Sequence[_Hanging], job: _Job) -> _Root:
+    """What everything that hangs goes back to."""
+    by_key = {one.key: one for one in hanging}
+    edges: dict[_Node, list[tuple[_Node, int]]] = {}  # with the rank that makes each
+    for one in hanging:
+        waits = [(rank, rank) for rank in one.ranks(NOT_THERE, NO_DUMP, OVERWRITTEN)]
+        behind = [(key, rank) for rank, keys in one.behind.items() for key in keys if key in by_key]
+        is_end = one.ranks(DIFFERENT) or one.problem
+        edges[one.key] = [] if is_end else [*waits, *behind]
+    for rank in {
+        target for made in edges.values() for target, _ in made if isinstance(target, int)
+    }:
+        edges[rank] = [(key, rank) for key in job.inside.get(rank, ())]
+    roots = [
+        found for nodes in _ends(edges) if (found := _root_of(nodes, edges, by_key)) is not None
+    ]
+    if not roots:
+        return _Root(WAITING, (), ())
+    kind = min((one.kind for one in roots), key=_BY_EVIDENCE.index)
+    same = [one for one in roots if one.kind == kind]
+    if kind == DIFFERENT:
+        # Who is at odds with several others is the one that differs.
+        common = set.intersection(*(set(one.ranks) for one in same))
+        if len(common) == 1:
+            return _Root(kind, tuple(common), tuple(one.hanging[0] for one in same))
+    if kind in (WAITING, _CIRCLE, DIFFERENT):
+        return min(same, key=lambda one: min((h.since_ns for h in one.hanging), default=0))
+    ranks = tuple(sorted({rank for one in same for rank in one.ranks}))
+    return _Root(kind, ranks, tuple(one for root in same for one in root.hanging))
 
 
-def _root_first(hanging: Sequence[_Hanging], culprits: Sequence[int]) -> list[_Hanging]:
-    guilty = set(culprits)
+def _root_of(
+    nodes: Sequence[_Node],
+    edges: dict[_Node, list[tuple[_Node, int]]],
+    by_key: dict[Key, _Hanging],
+) -> _Root | None:
+    """What nodes stand for that wait for nothing else."""
+    if len(nodes) > 1:
+        inside = set(nodes)
+        ranks = {rank for node in nodes for target, rank in edges[node] if target in inside}
+        shown = tuple(by_key[node] for node in nodes if isinstance(node, Key))
+        if any(inside & set(one.ranks(OVERWRITTEN)) for one in shown):
+            return _Root(OVERWRITTEN, (), shown)
+        return _Root(_CIRCLE, tuple(sorted(ranks)), shown)
+    (node,) = nodes
+    if isinstance(node, int):
+        waited = tuple(one for one in by_key.values() if one.did.get(node) in _ABSENT)
+        kind = next((one.did[node] for one in waited), NOT_THERE)
+        if any(one.did[node] == NOT_THERE for one in waited):
+            kind = NOT_THERE
+        return _Root(kind, (node,) if kind != OVERWRITTEN else (), waited)
+    one = by_key[node]
+    if different := one.ranks(DIFFERENT):
+        return _Root(DIFFERENT, tuple(different), (one,))
+    queued = one.ranks(QUEUED)
+    if queued and not one.problem and one.ranks(WAITING):
+        return _Root(QUEUED, tuple(queued), (one,))
+    return _Root(WAITING, (), (one,))
+
+
+_ABSENT = (NOT_THERE, NO_DUMP, OVERWRITTEN)
+
+
+def _ends(edges: dict[_Node, list[tuple[_Node, int]]]) -> list[list[_Node]]:
+    """The strongly connected parts of a graph from which no edge leads out."""
+    order: dict[_Node, int] = {}
+    low: dict[_Node, int] = {}
+    stack: list[_Node] = []
+    on_stack: set[_Node] = set()
+    parts: list[list[_Node]] = []
+    for start in edges:
+        if start in order:
+            continue
+        work: list[tuple[_Node, int]] = [(start, 0)]
+        while work:
+            node, place = work.pop()
+            if node not in order:
+                order[node] = low[node] = len(order)
+                stack.append(node)
+                on_stack.add(node)
+            targets = edges[node]
+            while place < len(targets):
+                target = targets[place][0]
+                if target not in order:
+                    work += [(node, place), (target, 0)]
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], low[target])
+                place += 1
+            else:
+                if low[node] == order[node]:
+                    at = stack.index(node)
+                    part = stack[at:]
+                    del stack[at:]
+                    on_stack.difference_update(part)
+                    parts.append(part)
+    return [
+        part for part in parts if all(target in part for node in part for target, _ in edges[node])
+    ]
+
+
+def _root_first(hanging: Sequence[_Hanging], root: _Root) -> list[_Hanging]:
+    shown = {one.key for one in root.hanging}
     return sorted(
         hanging,
         key=lambda one: (
-            not guilty & set(one.ranks(*_MISSING)) if guilty else bool(one.ranks(*_MISSING)),
+            one.key not in shown,
             -len(one.ranks(WAITING)),
             one.since_ns,
             one.key.group.name,
+            one.words,
         ),
     )
 
 
 def _verdict(
-    hanging: Sequence[_Hanging], culprits: Sequence[int], job: _Job, *, is_circle: bool
+    hanging: Sequence[_Hanging],
+    root: _Root,
+    job: _Job,
+    *,
+    have_differed: bool,
 ) -> str:
+    unclear = [
+        rank
+        for rank, dump in job.dumps.items()
+        if any(is_unclear(dump, entry) for entry in dump.entries)
+    ]
+    if not hanging and unclear:
+        return (
+            "cannot say whether anything hangs: completed operations are left out of the dumps of "
+            f"{ranks_in_words(unclear)}, and with them which sends and receives were completed"
+        )
     if not hanging:
-        differ = completed_with_different_calls(job.recorded, job.words)
-        but = ", but ranks called some of them differently" if differ else ""
+        but = ", but ranks called some of them differently" if have_differed else ""
         return f"nothing hangs: every recorded operation was completed{but}"
-    root = hanging[0]
-    what = f"{root.operation} {root.key.sequence} of group {root.group}"
-    waiting = root.ranks(WAITING)
-    if not culprits and root.ranks(DONE):
+    first = hanging[0]
+    hangs = f"{first.words} hangs"
+    waiting = first.waiting
+    who = ranks_in_words(root.ranks)
+    if root.kind == DIFFERENT:
+        odd = f"{first.problem}: " if first.problem else ""
+        return f"{hangs}: {odd}{_who_called_what(first)}"
+    if root.kind == _CIRCLE:
+        return f"{who} wait for each other: {_circle(root)}"
+    if root.kind == QUEUED:
         return (
-            f"{what} hangs: {_wait(waiting)} in it, which {ranks_in_words(root.ranks(DONE))} "
-            "completed: the network or the GPUs, rather than the program"
-        )
-    if not culprits:
-        return (
-            f"{what} hangs with all its members in it ({ranks_in_words(waiting)}): the network or "
-            "the GPUs, rather than the program"
-        )
-    who = ranks_in_words(culprits)
-    if is_circle:
-        return f"{who} wait for each other: they call their collectives in different orders"
-    did = {root.did.get(rank, NOT_THERE) for rank in culprits}
-    if did == {DIFFERENT}:
-        return f"{what} hangs: {_who_called_what(root)}"
-    if did == {QUEUED}:
-        return (
-            f"{what} hangs: {_wait(waiting)} for {who}, which called it, but whose GPU has not "
+            f"{hangs}: {_wait(waiting)} for {who}, which called it, but whose GPU has not "
             "begun it: work that it was given before does not end"
         )
-    if did == {NO_DUMP}:
-        return f"{what} hangs: {_wait(waiting)} for {who}, which left no dump"
-    without = [rank for rank in culprits if rank not in job.dumps]
-    also = f" ({ranks_in_words(without)} left no dump)" if without else ""
-    return f"{what} hangs: {_wait(waiting)} for {who}, which did not come{also}"
+    if root.kind == NO_DUMP:
+        may = "it ended, did not come or waits" if len(root.ranks) == 1 else "they ended or wait"
+        return (
+            f"{hangs}: {_wait(waiting)} for {who}, which left no dump: cannot say whether {may}"
+            " there too"
+        )
+    if root.kind == NOT_THERE:
+        did = f"{_absence(root, first)}{_lines(first, root, job)}"
+        return f"{hangs}: {_wait(waiting)} for {who}, {did}"
+    if root.kind == OVERWRITTEN:
+        unknown = ranks_in_words({r for one in root.hanging for r in one.ranks(OVERWRITTEN)})
+        return (
+            f"{hangs}: {_wait(waiting)} in it; cannot say who is missing: the records do not show "
+            f"what {unknown} did in it"
+        )
+    if first.problem:
+        return f"{hangs}: {first.problem}: cannot say which of them is wrong"
+    there = (
+        f"{_wait(waiting)} in it, which {ranks_in_words(first.ranks(DONE))} completed"
+        if first.ranks(DONE)
+        else f"with all its members in it ({ranks_in_words(first.ranks(WAITING, QUEUED))})"
+    )
+    hangs = f"{hangs}: {there}" if first.ranks(DONE) else f"{hangs} {there}"
+    if first.have_all_begun:
+        return f"{hangs}: the network or the GPUs, rather than the program"
+    calls = [part.call for part in first.parts.values()]
+    if first.is_inferred or not all(call.has_arguments for call in calls):
+        why = "not all that they called is recorded"
+    else:
+        why = "it is not recorded that all have begun it"
+        if any(call.entry.backend.startswith("nccl") for call in calls):
+            why += " (TORCH_NCCL_ENABLE_TIMING=1 records it)"
+    return f"{hangs}; cannot say whether the network, a GPU or earlier work holds it up: {why}"
+
+
+def _absence(root: _Root, first: _Hanging) -> str:
+    """What those at the root did not do."""
+    if first.key.ends is None or len(root.ranks) > 1:
+        return "which did not come"
+    return f"which did not {'send' if root.ranks[0] == first.key.ends[0] else 'receive'} it"
+
+
+def _lines(first: _Hanging, root: _Root, job: _Job) -> str:
+    """Where others made the call that is missing, and what the culprit called last."""
+    text = f"; the others called it at {first.where}" if first.where else ""
+    if first.key.ends is not None and first.where:
+        text = f"; {ranks_in_words(first.ranks(WAITING, QUEUED))} called it at {first.where}"
+    if len(root.ranks) > 1:
+        return text
+    rank = root.ranks[0]
+    last = max(job.dumps[rank].entries, key=lambda one: one.place, default=None)
+    if last is None:
+        return f"{text}; rank {rank} called nothing"
+    what = f"{last.operation} {last.sequence}"
+    if last.peer is not None:
+        listed = last.group.ranks
+        peer = listed[last.peer] if last.peer < len(listed) else last.peer
+        what = f"{last.operation} {'to' if last.operation == 'send' else 'from'} rank {peer}"
+    at = f" at {last.where}" if last.where else ""
+    return f"{text}; rank {rank} last called {what} in group {last.group.words}{at}"
+
+
+def _circle(root: _Root) -> str:
+    """Who waits where, of ranks that wait for each other."""
+    parts = []
+    for one in root.hanging[:_MOST_TOLD]:
+        waiting = [rank for rank in one.ranks(WAITING) if rank in root.ranks]
+        if waiting:
+            parts.append(f"{ranks_in_words(waiting)} in {one.words}")
+    ends = [one.key.ends for one in root.hanging]
+    if all(ends):
+        sides = {
+            rank == end[0]
+            for one, end in zip(root.hanging, ends, strict=True)
+            for rank in one.ranks(WAITING)
+            if end is not None
+        }
+        if sides == {True}:
+            return f"each sends before it receives ({', '.join(parts)})"
+        if sides == {False}:
+            return f"each receives before it sends ({', '.join(parts)})"
+    return f"they call their operations in different orders ({', '.join(parts)})"
 
 
 def _who_called_what(one: _Hanging) -> str:
     """The calls of an operation that differ, with the ranks that made each."""
-    by_call: dict[str, list[int]] = defaultdict(list)
-    for rank in one.ranks(DIFFERENT):
-        entry = one.entries.get(rank)
-        call = "something else" if entry is None else f"{entry.operation}({entry.inputs})"
-        by_call[call].append(rank)
-    told = [f"{ranks_in_words(ranks)} called {call}" for call, ranks in sorted(by_call.items())]
-    if one.ranks(WAITING, QUEUED):
-        told.append(f"the others {one.operation}({one.inputs})")
-    return ", ".join(told)
+    different = set(one.ranks(DIFFERENT))
+    ways = ways_to_call(one.key, one.parts, with_outputs=bool(one.problem))
+    parts = [
+        f"{ranks_in_words(ranks)} called {way.text}"
+        for way in sorted(ways, key=lambda way: way.text)
+        if (ranks := [rank for rank in way.ranks if rank in different])
+    ]
+    usual = [way.text for way in ways if not different & set(way.ranks)]
+    if usual and one.ranks(WAITING, QUEUED, DONE):
+        parts.append(f"the others {usual[0]}")
+    return ", ".join(parts)
 
 
 def _wait(ranks: Sequence[int]) -> str:
@@ -373,24 +734,23 @@ def _wait(ranks: Sequence[int]) -> str:
 
 
 def _hanging_table(hanging: Sequence[_Hanging]) -> pl.DataFrame:
-    rows = []
-    for one in hanging:
-        waiting = one.ranks(WAITING)
-        waits = [one.entries[rank] for rank in waiting]
-        rows.append(
-            {
-                "group": one.group,
-                "operation": one.operation,
-                "sequence": one.key.sequence,
-                "input": one.inputs or next((entry.inputs for entry in waits), ""),
-                "members": len(one.did),
-                "waiting": waiting,
-                "missing": one.ranks(*_MISSING),
-                "timed_out": any(entry.state == TIMED_OUT for entry in waits),
-                "since_time_ns": one.since_ns,
-                "where": next((entry.where for entry in waits if entry.where), None),
-            }
-        )
+    rows = [
+        {
+            "group": one.group,
+            "operation": one.operation,
+            "sequence": one.key.sequence,
+            "input": one.inputs,
+            "members": len(one.did),
+            "waiting": one.ranks(WAITING),
+            "missing": one.ranks(*_MISSING),
+            "timed_out": any(
+                one.parts[rank].call.entry.state == TIMED_OUT for rank in one.ranks(WAITING)
+            ),
+            "since_time_ns": one.since_ns,
+            "where": one.where or None,
+        }
+        for one in hanging
+    ]
     return pl.DataFrame(rows, schema=HANGING)
 
 
@@ -398,22 +758,28 @@ def _members_table(hanging: Sequence[_Hanging]) -> pl.DataFrame:
     rows = []
     for one in hanging:
         for rank in sorted(one.did):
-            entry = one.entries.get(rank)
+            part = one.parts.get(rank)
             rows.append(
                 {
                     "group": one.group,
                     "sequence": one.key.sequence,
                     "rank": rank,
                     "did": one.did[rank],
-                    "operation": None if entry is None else entry.operation,
-                    "state": None if entry is None else entry.state,
-                    "where": None if entry is None else entry.where or None,
+                    "operation": None if part is None else part.entry.operation,
+                    "state": None if part is None else part.call.entry.state,
+                    "where": None if part is None else part.call.where or None,
                 }
             )
     return pl.DataFrame(rows, schema=MEMBERS)
 
 
-def _ranks_table(job: _Job, hanging: Sequence[_Hanging], culprits: Sequence[int]) -> pl.DataFrame:
+def _ranks_table(
+    job: _Job,
+    hanging: Sequence[_Hanging],
+    culprits: Iterable[int],
+    missing: dict[int, _Hanging],
+) -> pl.DataFrame:
+    guilty = set(culprits)
     waits = {rank for one in hanging for rank in one.ranks(WAITING, QUEUED, DIFFERENT)}
     rows = []
     for rank in job.ranks:
@@ -421,16 +787,19 @@ def _ranks_table(job: _Job, hanging: Sequence[_Hanging], culprits: Sequence[int]
         entries = dump.entries if dump else ()
         last = max(entries, key=lambda one: (one.created_ns, one.place), default=None)
         did = NO_DUMP if dump is None else WAITING if rank in waits else "in no operation"
+        first = missing.get(rank)
         rows.append(
             {
                 "rank": rank,
-                "is_culprit": rank in culprits,
+                "is_culprit": rank in guilty,
                 "did": did,
                 "last_operation": None if last is None else last.operation,
                 "last_group": None if last is None else last.group.words,
                 "last_sequence": None if last is None else last.sequence,
                 "last_call_time_ns": None if last is None else last.created_ns or None,
                 "last_where": None if last is None else last.where or None,
+                "missing_call": None if first is None else first.words,
+                "missing_where": None if first is None else first.where or None,
                 "entries": len(entries),
             }
         )
