@@ -15,6 +15,7 @@ NOT_APPLIED = "did not apply"
 CRASHED = "crashed"
 HUNG = "hung"
 OUT_OF_MEMORY = "out of memory"
+WRITES_ELSEWHERE = "writes elsewhere"
 NOT_MEASURED = "not measured"
 """Verdicts on a trial."""
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
-from stepscope.errors import StepscopeError, UsageError
+from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
@@ -33,16 +33,25 @@ from stepscope.run.trials import (
     write_trials,
 )
 from stepscope.run.working import working
-from stepscope.trial.attempts import Attempt, Bench, Variant, new_folder
+from stepscope.trial.attempts import (
+    Attempt,
+    Bench,
+    TrialError,
+    Variant,
+    new_folder,
+    time_limit_s,
+    warm_up_of,
+)
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.measure import LEAST_STEPS
 from stepscope.trial.other_programs import busy_share
 from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
+from stepscope.trial.processes import StandardInput, own_standard_input
 from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
 from stepscope.trial.verdict import best_of, is_clear
+from stepscope.trial.workspace import Workspace
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -50,10 +59,6 @@ MOST_ROUNDS = 6
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"
-
-
-class TrialError(StepscopeError):
-    """The script cannot be tried; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Request:
         tries_all: Whether to try all fixes that apply, whatever the findings.
         snapshot: A snapshot of the script's GPU memory, to simulate settings of the allocator; None
             to record one if they are to be tried.
+        writable: Paths outside the script's folders to which it may write.
     """
 
     command: tuple[str, ...]
@@ -80,6 +86,7 @@ class Request:
     without: tuple[str, ...] = ()
     tries_all: bool = False
     snapshot: str | None = None
+    writable: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without):
@@ -110,6 +117,7 @@ class Experiment:
             none; empty without such a snapshot.
         busy: Shares of the CPUs that other programs used before the first attempt, and before each
             of the others; where they are known.
+        standard_input: What the script reads; None: nothing.
     """
 
     request: Request
@@ -118,12 +126,21 @@ class Experiment:
     begun: float
     allocator: AllocatorChoice | str = ""
     busy: list[float] = field(default_factory=list)
+    standard_input: StandardInput | None = field(default_factory=own_standard_input)
 
     @property
     def bench(self) -> Bench:
         """Where attempts run."""
-        steps = self.request.steps
-        return Bench(self.request.command, self.folder, steps, warm_up_of(steps))
+        steps, command = self.request.steps, self.request.command
+        workspace = Workspace(command, Path.cwd(), (self._own,), self.request.writable)
+        warm_up = warm_up_of(steps)
+        return Bench(command, self.folder, steps, warm_up, workspace, self.standard_input)
+
+    @property
+    def _own(self) -> Path:
+        """The folder that holds nothing but trials."""
+        scratch = self.folder.parent
+        return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
 
     def run(self) -> TrialsRecord:
         """Try everything.
@@ -133,7 +150,7 @@ class Experiment:
             UsageError: It cannot be started.
         """
         created_ns, load = time.time_ns(), _load()
-        watch = FolderWatch(self.request.command, self.folder.parent)
+        watch = FolderWatch(self.bench.workspace.roots, self._own)
         self._look_at_others()
         first = self._diagnosed()
         assert first.run is not None
@@ -202,7 +219,7 @@ class Experiment:
             return facts, []
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
-        limit_s = min(left_s, _limit_s(usual_s, Variant(AS_IT_IS)))
+        limit_s = min(left_s, time_limit_s(usual_s))
         attempt = self.bench.attempt(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
         self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
@@ -234,7 +251,7 @@ class Experiment:
                 longest = max((each.wall_s for each in one.attempts.values()), default=usual_s)
                 left_s = self.request.budget_s - (time.monotonic() - self.begun)
                 if left_s >= longest:
-                    self._attempt(one, number, left_s, _limit_s(longest, one.variant))
+                    self._attempt(one, number, left_s, time_limit_s(longest, one.variant))
                 else:
                     one.note = _BUDGET_SPENT
                 if one is baseline and one.note and not _needs_any(open_ones, baseline):
@@ -332,16 +349,6 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
             f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
         ) from error
     return Experiment(request, audience, folder, time.monotonic(), choice).run()
-
-
-def warm_up_of(steps: int) -> int:
-    """Number of first steps that do not count: a fifth, but so that enough are left."""
-    return min(max(3, steps // 5), steps - LEAST_STEPS - 2)
-
-
-def _limit_s(longest_s: float, variant: Variant) -> float:
-    """When an attempt counts as hung."""
-    return 3 * longest_s + 5 + variant.start_up_s
 
 
 def _needs_any(tried: Sequence[Tried], baseline: Tried) -> bool:

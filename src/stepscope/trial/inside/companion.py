@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 from stepscope.capture.steps.imports import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
+from stepscope.trial.inside.guard import WriteGuard
 from stepscope.trial.inside.losses import LossWatch
 from stepscope.trial.inside.patches import Patches
 
@@ -42,7 +43,8 @@ def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
 
     Args:
         recorder: Counts its steps.
-        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder).
+        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder),
+            "guarded" (where it may write; see `guard.WriteGuard`).
     """
     companion = Companion(recorder, wishes)
     companion.begin()
@@ -63,6 +65,7 @@ class Companion:
         self._notes = Path(wishes["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
+        self._guard = WriteGuard(wishes["guarded"], self._notes)
         self._process_id = os.getpid()
         self._done = 0
         self._has_ended = False
@@ -71,6 +74,7 @@ class Companion:
     def begin(self) -> None:
         """Seed, watch the losses, apply the fixes, and count the steps."""
         self._seed()
+        self._patches.attempt("write guard", lambda: self._guard.install(self._patches))
         self._patches.attempt("losses", lambda: self._losses.install(self._patches))
         for name, value in self._fixes.items():
             self._patches.attempt(name, lambda f=FIXES[name], v=value: f.apply(self._patches, v))  # type: ignore[misc]
