@@ -31,6 +31,7 @@ from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
+from stepscope.trial.other_programs import DISTURBED
 from stepscope.trial.processes import Ended, Limits, StandardInput, Start, run_apart
 from stepscope.trial.workspace import Workspace
 
@@ -84,6 +85,7 @@ class Attempt:
         peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.
         allocator_retries: Most often that it gave back its cache, over its ranks.
         wall_s: How long it took.
+        others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
     """
 
     problem: str
@@ -99,6 +101,12 @@ class Attempt:
     peak_reserved_bytes: int
     allocator_retries: int
     wall_s: float
+    others_share: float | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs used so much of the CPUs that its steps say little."""
+        return (self.others_share or 0.0) >= DISTURBED
 
 
 @dataclass(frozen=True)
@@ -217,6 +225,7 @@ class Bench:
             peak_reserved_bytes=most("peak_reserved_bytes"),
             allocator_retries=most("allocator_retries"),
             wall_s=ended[0].wall_s,
+            others_share=ended[0].others_share,
         )
 
     def _steps(self, run: Path) -> ProcessSteps | None:

@@ -4,7 +4,8 @@ First the script runs once as it is, with a window recorded, for its findings an
 and once more with the history of the GPU's allocator, if settings of that are to be tried.
 Then come rounds: in each, the script as it is and every fix whose answer is not clear yet run once,
 in processes of their own, in an order that is reversed every other round, so that a machine that
-becomes slower favours none. A fix is compared with the attempts of the same rounds, or with all if
+becomes slower favours none. Attempts during which other programs used much of the CPUs do not
+count. A fix is compared with the attempts of the same rounds, or with all if
 the budget ended before there was one of the script as it is. At last come rounds of the fixes that
 help, together.
 """
@@ -45,7 +46,6 @@ from stepscope.trial.attempts import (
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.other_programs import busy_share
 from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
 from stepscope.trial.processes import StandardInput, own_standard_input
 from stepscope.trial.simulated import choose_settings, recorded_settings
@@ -56,6 +56,8 @@ from stepscope.trial.workspace import Workspace
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
+_DISTURBED_ROUNDS = 3
+"""If other programs disturbed the script as it is in so many rounds, they do so in all."""
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"
@@ -115,8 +117,7 @@ class Experiment:
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are
             none; empty without such a snapshot.
-        busy: Shares of the CPUs that other programs used before the first attempt, and before each
-            of the others; where they are known.
+        busy: Shares of the CPUs that other programs used during each attempt, where known.
         standard_input: What the script reads; None: nothing.
     """
 
@@ -151,7 +152,6 @@ class Experiment:
         """
         created_ns, load = time.time_ns(), _load()
         watch = FolderWatch(self.bench.workspace.roots, self._own)
-        self._look_at_others()
         first = self._diagnosed()
         assert first.run is not None
         with working("Judging the script as it is"):
@@ -168,7 +168,6 @@ class Experiment:
             raise TrialError(f"the script as it is was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
-        self._look_at_others()
         as_it_is = record_of(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
@@ -199,12 +198,25 @@ class Experiment:
 
     # -- what runs --------------------------------------------------------------------------------
 
+    def _run(
+        self,
+        variant: Variant,
+        name: str,
+        most_s: float,
+        window_at: int | None = None,
+        *,
+        with_memory: bool = False,
+    ) -> Attempt:
+        """Run the script once, and note what other programs did meanwhile."""
+        attempt = self.bench.attempt(variant, name, most_s, window_at, with_memory=with_memory)
+        if attempt.others_share is not None:
+            self.busy.append(attempt.others_share)
+        return attempt
+
     def _diagnosed(self) -> Attempt:
         """The script as it is, with a window."""
         window_at = self.request.steps - _WINDOW_STEPS - 1
-        attempt = self.bench.attempt(
-            Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at
-        )
+        attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
         self.audience.ended(AS_IT_IS, 0, attempt)
         if attempt.problem:
             raise TrialError(f"the script as it is cannot be measured: {attempt.reason}")
@@ -220,7 +232,7 @@ class Experiment:
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
         limit_s = min(left_s, time_limit_s(usual_s))
-        attempt = self.bench.attempt(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
+        attempt = self._run(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
         self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
             why = f"its memory could not be recorded: {attempt.reason}"
@@ -247,7 +259,6 @@ class Experiment:
                 return
             order = [baseline, *open_ones]
             for one in order if number % 2 else reversed(order):
-                self._look_at_others()
                 longest = max((each.wall_s for each in one.attempts.values()), default=usual_s)
                 left_s = self.request.budget_s - (time.monotonic() - self.begun)
                 if left_s >= longest:
@@ -256,19 +267,16 @@ class Experiment:
                     one.note = _BUDGET_SPENT
                 if one is baseline and one.note and not _needs_any(open_ones, baseline):
                     return
-            if baseline.failure is not None:
+            if baseline.failure is not None or (
+                number - first + 1 >= _DISTURBED_ROUNDS and not baseline.undisturbed
+            ):
                 return
-
-    def _look_at_others(self) -> None:
-        """Note how busy other programs keep the machine, while no attempt runs."""
-        if (share := busy_share()) is not None:
-            self.busy.append(share)
 
     def _attempt(self, one: Tried, number: int, left_s: float, limit_s: float) -> None:
         """Run a variant once, for as long as the budget and its own limit allow."""
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
-        attempt = self.bench.attempt(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
+        attempt = self._run(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
         if attempt.problem == HUNG and left_s < limit_s:
             # Whether it hangs was not to be seen.
             attempt = dataclasses.replace(attempt, problem=NOT_MEASURED, reason=_BUDGET_SPENT)

@@ -22,6 +22,7 @@ from typing import BinaryIO
 import psutil
 
 from stepscope.errors import UsageError
+from stepscope.trial.other_programs import CpuClock
 
 MARK = "STEPSCOPE_TRIAL"
 _POLL_S = 0.05
@@ -36,10 +37,12 @@ class Ended:
     Attributes:
         exit_code: Its exit code, negative for a signal; None if it had to be ended.
         wall_s: How long it ran.
+        others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
     """
 
     exit_code: int | None
     wall_s: float
+    others_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         UsageError: It cannot be started.
         KeyboardInterrupt: This process was interrupted, or told to end.
     """
-    started = time.monotonic()
+    started, clock = time.monotonic(), CpuClock.now()
     source = start.standard_input
     start.log.parent.mkdir(parents=True, exist_ok=True)
     with start.log.open("wb") as file:
@@ -179,7 +182,8 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
                 code = _wait(child, limits, started)
         finally:
             _end_all(child, mark)
-    return Ended(code, time.monotonic() - started)
+    others_share = clock.others_share_until(CpuClock.now())
+    return Ended(code, time.monotonic() - started, others_share)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stepscope.errors import UsageError
+from stepscope.run.figures import percent
 from stepscope.trial.attempts import (
     Attempt,
     Bench,
@@ -25,7 +26,7 @@ from stepscope.trial.attempts import (
     time_limit_s,
     warm_up_of,
 )
-from stepscope.trial.other_programs import busy_share
+from stepscope.trial.other_programs import DISTURBED
 from stepscope.trial.processes import StandardInput, own_standard_input
 from stepscope.trial.workspace import Workspace
 
@@ -33,8 +34,6 @@ VERSION_WORD = "{version}"
 """In the command, stands for the version."""
 LEAST_RUNS = 2
 _REHEARSAL_STEPS = 16
-_BUSY = 0.2
-"""From this share of the CPUs on, other programs are named as a reason for a wide interval."""
 BEFORE, AFTER = "before", "after"
 
 
@@ -150,10 +149,8 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
         if left_s() < sum(side.longest_s for side in sides):
             break
         for side in sides if number % 2 else reversed(sides):
-            if (share := busy_share()) is not None:
-                busy.append(share)
             limit_s = time_limit_s(side.longest_s) if side.runs else left_s()
-            _run(side, number, min(left_s(), limit_s), audience)
+            busy.append(_run(side, number, min(left_s(), limit_s), audience).others_share or 0.0)
         done = number
     each_s = sum(side.longest_s for side in sides)
     needed_s = (time.monotonic() - begun) + (request.runs - done) * each_s
@@ -163,9 +160,9 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
     notes = []
     if done < request.runs:
         notes.append(f"the budget was spent after {done} runs of each version; {suffices}")
-    if busy and max(busy) >= _BUSY:
+    if max(busy) >= DISTURBED:
         notes.append(
-            f"other programs used up to {max(busy):.0%} of the CPUs between the runs: what they"
+            f"other programs used up to {percent(max(busy))} of the CPUs during the runs: what they"
             " take differs from run to run, and makes the interval wide"
         )
     return Turns(tuple(sides[0].runs), tuple(sides[1].runs), folder, tuple(notes))
@@ -181,7 +178,7 @@ def _bench(request: Request, version: str, folder: Path, given: StandardInput | 
     return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
 
 
-def _run(side: _Side, number: int, most_s: float, audience: Audience) -> None:
+def _run(side: _Side, number: int, most_s: float, audience: Audience) -> Attempt:
     """Run a version once.
 
     Raises:
@@ -197,3 +194,4 @@ def _run(side: _Side, number: int, most_s: float, audience: Audience) -> None:
     side.longest_s = max(side.longest_s, attempt.wall_s)
     if number:
         side.runs.append(attempt.run)
+    return attempt
