@@ -13,6 +13,7 @@ help, together.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from typing import Protocol
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
 from stepscope.errors import UsageError
+from stepscope.run.figures import seconds
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
@@ -160,11 +162,12 @@ class Experiment:
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
         self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
+        too_short = self._too_short(len(variants), first.wall_s) if variants else ""
         baseline = Tried(Variant(AS_IT_IS))
         tried = [Tried(variant) for variant in variants]
         self._rounds(baseline, tried, 1, first.wall_s)
         if not baseline.measured:
-            why = baseline.failure.reason if baseline.failure else _BUDGET_SPENT
+            why = baseline.failure.reason if baseline.failure else too_short or _BUDGET_SPENT
             raise TrialError(f"the script as it is was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
@@ -181,7 +184,7 @@ class Experiment:
             together=together,
             best="" if best is None else best.name,
             untried=untried_of(diagnosis.findings, [variant.name for variant in variants]),
-            warnings=watch.warnings(),
+            warnings=(*watch.warnings(), *filter(None, (too_short,))),
             folder=str(self.folder),
             steps=self.request.steps,
             warm_up=self.bench.warm_up,
@@ -218,9 +221,26 @@ class Experiment:
         window_at = self.request.steps - _WINDOW_STEPS - 1
         attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
         self.audience.ended(AS_IT_IS, 0, attempt)
+        if attempt.problem == HUNG:
+            raise TrialError(
+                f"the script as it is did not do {self.request.steps} steps within the budget of "
+                f"{seconds(self.request.budget_s)}: raise --budget, or take fewer --steps"
+            )
         if attempt.problem:
             raise TrialError(f"the script as it is cannot be measured: {attempt.reason}")
         return attempt
+
+    def _too_short(self, fixes: int, usual_s: float) -> str:
+        """That the budget cannot suffice for the least rounds, and what would; else empty."""
+        spent_s = time.monotonic() - self.begun
+        needed_s = spent_s + LEAST_ROUNDS * (1 + fixes) * usual_s
+        if needed_s <= self.request.budget_s:
+            return ""
+        return (
+            f"a budget of {seconds(self.request.budget_s)} does not suffice for {LEAST_ROUNDS} "
+            f"rounds of {1 + fixes} processes of {usual_s:.0f} s after the diagnosis: --budget "
+            f"{math.ceil(1.2 * needed_s)}s would"
+        )
 
     def _with_allocator(self, facts: Facts, usual_s: float) -> tuple[Facts, list[Attempt]]:
         """Facts with the allocator's settings that are worth a run, and what was run for that."""

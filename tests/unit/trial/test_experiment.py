@@ -190,6 +190,20 @@ def test_the_budget_ends_the_rounds_and_what_had_no_turn_says_so(try_on):
     assert max(machine.limits[1:]) <= 25.0
 
 
+def test_a_budget_that_cannot_suffice_says_what_would(try_on):
+    record = try_on(
+        Machine({}, wall_s=10.0), only=("rare-gc", "threads", "fused-optimizer"), budget_s=70.0
+    )
+    (warning,) = record.warnings
+    assert "a budget of 70 s does not suffice for 2 rounds of 4 processes of 10 s" in warning
+    assert "--budget 108s would" in warning
+    with pytest.raises(TrialError, match="--budget 60s would"):
+        try_on(Machine({}, wall_s=10.0), budget_s=12.0)
+    with pytest.raises(TrialError, match="did not do 40 steps within the budget of 5 s"):
+        try_on(Machine({}, wall_s=10.0), budget_s=5.0)
+    assert try_on(Machine({}, wall_s=10.0), budget_s=500.0).warnings == ()
+
+
 def test_an_attempt_that_the_budget_cuts_short_does_not_count_as_hung(try_on):
     machine = Machine({"rare-gc": 12.0}, noise=0.1, wall_s=10.0, slow={"rare-gc-2": 30.0})
     record = try_on(machine, budget_s=50.0)
