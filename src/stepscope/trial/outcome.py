@@ -202,9 +202,12 @@ def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -
         return "nothing to try: no finding of the script has a fix that needs no change in it"
     if any(one.verdict == HELPS for one in singles):
         return "nothing helped without changing the losses"
-    unclear = [one.name for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
+    unclear = [one for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
     if unclear:
-        return f"no clear answer for {', '.join(unclear)}: give more time with --budget"
+        # Where there is no ratio in spite of runs, more of them would not help.
+        reasons = [one.reason for one in unclear if one.verdict == UNCLEAR and one.ratio is None]
+        why = reasons[0] if reasons else "give more time with --budget"
+        return f"no clear answer for {', '.join(one.name for one in unclear)}: {why}"
     return f"nothing helped: {_closest(singles)}"
 
 

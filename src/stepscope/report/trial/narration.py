@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
+from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
@@ -30,6 +31,8 @@ class Narration:
             what = f"{attempt.problem}: {attempt.reason}"
         else:
             what = f"{units.duration(attempt.steps.mean_ns)} a step"
+            if attempt.is_disturbed and attempt.others_share is not None:
+                what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
         where = self._first if not number else f"round {number}"
         took = units.duration(attempt.wall_s * 1e9)
         self._say(f"{where}, {name}: {what} ({took})")
