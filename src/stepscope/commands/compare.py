@@ -205,7 +205,7 @@ def _write(
     rank, scope = sides.rank, sides.scope
     before, after = sides.before[0], sides.after[0]
     with working(f"Comparing {after.path} with {before.path}"):
-        comparison = compare_runs(sides.before, sides.after, rank, scope)
+        comparison = compare_runs(sides.before, sides.after, rank, scope, is_judged=bool(checks))
     scaling = None
     if rank is None and not sides.has_several:
         with working("Comparing the numbers of ranks"):

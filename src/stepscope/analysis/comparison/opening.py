@@ -20,11 +20,16 @@ from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.paths import PathTarget, remark_on
 
-_MOST_EARLIER = 20
+_MOST_EARLIER, _MOST_OPENED = 20, 100
 
 
 def compare_runs(
-    before: Sequence[PathTarget], after: Sequence[PathTarget], rank: int | None, scope: Scope
+    before: Sequence[PathTarget],
+    after: Sequence[PathTarget],
+    rank: int | None,
+    scope: Scope,
+    *,
+    is_judged: bool = False,
 ) -> Comparison:
     """Compare two versions by one run of each, or by several.
 
@@ -33,6 +38,8 @@ def compare_runs(
         after: Runs of the second.
         rank: The rank; None: the first of each.
         scope: See `open_side`.
+        is_judged: Whether conditions are judged. Then, with one run of each version, earlier runs
+            beside them are looked for.
 
     Raises:
         UnreadableInputError: There is nothing to read, or it cannot be read.
@@ -44,7 +51,7 @@ def compare_runs(
         sides.append(side)
         values.append(of_runs)
     earlier = []
-    if max(map(len, values)) == 1 and scope.steps is None:
+    if is_judged and max(map(len, values)) == 1 and scope.steps is None:
         paths = {target.run.path.resolve() for target in (*before, *after) if target.is_run}
         found = {_job_of(one): _earlier_medians_ns(one, rank, paths) for one in (*before, *after)}
         earlier = list(found.values())
@@ -84,10 +91,10 @@ def _earlier_medians_ns(target: PathTarget, rank: int | None, others: set[Path])
     job = _job_of(target)
     if job is None:
         return []
-    beside = [path.parent for path in job[0].glob(f"*/{RUN_FILE}")]
     created_ns = target.run.job.created_ns if target.run.job is not None else 0
-    found: list[tuple[int, float]] = []
-    for path in beside:
+    files = sorted(job[0].glob(f"*/{RUN_FILE}"), key=_changed_ns, reverse=True)
+    found: list[float] = []
+    for path in (file.parent for file in files[:_MOST_OPENED]):
         if path.resolve() in others:
             continue
         try:
@@ -99,8 +106,17 @@ def _earlier_medians_ns(target: PathTarget, rank: int | None, others: set[Path])
         except UnreadableInputError:
             continue
         if summary is not None and run.job.created_ns <= created_ns:
-            found.append((run.job.created_ns, float(summary.median_ns)))
-    return [median_ns for _, median_ns in sorted(found, reverse=True)[:_MOST_EARLIER]]
+            found.append(float(summary.median_ns))
+        if len(found) == _MOST_EARLIER:
+            break
+    return found
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
