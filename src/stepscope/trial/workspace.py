@@ -24,6 +24,7 @@ from pathlib import Path
 LARGE_BYTES = 32 * 2**20
 MOST_BYTES = 2**30
 MOST_FILES = 5_000
+MOST_COPIED = 20_000
 _MOST_SCANNED = 100_000
 _MOST_LINKED = 2_000
 _LINKED = {".git", ".hg", "node_modules", ".venv", "venv", ".tox", ".mypy_cache"}
@@ -94,11 +95,11 @@ class Workspace:
         mirror.mkdir(parents=True)
         roots = self.roots
         kept = {one.resolve() for one in self.own}
-        _link_surroundings(roots, mirror, kept)
-        budget = MOST_BYTES
-        for root in roots:
-            budget = _copy(root, _in_mirror(mirror, root), kept, budget)
         inside = self.directory.resolve()
+        _link_surroundings((*roots, inside), mirror, kept, frozenset(roots))
+        left = _Left()
+        for root in roots:
+            _copy(root, _in_mirror(mirror, root), kept, left)
         return Place(
             tuple(_mapped(word, inside, roots, mirror) for word in self.command),
             _in_mirror(mirror, inside),
@@ -125,19 +126,25 @@ class Workspace:
 def folders_of(command: Sequence[str], directory: Path) -> tuple[Path, ...]:
     """The working directory, the folders that a command names, and those of its Python scripts.
 
-    None lies within another, and none holds the working directory.
+    None lies within another, and none holds the working directory. The home directory and those
+    above it are no folders of a script's own: what they hold is linked.
     """
     here = directory.resolve()
     found = {here}
     for word in command:
         path = here / word.rpartition("=")[2]
         with suppress(OSError, ValueError):
-            if word and path.is_dir():
+            if word and path.is_dir() and os.access(path, os.W_OK):
                 found.add(path.resolve())
             elif path.suffix == ".py" and path.is_file():
                 found.add(path.resolve().parent)
-    found = {one for one in found if one not in here.parents}
+    found -= {*here.parents, *_shared()}
     return tuple(sorted(one for one in found if not any(up in found for up in one.parents)))
+
+
+def _shared() -> set[Path]:
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - never raises
+    return {home, *home.parents}
 
 
 def _in_mirror(mirror: Path, path: Path) -> Path:
@@ -157,12 +164,15 @@ def _mapped(word: str, directory: Path, roots: Iterable[Path], mirror: Path) -> 
     return word
 
 
-def _link_surroundings(roots: Sequence[Path], mirror: Path, kept: set[Path]) -> None:
-    """Link what lies in the folders above those that are copied."""
-    real = {up for root in roots for up in (root, *root.parents)}
-    for folder in sorted({up for root in roots for up in root.parents}):
+def _link_surroundings(
+    folders: Sequence[Path], mirror: Path, kept: set[Path], roots: frozenset[Path]
+) -> None:
+    """Link what lies in some folders, and above them, and is not copied."""
+    real = {up for folder in folders for up in (folder, *folder.parents)}
+    inside = {path for path in real if not roots.isdisjoint((path, *path.parents))}
+    for folder in sorted(real - inside):
         target = _in_mirror(mirror, folder)
-        target.mkdir(exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):
             for number, entry in enumerate(sorted(folder.iterdir())):
                 if number >= _MOST_LINKED:
@@ -171,8 +181,16 @@ def _link_surroundings(roots: Sequence[Path], mirror: Path, kept: set[Path]) -> 
                     (target / entry.name).symlink_to(entry)
 
 
-def _copy(root: Path, target: Path, kept: set[Path], budget: int) -> int:
-    """Copy a folder; returns how many bytes may still be copied."""
+@dataclass
+class _Left:
+    """How much may still be copied."""
+
+    size_bytes: int = MOST_BYTES
+    files: int = MOST_COPIED
+
+
+def _copy(root: Path, target: Path, kept: set[Path], left: _Left) -> None:
+    """Copy a folder as far as the rules and what is left allow, and link the rest."""
     ahead = [(root, target)]
     while ahead:
         source, into = ahead.pop()
@@ -190,19 +208,19 @@ def _copy(root: Path, target: Path, kept: set[Path], budget: int) -> int:
                 if entry.is_symlink():
                     _link(path, copy, root)
                 elif entry.is_dir():
-                    is_linked = entry.name in _LINKED or _is_vast(path)
+                    is_linked = entry.name in _LINKED or left.files <= 0 or _is_vast(path)
                     if is_linked and not any(path in one.parents for one in kept):
                         copy.symlink_to(path)
                     else:
                         ahead.append((path, copy))
                 elif entry.is_file():
                     size = entry.stat().st_size
-                    if size > min(LARGE_BYTES, budget):
+                    if size > min(LARGE_BYTES, left.size_bytes) or left.files <= 0:
                         copy.symlink_to(path)
                     else:
                         shutil.copy2(path, copy)
-                        budget -= size
-    return budget
+                        left.size_bytes -= size
+                        left.files -= 1
 
 
 def _link(path: Path, copy: Path, root: Path) -> None:

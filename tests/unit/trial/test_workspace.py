@@ -62,12 +62,12 @@ def test_paths_in_the_command_lead_into_the_copies(project, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     script = project / "train.py"
-    place = place_of(project, str(script), f"--out={out}", "--data", "/usr", f"--new={out}/x")
+    place = place_of(project, str(script), f"--out={out}", "--data", "/dev/null", f"--new={out}/x")
     _, copied, option, _, data, new = place.command
     assert copied == str(place.directory / "train.py")
     assert option == f"--out={place.guarded['mirror'][0]}{out}"
     assert new == f"{option.replace('--out', '--new')}/x"
-    assert data == place.guarded["mirror"][0] + "/usr"
+    assert data == "/dev/null"
 
 
 def test_large_files_and_vast_folders_are_linked(project, monkeypatch):
@@ -91,6 +91,23 @@ def test_folders_are_named_once_and_never_above_the_working_directory(project, t
         project.resolve(),
         (project.parent / "data").resolve(),
     }
+
+
+def test_a_home_directory_is_linked_and_a_script_elsewhere_still_copied(
+    project, tmp_path, monkeypatch
+):
+    home = project.parent
+    monkeypatch.setenv("HOME", str(home))
+    (home / "notes.txt").write_text("mine")
+    scratch = home / "scratch"
+    scratch.mkdir()
+    place = Workspace(("python", "project/train.py"), home, (scratch,)).create(scratch / "a")
+    here = place.directory
+    assert (here / "notes.txt").is_symlink()
+    assert (here / "data").is_symlink()
+    assert not (here / "project").is_symlink()
+    assert (here / "project" / "ckpt" / "last.pt").read_text() == "old"
+    assert not (here / "scratch").exists()
 
 
 ALLOWED = """
