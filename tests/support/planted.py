@@ -172,6 +172,20 @@ def _dropout_on_a_cpu() -> GpuTrace:
     return _on_a_cpu(body)
 
 
+def _zeroed_gradients() -> GpuTrace:
+    """Zeroing takes 1 ms, and adding to the zeros 2 ms."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.annotate("Optimizer.zero_grad#SGD.zero_grad"):
+            for _ in range(10):
+                t.op("aten::zero_").python(us(100))
+        for _ in range(10):
+            with t.op("torch::autograd::AccumulateGrad"):
+                t.op("aten::add_").python(us(200))
+
+    return _on_a_cpu(body)
+
+
 def _never_moved_to_the_gpu() -> GpuTrace:
     described = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 80 << 30}
     t = GpuTrace(device_name=None, header={"deviceProperties": [described]})
@@ -742,6 +756,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("items between products", _items, ("synchronisation",)),
         ("one item in a long step", _one_item_in_a_long_step, ()),
         ("dropout on a CPU", _dropout_on_a_cpu, ("slow-random-numbers",)),
+        ("gradients filled with zeros on a CPU", _zeroed_gradients, ("zeroed-gradients",)),
         ("a model that was never moved to the GPU", _never_moved_to_the_gpu, ("gpu-unused",)),
         ("pageable input", _pageable, ("pageable-copies", "exposed-copies")),
         ("pageable input, host ahead", _pageable_ahead, ("exposed-copies",)),

@@ -75,12 +75,19 @@ def write_run(
     ranks: dict[int, list[StepRecord]],
     name: str = "run",
     windows: dict[int, bytes] | None = None,
+    command: tuple[str, ...] = (),
 ) -> Path:
     """A run directory that holds these step records, and per rank the trace of one window."""
     layout = RunLayout(root / name)
     write_record(
         layout.run_file,
-        JobRecord(name, ranks[min(ranks)][0].start_ns, cpu_count=2, world_size=len(ranks)),
+        JobRecord(
+            name,
+            ranks[min(ranks)][0].start_ns,
+            command=command,
+            cpu_count=2,
+            world_size=len(ranks),
+        ),
     )
     for rank, records in ranks.items():
         made: tuple[WindowRecord, ...] = ()

@@ -29,8 +29,7 @@ class Machine:
         slow: Name of an attempt to how long it takes instead.
         allocator: Makes the GPU's allocator after the script, with the settings of a variant (None:
             as it is); None: there is no GPU.
-        busy: Shares of the CPUs that others use, one for each time that it is asked; afterwards
-            the last.
+        busy: Shares of the CPUs that others use, one for each attempt; afterwards the last.
     """
 
     def __init__(
@@ -57,10 +56,6 @@ class Machine:
         self.limits = []
         self.now = 0.0
         self.rng = np.random.default_rng(seed)
-
-    def busy_share(self):
-        """The share of the CPUs that others use before the next attempt."""
-        return self.busy.pop(0) if len(self.busy) > 1 else self.busy[0]
 
     def attempt(self, bench, variant, name, most_s, window_at=None, *, with_memory=False):
         self.names.append(name)
@@ -93,6 +88,7 @@ class Machine:
             0 if gpu is None else max(held[3] for held in gpu.curve),
             0 if gpu is None else gpu.retries,
             min(wall_s, most_s),
+            self.busy.pop(0) if len(self.busy) > 1 else self.busy[0],
         )
 
     def _gpu(self, variant):

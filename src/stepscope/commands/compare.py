@@ -1,7 +1,12 @@
-"""`stepscope compare A B`: what changed between two runs, and whether it is more than noise."""
+"""`stepscope compare A B`: what changed between two runs, and whether it is more than noise.
+
+`--before` and `--after` take several runs each. They can be repeated, and each takes all words up
+to the next option, so that a shell's glob works: `--before old-* --after new-*`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,16 +28,54 @@ from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
-    from stepscope.analysis.comparison.compare import FailOn
+    from stepscope.analysis.comparison.gate import FailOn
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.scaling import Scaling
     from stepscope.output_cache.recording_sink import EncodedSink
+    from stepscope.report.comparison.result import CheckedComparison
     from stepscope.trace.paths import PathTarget
 
 
-@click.command("compare")
-@click.argument("before", type=INPUT, metavar="A")
-@click.argument("after", nargs=-1, required=True, type=INPUT, metavar="B…")
+_SEVERAL = ("--before", "--after")
+
+
+class _TakingSeveral(click.Command):
+    """A command some of whose options take all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write the option before each of its words, as click wants it."""
+        return super().parse_args(ctx, list(_repeated(args)))
+
+
+def _repeated(words: Iterable[str]) -> Iterator[str]:
+    option, is_first, is_over = "", False, False
+    for word in words:
+        if is_over or (word.startswith("-") and word != "-"):
+            is_over = is_over or word == "--"
+            option, is_first = word if word in _SEVERAL and not is_over else "", True
+        elif option and not is_first:
+            yield option
+        else:
+            is_first = False
+        yield word
+
+
+@click.command("compare", cls=_TakingSeveral)
+@click.argument("paths", nargs=-1, type=INPUT, metavar="[A B…]")
+@click.option(
+    "--before",
+    multiple=True,
+    type=INPUT,
+    metavar="PATH…",
+    help="Runs of the first version, up to the next option. Repeatable.",
+)
+@click.option(
+    "--after",
+    multiple=True,
+    type=INPUT,
+    metavar="PATH…",
+    help="Runs of the second version, up to the next option. Repeatable.",
+)
 @format_option("comparison", INTEGERS)
 @output_option
 @click.option(
@@ -46,10 +89,12 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="CONDITION",
     help="Exit with 1 if this holds: 'regression>5%', or a part, such as 'idle: input>2%'."
-    " Repeatable.",
+    " Repeatable. With one run of each version, only growth beyond what runs are known to differ by"
+    " fails.",
 )
 def command(
-    before: str,
+    paths: tuple[str, ...],
+    before: tuple[str, ...],
     after: tuple[str, ...],
     output: Output,
     file: str | None,
@@ -66,9 +111,20 @@ def command(
     traces, quoted globs, URLs, or - for a trace on standard input. Several B are compared with A
     one after the other. If A and B have different numbers of ranks, efficiency is shown too, with
     the parts of the step that grew and the ranks on which they did.
+
+    `--before old-* --after new-*` compares two versions by several runs of each: the noise is then
+    what runs of one version differ by. `stepscope gate` makes such runs.
     """
-    check_one_document(len(after), output)
-    check_standard_input_once(before, *after)
+    if before or after:
+        if paths or not (before and after):
+            raise click.UsageError("give A and B, or both --before and --after")
+        pairs = [(before, after)]
+    elif len(paths) < 2:
+        raise click.UsageError("give A and B, or both --before and --after")
+    else:
+        pairs = [(paths[:1], (path,)) for path in paths[1:]]
+    check_one_document(len(pairs), output)
+    check_standard_input_once(*paths, *before, *after)
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path
 
@@ -76,19 +132,23 @@ def command(
     checks = _checks(conditions)
     scope = scope_of(steps, device, events)
     layout = Layout(rows=rows)
-    first = resolve_path(before)
+    first = [resolve_path(path) for path in pairs[0][0]]
     has_failed = False
     with sink_for(file) as sink:
-        for number, path in enumerate(after):
+        for number, (_, seconds) in enumerate(pairs):
             if number:
                 sink.write("\n")
-            sides = _Sides(first, resolve_path(path), rank, scope)
-            if not checks:
+            sides = _Sides(first, [resolve_path(path) for path in seconds], rank, scope)
+            if not checks and not sides.has_several:
                 _write_cached(sides, output, layout, sink)
-            elif failed := _write(sides, checks, output, layout, sink):
-                where = f"{path}: " if len(after) > 1 else ""
-                click.echo(f"failed: {where}{failed}", err=True)
+                continue
+            checked = _write(sides, checks, output, layout, sink)
+            where = f"{seconds[0]}: " if len(pairs) > 1 else ""
+            if checked.failed:
+                click.echo(f"failed: {where}{checked.failed}", err=True)
                 has_failed = True
+            if checked.unclear:
+                click.echo(f"unclear: {where}{checked.unclear}", err=True)
     return 1 if has_failed else 0
 
 
@@ -96,16 +156,21 @@ def command(
 class _Sides:
     """What is compared."""
 
-    before: PathTarget
-    after: PathTarget
+    before: list[PathTarget]
+    after: list[PathTarget]
     rank: int | None
     scope: Scope
+
+    @property
+    def has_several(self) -> bool:
+        """Whether a side has several runs."""
+        return len(self.before) + len(self.after) > 2
 
 
 def _checks(conditions: tuple[str, ...]) -> list[FailOn]:
     if not conditions:
         return []  # what is cached is printed without importing what compares
-    from stepscope.analysis.comparison.compare import FailOn
+    from stepscope.analysis.comparison.gate import FailOn
 
     return [FailOn.parse(condition) for condition in conditions]
 
@@ -120,7 +185,7 @@ def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSi
         _write(sides, [], output, layout, sink)
         return True
 
-    targets = (sides.before, sides.after)
+    targets = (*sides.before, *sides.after)
     ranks = [rank for target in targets for rank in target.ranks]
     traces = [trace for rank in ranks for trace in rank.traces]
     if not all(rank.traces for rank in ranks):
@@ -131,27 +196,25 @@ def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSi
 
 def _write(
     sides: _Sides, checks: list[FailOn], output: Output, layout: Layout, sink: Sink
-) -> str | None:
-    """Write the comparison.
-
-    Returns:
-        Which conditions failed, and how; None: none did.
-    """
-    from stepscope.analysis.comparison.compare import compare
-    from stepscope.analysis.comparison.opening import open_side
+) -> CheckedComparison:
+    """Write the comparison, and say what the conditions say."""
+    from stepscope.analysis.comparison.gate import checks_of
+    from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.report.comparison.result import CheckedComparison
 
-    before, after, rank, scope = sides.before, sides.after, sides.rank, sides.scope
+    rank, scope = sides.rank, sides.scope
+    before, after = sides.before[0], sides.after[0]
     with working(f"Comparing {after.path} with {before.path}"):
-        comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
-    found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
-    failed = "; ".join(found) or None
-    with working("Comparing the numbers of ranks"):
-        scaling = None if rank is not None else _scaling(before, after, scope)
-    output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
+        comparison = compare_runs(sides.before, sides.after, rank, scope, is_judged=bool(checks))
+    scaling = None
+    if rank is None and not sides.has_several:
+        with working("Comparing the numbers of ranks"):
+            scaling = _scaling(before, after, scope)
+    checked = CheckedComparison(comparison, checks_of(checks, comparison), scaling)
+    output.write(checked, sink, layout)
     if scaling is not None and output.format.is_for_people:
         _write_scaling(scaling, f"{before.path}, {after.path}", output.format, layout, sink)
-    return failed
+    return checked
 
 
 def _scaling(before: PathTarget, after: PathTarget, scope: Scope) -> Scaling | None:

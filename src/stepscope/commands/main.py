@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
     "run": "Record a training script without changing its code.",
     "try": "Try fixes on a training script without changing it, and measure.",
+    "gate": "Run two versions in turns, and fail if the new one is slower.",
     "report": "Show where the step's time goes, why, and what to change.",
     "explain": "Print the page about a finding, or about a profiling guide.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",

@@ -52,6 +52,15 @@ from stepscope.report.outputs import output as output_of
     help="Folder for the runs, logs and files of the trials; it stays.",
 )
 @click.option(
+    "--allow-writes",
+    "writable",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Let the script write there, though it is outside the folders that trials copy."
+    " Repeatable.",
+)
+@click.option(
     "--snapshot",
     metavar="PATH",
     help="A memory snapshot of the script on a GPU, from which settings of the allocator are"
@@ -76,6 +85,7 @@ def command(
     steps: int,
     budget: str,
     scratch: Path,
+    writable: tuple[Path, ...],
     snapshot: str | None,
     conditions: tuple[str, ...],
     lists: bool,
@@ -86,7 +96,8 @@ def command(
 
     Put your usual command after `--`: `stepscope try -- python train.py`. The script runs for a few
     dozen steps as it is, then with each fix that its findings name, in processes of their own.
-    `{scratch}` in the command stands for a folder of each process's own.
+    Each works in copies of your folders, so yours stay as they are. `{scratch}` in the command
+    stands for a folder of each process's own, which stays.
     """
     from stepscope.adapters.options.values import parse_seconds
     from stepscope.report.trial.narration import Narration
@@ -105,7 +116,9 @@ def command(
     except ValueError as error:
         raise click.UsageError(f"--budget {budget}: not {error}") from None
     checks = [GainCheck.parse(condition) for condition in conditions]
-    request = Request(command_line, scratch, steps, budget_s, only, without, tries_all, snapshot)
+    request = Request(
+        command_line, scratch, steps, budget_s, only, without, tries_all, snapshot, writable
+    )
     with telling_what_stays(scratch):
         record = try_fixes(request, Narration(_say))
     with sink_for(file) as sink:

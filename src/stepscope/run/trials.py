@@ -15,6 +15,7 @@ NOT_APPLIED = "did not apply"
 CRASHED = "crashed"
 HUNG = "hung"
 OUT_OF_MEMORY = "out of memory"
+WRITES_ELSEWHERE = "writes elsewhere"
 NOT_MEASURED = "not measured"
 """Verdicts on a trial."""
 
@@ -153,8 +154,8 @@ class TrialsRecord:
         total_s: Time that everything took.
         processes_s: The part of it in which a process of the script ran.
         load: Load average of the machine before the trials, per CPU; None if unknown.
-        busy: Share of the machine's CPUs, 0 to 1, that other programs used in a moment before the
-            first process, in one before each of the others, and in one after the last.
+        busy: Share of the CPUs, 0 to 1, that other programs used during each process, in order;
+            where it is known.
         created_ns: Start, nanoseconds since the epoch.
         format: Word that marks the file.
         version: Version of this format.

@@ -9,21 +9,31 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.adapters.script.launch import Companion, launch, startable
-from stepscope.errors import UnreadableInputError
+from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.run.reader import open_run
-from stepscope.run.trials import CRASHED, HUNG, NOT_APPLIED, NOT_MEASURED, OUT_OF_MEMORY
+from stepscope.run.trials import (
+    CRASHED,
+    HUNG,
+    NOT_APPLIED,
+    NOT_MEASURED,
+    OUT_OF_MEMORY,
+    WRITES_ELSEWHERE,
+)
 from stepscope.run.working import working
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Plan
+from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
-from stepscope.trial.processes import Ended, Limits, run_apart
+from stepscope.trial.other_programs import DISTURBED
+from stepscope.trial.processes import Ended, Limits, StandardInput, Start, run_apart
+from stepscope.trial.workspace import Workspace
 
 SCRATCH_WORD = "{scratch}"
 """In the command, stands for a folder of each process's own."""
@@ -33,6 +43,10 @@ _LONGEST_REASON = 200
 _KILLED = {-9, 137}
 _LOGGERS = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "COMET_MODE": "disabled"}
 """Experiment trackers write to a folder, or not at all, rather than to a server."""
+
+
+class TrialError(StepscopeError):
+    """The script cannot be tried; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class Attempt:
         peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.
         allocator_retries: Most often that it gave back its cache, over its ranks.
         wall_s: How long it took.
+        others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
     """
 
     problem: str
@@ -86,6 +101,12 @@ class Attempt:
     peak_reserved_bytes: int
     allocator_retries: int
     wall_s: float
+    others_share: float | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs used so much of the CPUs that its steps say little."""
+        return (self.others_share or 0.0) >= DISTURBED
 
 
 @dataclass(frozen=True)
@@ -97,12 +118,20 @@ class Bench:
         folder: Folder of all their files.
         steps: Steps of each attempt.
         warm_up: The first of them, which do not count.
+        workspace: What of the user's files each attempt gets a copy of.
+        standard_input: What the script reads from its standard input; None: nothing.
     """
 
     command: tuple[str, ...]
     folder: Path
     steps: int
     warm_up: int
+    workspace: Workspace
+    standard_input: StandardInput | None = None
+
+    def with_steps(self, steps: int) -> Bench:
+        """The same with another number of steps."""
+        return replace(self, steps=steps, warm_up=warm_up_of(steps))
 
     def attempt(
         self,
@@ -123,38 +152,57 @@ class Bench:
             with_memory: Whether the history of the GPU's allocator is recorded.
 
         Raises:
-            UsageError: The command cannot be started.
+            UsageError: The command cannot be started, or there is no room for copies of its files.
         """
         notes_folder = self.folder / "notes" / name
         files = self.folder / "files" / name
         log = self.folder / "logs" / f"{name}.log"
         for path in (notes_folder, files):
             path.mkdir(parents=True)
+        mirror = self.folder / "work" / name
+        try:
+            with working("Copying the script's folders"):
+                place = self.workspace.create(mirror)
+        except OSError as error:
+            shutil.rmtree(mirror, ignore_errors=True)
+            raise UsageError(f"{mirror}: cannot copy to it: {error.strerror or error}") from error
         wishes = {
             "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
             "steps": self.steps,
             "notes": str(notes_folder),
+            "guarded": place.guarded,
         }
         more = _environment(variant, files)
         ended: list[Ended] = []
 
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
             limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes_folder)))
-            mark = uuid.uuid4().hex
+            start = Start(
+                command, {**environment, **more}, log, place.directory, self.standard_input
+            )
             with working(f"Running the script: {name}"):
-                ended.append(run_apart(command, {**environment, **more}, mark, log, limits))
+                ended.append(run_apart(start, uuid.uuid4().hex, limits))
             return ended[0].exit_code or 0
 
-        command = startable([word.replace(SCRATCH_WORD, str(files)) for word in self.command])
+        words = [word.replace(SCRATCH_WORD, str(files)) for word in place.command]
+        command = startable(words, place.directory)
         settings = _settings(self.folder, name, window_at, with_memory)
-        launched = launch(command, settings, companion=Companion(_COMPANION, wishes), runner=run)
+        try:
+            launched = launch(
+                command, settings, companion=Companion(_COMPANION, wishes), runner=run
+            )
+        finally:
+            shutil.rmtree(mirror, ignore_errors=True)
         notes = _notes(notes_folder)
+        refused = _refused(notes_folder)
         shutil.rmtree(notes_folder, ignore_errors=True)
-        for empty in (files, files.parent, notes_folder.parent):
+        for empty in (files, files.parent, notes_folder.parent, mirror.parent):
             with suppress(OSError):
                 empty.rmdir()
         run_path = next(iter(launched.runs), None)
         problem, reason = self._problem(variant, ended[0], notes, log, launched.problems)
+        if refused:
+            problem, reason = WRITES_ELSEWHERE, _elsewhere(refused)
         steps = None if problem or run_path is None else self._steps(run_path)
         if steps is None and not problem:
             problem, reason = NOT_MEASURED, self._too_few(notes)
@@ -177,6 +225,7 @@ class Bench:
             peak_reserved_bytes=most("peak_reserved_bytes"),
             allocator_retries=most("allocator_retries"),
             wall_s=ended[0].wall_s,
+            others_share=ended[0].others_share,
         )
 
     def _steps(self, run: Path) -> ProcessSteps | None:
@@ -224,6 +273,8 @@ class Bench:
             problem = OUT_OF_MEMORY if is_oom or ended.exit_code in _KILLED else CRASHED
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             last = lines[-1][:_LONGEST_REASON] if lines else "no message"
+            if self.standard_input is None and "EOFError" in last:
+                last += "; it has no standard input here, which is a terminal: give it with < FILE"
             return problem, f"exit code {ended.exit_code}: {last} (log: {log})"
         if problems and not notes:
             return NOT_MEASURED, problems[0]
@@ -268,11 +319,40 @@ def _notes(folder: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda note: int(note["rank"]))
 
 
+def _refused(folder: Path) -> list[str]:
+    """The files outside its folders that the script was kept from writing."""
+    found: dict[str, None] = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        with suppress(OSError):
+            found |= dict.fromkeys(path.read_text("utf-8", "replace").splitlines())
+    return list(found)
+
+
+def _elsewhere(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    folder = Path(paths[0]).parent
+    return (
+        f"it writes to {paths[0]}{more}, outside the folders that trials copy. Nothing was written "
+        f"there. Give the script a folder with {SCRATCH_WORD} in its options, or let every trial "
+        f"write there with --allow-writes {folder}"
+    )
+
+
 def _tail(log: Path) -> str:
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
         return file.read().decode("utf-8", "replace")
     return ""
+
+
+def warm_up_of(steps: int) -> int:
+    """Number of first steps that do not count: a fifth, but so that enough are left."""
+    return min(max(3, steps // 5), steps - LEAST_STEPS - 2)
+
+
+def time_limit_s(longest_s: float, variant: Variant | None = None) -> float:
+    """When an attempt counts as hung."""
+    return 3 * longest_s + 5 + (0.0 if variant is None else variant.start_up_s)
 
 
 def new_folder(scratch: Path) -> Path:

@@ -4,7 +4,8 @@ First the script runs once as it is, with a window recorded, for its findings an
 and once more with the history of the GPU's allocator, if settings of that are to be tried.
 Then come rounds: in each, the script as it is and every fix whose answer is not clear yet run once,
 in processes of their own, in an order that is reversed every other round, so that a machine that
-becomes slower favours none. A fix is compared with the attempts of the same rounds, or with all if
+becomes slower favours none. Attempts during which other programs used much of the CPUs do not
+count. A fix is compared with the attempts of the same rounds, or with all if
 the budget ended before there was one of the script as it is. At last come rounds of the fixes that
 help, together.
 """
@@ -12,6 +13,7 @@ help, together.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -21,7 +23,8 @@ from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
-from stepscope.errors import StepscopeError, UsageError
+from stepscope.errors import UsageError
+from stepscope.run.figures import seconds
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
@@ -33,27 +36,33 @@ from stepscope.run.trials import (
     write_trials,
 )
 from stepscope.run.working import working
-from stepscope.trial.attempts import Attempt, Bench, Variant, new_folder
+from stepscope.trial.attempts import (
+    Attempt,
+    Bench,
+    TrialError,
+    Variant,
+    new_folder,
+    time_limit_s,
+    warm_up_of,
+)
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.measure import LEAST_STEPS
-from stepscope.trial.other_programs import busy_share
 from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
+from stepscope.trial.processes import StandardInput, own_standard_input
 from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
 from stepscope.trial.verdict import best_of, is_clear
+from stepscope.trial.workspace import Workspace
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
+_DISTURBED_ROUNDS = 3
+"""If other programs disturbed the script as it is in so many rounds, they do so in all."""
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"
-
-
-class TrialError(StepscopeError):
-    """The script cannot be tried; says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Request:
         tries_all: Whether to try all fixes that apply, whatever the findings.
         snapshot: A snapshot of the script's GPU memory, to simulate settings of the allocator; None
             to record one if they are to be tried.
+        writable: Paths outside the script's folders to which it may write.
     """
 
     command: tuple[str, ...]
@@ -80,6 +90,7 @@ class Request:
     without: tuple[str, ...] = ()
     tries_all: bool = False
     snapshot: str | None = None
+    writable: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without):
@@ -108,8 +119,8 @@ class Experiment:
         begun: When it began, on the monotonic clock.
         allocator: Settings of the allocator that the snapshot at hand favours, or why there are
             none; empty without such a snapshot.
-        busy: Shares of the CPUs that other programs used before the first attempt, and before each
-            of the others; where they are known.
+        busy: Shares of the CPUs that other programs used during each attempt, where known.
+        standard_input: What the script reads; None: nothing.
     """
 
     request: Request
@@ -118,12 +129,21 @@ class Experiment:
     begun: float
     allocator: AllocatorChoice | str = ""
     busy: list[float] = field(default_factory=list)
+    standard_input: StandardInput | None = field(default_factory=own_standard_input)
 
     @property
     def bench(self) -> Bench:
         """Where attempts run."""
-        steps = self.request.steps
-        return Bench(self.request.command, self.folder, steps, warm_up_of(steps))
+        steps, command = self.request.steps, self.request.command
+        workspace = Workspace(command, Path.cwd(), (self._own,), self.request.writable)
+        warm_up = warm_up_of(steps)
+        return Bench(command, self.folder, steps, warm_up, workspace, self.standard_input)
+
+    @property
+    def _own(self) -> Path:
+        """The folder that holds nothing but trials."""
+        scratch = self.folder.parent
+        return self.folder if scratch in (Path.cwd(), *Path.cwd().parents) else scratch
 
     def run(self) -> TrialsRecord:
         """Try everything.
@@ -133,8 +153,7 @@ class Experiment:
             UsageError: It cannot be started.
         """
         created_ns, load = time.time_ns(), _load()
-        watch = FolderWatch(self.request.command, self.folder.parent)
-        self._look_at_others()
+        watch = FolderWatch(self.bench.workspace.roots, self._own)
         first = self._diagnosed()
         assert first.run is not None
         with working("Judging the script as it is"):
@@ -143,15 +162,15 @@ class Experiment:
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
         self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
+        too_short = self._too_short(len(variants), first.wall_s) if variants else ""
         baseline = Tried(Variant(AS_IT_IS))
         tried = [Tried(variant) for variant in variants]
         self._rounds(baseline, tried, 1, first.wall_s)
         if not baseline.measured:
-            why = baseline.failure.reason if baseline.failure else _BUDGET_SPENT
+            why = baseline.failure.reason if baseline.failure else too_short or _BUDGET_SPENT
             raise TrialError(f"the script as it is was not measured: {why}")
         singles = [record_of(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
-        self._look_at_others()
         as_it_is = record_of(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
@@ -165,7 +184,7 @@ class Experiment:
             together=together,
             best="" if best is None else best.name,
             untried=untried_of(diagnosis.findings, [variant.name for variant in variants]),
-            warnings=watch.warnings(),
+            warnings=(*watch.warnings(), *filter(None, (too_short,))),
             folder=str(self.folder),
             steps=self.request.steps,
             warm_up=self.bench.warm_up,
@@ -182,16 +201,46 @@ class Experiment:
 
     # -- what runs --------------------------------------------------------------------------------
 
+    def _run(
+        self,
+        variant: Variant,
+        name: str,
+        most_s: float,
+        window_at: int | None = None,
+        *,
+        with_memory: bool = False,
+    ) -> Attempt:
+        """Run the script once, and note what other programs did meanwhile."""
+        attempt = self.bench.attempt(variant, name, most_s, window_at, with_memory=with_memory)
+        if attempt.others_share is not None:
+            self.busy.append(attempt.others_share)
+        return attempt
+
     def _diagnosed(self) -> Attempt:
         """The script as it is, with a window."""
         window_at = self.request.steps - _WINDOW_STEPS - 1
-        attempt = self.bench.attempt(
-            Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at
-        )
+        attempt = self._run(Variant(AS_IT_IS), "diagnosis", self.request.budget_s, window_at)
         self.audience.ended(AS_IT_IS, 0, attempt)
+        if attempt.problem == HUNG:
+            raise TrialError(
+                f"the script as it is did not do {self.request.steps} steps within the budget of "
+                f"{seconds(self.request.budget_s)}: raise --budget, or take fewer --steps"
+            )
         if attempt.problem:
             raise TrialError(f"the script as it is cannot be measured: {attempt.reason}")
         return attempt
+
+    def _too_short(self, fixes: int, usual_s: float) -> str:
+        """That the budget cannot suffice for the least rounds, and what would; else empty."""
+        spent_s = time.monotonic() - self.begun
+        needed_s = spent_s + LEAST_ROUNDS * (1 + fixes) * usual_s
+        if needed_s <= self.request.budget_s:
+            return ""
+        return (
+            f"a budget of {seconds(self.request.budget_s)} does not suffice for {LEAST_ROUNDS} "
+            f"rounds of {1 + fixes} processes of {usual_s:.0f} s after the diagnosis: --budget "
+            f"{math.ceil(1.2 * needed_s)}s would"
+        )
 
     def _with_allocator(self, facts: Facts, usual_s: float) -> tuple[Facts, list[Attempt]]:
         """Facts with the allocator's settings that are worth a run, and what was run for that."""
@@ -202,8 +251,8 @@ class Experiment:
             return facts, []
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
-        limit_s = min(left_s, _limit_s(usual_s, Variant(AS_IT_IS)))
-        attempt = self.bench.attempt(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
+        limit_s = min(left_s, time_limit_s(usual_s))
+        attempt = self._run(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
         self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
         if attempt.problem or attempt.run is None:
             why = f"its memory could not be recorded: {attempt.reason}"
@@ -230,28 +279,24 @@ class Experiment:
                 return
             order = [baseline, *open_ones]
             for one in order if number % 2 else reversed(order):
-                self._look_at_others()
                 longest = max((each.wall_s for each in one.attempts.values()), default=usual_s)
                 left_s = self.request.budget_s - (time.monotonic() - self.begun)
                 if left_s >= longest:
-                    self._attempt(one, number, left_s, _limit_s(longest, one.variant))
+                    self._attempt(one, number, left_s, time_limit_s(longest, one.variant))
                 else:
                     one.note = _BUDGET_SPENT
                 if one is baseline and one.note and not _needs_any(open_ones, baseline):
                     return
-            if baseline.failure is not None:
+            if baseline.failure is not None or (
+                number - first + 1 >= _DISTURBED_ROUNDS and not baseline.undisturbed
+            ):
                 return
-
-    def _look_at_others(self) -> None:
-        """Note how busy other programs keep the machine, while no attempt runs."""
-        if (share := busy_share()) is not None:
-            self.busy.append(share)
 
     def _attempt(self, one: Tried, number: int, left_s: float, limit_s: float) -> None:
         """Run a variant once, for as long as the budget and its own limit allow."""
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
-        attempt = self.bench.attempt(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
+        attempt = self._run(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
         if attempt.problem == HUNG and left_s < limit_s:
             # Whether it hangs was not to be seen.
             attempt = dataclasses.replace(attempt, problem=NOT_MEASURED, reason=_BUDGET_SPENT)
@@ -332,16 +377,6 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
             f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
         ) from error
     return Experiment(request, audience, folder, time.monotonic(), choice).run()
-
-
-def warm_up_of(steps: int) -> int:
-    """Number of first steps that do not count: a fifth, but so that enough are left."""
-    return min(max(3, steps // 5), steps - LEAST_STEPS - 2)
-
-
-def _limit_s(longest_s: float, variant: Variant) -> float:
-    """When an attempt counts as hung."""
-    return 3 * longest_s + 5 + variant.start_up_s
 
 
 def _needs_any(tried: Sequence[Tried], baseline: Tried) -> bool:

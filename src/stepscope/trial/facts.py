@@ -46,6 +46,7 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any]) -> Facts:
         local_ranks=process.get("local_ranks", 1),
         is_distributed=process.get("is_distributed", False),
         uses_gpu=process.get("uses_gpu", False),
+        optimizers=tuple(process.get("optimizers", ())),
     )
 
 

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.comparison.student import student_95
+from stepscope.analysis.comparison.student import MeanError, welch_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.step_record import StepRecord
 from stepscope.trial.blocks import means_of_blocks, standard_error
@@ -81,32 +81,19 @@ def slowest_rank(ranks: Sequence[ProcessSteps]) -> ProcessSteps:
 
 def ratio_of(after: Sequence[ProcessSteps], before: Sequence[ProcessSteps]) -> Ratio:
     """The mean step after over the mean step before, over processes; neither side is empty."""
-    sides = [_relative(after), _relative(before)]
-    variance = math.fsum(side.variance for side in sides)
-    value = sides[0].mean_ns / sides[1].mean_ns
-    if variance == 0:
-        return Ratio(value, value, value)
-    parts = math.fsum((side.variance / variance) ** 2 / side.freedom for side in sides)
-    reach = student_95(max(1.0, 1 / parts)) * math.sqrt(variance)
+    (after_ns, first), (before_ns, second) = _relative(after), _relative(before)
+    value, reach = after_ns / before_ns, welch_95(first, second)
     return Ratio(value, value * math.exp(-reach), value * math.exp(reach))
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One side: its mean, the variance of the mean's logarithm, and its degrees of freedom."""
-
-    mean_ns: float
-    variance: float
-    freedom: float
-
-
-def _relative(processes: Sequence[ProcessSteps]) -> _Side:
+def _relative(processes: Sequence[ProcessSteps]) -> tuple[float, MeanError]:
+    """The mean of one side, and how well the mean's logarithm is known."""
     number = len(processes)
     mean_ns = statistics.fmean(one.mean_ns for one in processes)
     within = statistics.fmean(one.error_ns**2 for one in processes) / number
-    freedom = float(sum(one.blocks - 1 for one in processes))
     if number > 1:
         between = statistics.variance([one.mean_ns for one in processes]) / number
         if between > within:
-            return _Side(mean_ns, between / mean_ns**2, number - 1.0)
-    return _Side(mean_ns, within / mean_ns**2, freedom)
+            return mean_ns, MeanError(between / mean_ns**2, number - 1.0)
+    freedom = float(sum(one.blocks - 1 for one in processes))
+    return mean_ns, MeanError(within / mean_ns**2, freedom)

@@ -16,6 +16,9 @@ from stepscope.trial.losses import compare_losses, why_changed
 from stepscope.trial.measure import Ratio, ratio_of
 from stepscope.trial.verdict import is_precise, judge, spares_memory
 
+_ABSURD = 4
+"""If one end of an interval is this many times the other, it is no measurement."""
+
 
 @dataclass
 class Tried:
@@ -39,14 +42,22 @@ class Tried:
         return {number: one for number, one in self.attempts.items() if not one.problem}
 
     @property
+    def undisturbed(self) -> dict[int, Attempt]:
+        """Those of the measured ones that other programs did not disturb."""
+        return {number: one for number, one in self.measured.items() if not one.is_disturbed}
+
+    @property
     def failure(self) -> Attempt | None:
         """The attempt that failed, if one did; a failure ends its rounds."""
         return next((one for one in self.attempts.values() if one.problem), None)
 
 
 def measured_ratio(one: Tried, baseline: Tried) -> Ratio | None:
-    """The measured ratio over the rounds that both took part in; if there are none, over all."""
-    after, before = one.measured, baseline.measured
+    """The measured ratio over the rounds that both took part in; if there are none, over all.
+
+    None if other programs disturbed each attempt of a side.
+    """
+    after, before = one.undisturbed, baseline.undisturbed
     if both := after.keys() & before.keys():
         after, before = ({n: each[n] for n in both} for each in (after, before))
     with_it = [one.steps for one in after.values() if one.steps is not None]
@@ -91,7 +102,14 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     failure = one.failure
     if failure is not None and one is not baseline:
         return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
+    means = [each.steps.mean_ns for each in attempts if each.steps is not None]
     ratio = measured_ratio(one, baseline)
+    if one is baseline and means:
+        ratio = ratio or Ratio(1.0, 1.0, 1.0)
+    elif ratio is None and means and baseline.measured:
+        return dataclasses.replace(record, verdict=UNCLEAR, reason=_disturbed(one, baseline))
+    elif ratio is not None and ratio.high > _ABSURD * ratio.low:
+        return dataclasses.replace(record, verdict=UNCLEAR, reason=_uneven(one, baseline))
     if ratio is None:
         return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
     redraws = any(FIXES[name].redraws for name in variant.plans)
@@ -100,7 +118,6 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         [each.losses for each in baseline.measured.values()],
         redraws=redraws,
     )
-    means = [each.steps.mean_ns for each in attempts if each.steps is not None]
     return dataclasses.replace(
         record,
         verdict="" if one is baseline else judge(ratio),
@@ -112,6 +129,30 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         ratio_high=ratio.high,
         step_ns=round(sum(means) / len(means)),
         losses=losses,
+    )
+
+
+def _disturbed(one: Tried, baseline: Tried) -> str:
+    shares = [
+        each.others_share
+        for side in (one, baseline)
+        for each in side.measured.values()
+        if each.others_share is not None
+    ]
+    return (
+        f"other programs used {percent(max(shares, default=1.0))} of the CPUs meanwhile: repeat "
+        "the trials when the machine is idle"
+    )
+
+
+def _uneven(one: Tried, baseline: Tried) -> str:
+    def ends(side: Tried) -> str:
+        means = [each.steps.mean_ns / 1e6 for each in side.undisturbed.values() if each.steps]
+        return f"{min(means):,.1f} to {max(means):,.1f} ms"
+
+    return (
+        f"processes differ too much to compare: {ends(baseline)} a step as it is, {ends(one)} with "
+        "the fix"
     )
 
 
@@ -161,9 +202,12 @@ def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -
         return "nothing to try: no finding of the script has a fix that needs no change in it"
     if any(one.verdict == HELPS for one in singles):
         return "nothing helped without changing the losses"
-    unclear = [one.name for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
+    unclear = [one for one in singles if one.verdict in (UNCLEAR, NOT_MEASURED)]
     if unclear:
-        return f"no clear answer for {', '.join(unclear)}: give more time with --budget"
+        # Where there is no ratio in spite of runs, more of them would not help.
+        reasons = [one.reason for one in unclear if one.verdict == UNCLEAR and one.ratio is None]
+        why = reasons[0] if reasons else "give more time with --budget"
+        return f"no clear answer for {', '.join(one.name for one in unclear)}: {why}"
     return f"nothing helped: {_closest(singles)}"
 
 

@@ -10,16 +10,19 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 import psutil
 
 from stepscope.errors import UsageError
+from stepscope.trial.other_programs import CpuClock
 
 MARK = "STEPSCOPE_TRIAL"
 _POLL_S = 0.05
@@ -34,10 +37,12 @@ class Ended:
     Attributes:
         exit_code: Its exit code, negative for a signal; None if it had to be ended.
         wall_s: How long it ran.
+        others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
     """
 
     exit_code: int | None
     wall_s: float
+    others_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,44 +60,130 @@ class Limits:
     linger_s: float = 15.0
 
 
-def run_apart(
-    command: Sequence[str], environment: Mapping[str, str], mark: str, log: Path, limits: Limits
-) -> Ended:
+@dataclass
+class StandardInput:
+    """What is read from a stream once, for several commands one after the other.
+
+    It is read only as fast as it comes, so a stream that never ends holds up only a command that
+    reads all of it.
+
+    Attributes:
+        stream: The stream.
+        text: What was read so far.
+        has_ended: Whether the stream has ended.
+    """
+
+    stream: BinaryIO
+    text: bytearray = field(default_factory=bytearray)
+    has_ended: bool = False
+    _more: threading.Condition = field(default_factory=threading.Condition)
+    _reader: threading.Thread | None = None
+
+    def feed(self, target: BinaryIO) -> None:
+        """Write everything from the beginning to a command, in a thread of its own."""
+        if self._reader is None:
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+        threading.Thread(target=self._write, args=(target,), daemon=True).start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                piece = os.read(self.stream.fileno(), 1 << 16)
+            except (OSError, ValueError):
+                piece = b""
+            with self._more:
+                self.text += piece
+                self.has_ended = not piece
+                self._more.notify_all()
+            if not piece:
+                return
+
+    def _write(self, target: BinaryIO) -> None:
+        done = 0
+        with contextlib.suppress(OSError, ValueError), target:
+            while True:
+                with self._more:
+                    while not self.has_ended and len(self.text) == done:
+                        self._more.wait()
+                    piece = bytes(self.text[done:])
+                if not piece:
+                    return
+                target.write(piece)
+                target.flush()
+                done += len(piece)
+
+
+def own_standard_input() -> StandardInput | None:
+    """The standard input of this process; None if it has none, or if it is a terminal."""
+    stream = sys.stdin
+    try:
+        if stream is None or stream.isatty():
+            return None
+        stream.fileno()
+    except (OSError, ValueError):
+        return None
+    return StandardInput(stream.buffer)
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a command is started.
+
+    Attributes:
+        command: Program and arguments.
+        environment: Its environment.
+        log: File for its standard output and standard error.
+        directory: Its working directory; None: this process's.
+        standard_input: What it reads; None: nothing.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    directory: Path | None = None
+    standard_input: StandardInput | None = None
+
+
+def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
     """Run a command in a session of its own; nothing that it started is left when this returns.
 
     Args:
-        command: Program and arguments.
-        environment: Its environment.
+        start: The command, and where it runs.
         mark: A word that no other command of this machine has; see `MARK`.
-        log: File for its standard output and standard error.
         limits: When it is ended.
 
     Raises:
         UsageError: It cannot be started.
         KeyboardInterrupt: This process was interrupted, or told to end.
     """
-    started = time.monotonic()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    started, clock = time.monotonic(), CpuClock.now()
+    source = start.standard_input
+    start.log.parent.mkdir(parents=True, exist_ok=True)
+    with start.log.open("wb") as file:
         try:
             child = subprocess.Popen(
-                list(command),
-                env={**environment, MARK: mark},
-                stdin=subprocess.DEVNULL,
+                list(start.command),
+                env={**start.environment, MARK: mark},
+                cwd=start.directory,
+                stdin=subprocess.DEVNULL if source is None else subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
             raise UsageError(
-                f"{command[0]}: cannot be started: {error.strerror or error}"
+                f"{start.command[0]}: cannot be started: {error.strerror or error}"
             ) from None
+        if source is not None and child.stdin is not None:
+            source.feed(child.stdin)  # type: ignore[arg-type]
         try:
             with _interruptible():
                 code = _wait(child, limits, started)
         finally:
             _end_all(child, mark)
-    return Ended(code, time.monotonic() - started)
+    others_share = clock.others_share_until(CpuClock.now())
+    return Ended(code, time.monotonic() - started, others_share)
 
 
 @contextlib.contextmanager

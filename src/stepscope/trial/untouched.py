@@ -1,4 +1,4 @@
-"""Notices which of the user's files a script writes while it is tried."""
+"""Notices which of the user's files changed while a script was tried, in spite of the copies."""
 
 from __future__ import annotations
 
@@ -16,45 +16,40 @@ _State = dict[str, tuple[int, int]]
 class FolderWatch:
     """Compares folders before and after.
 
-    Watched are the working directory, the folders of the files that the command names, and the
-    folders that it names: a script that writes anywhere else is not noticed.
-
     Args:
-        command: The script's command.
-        scratch: A folder to leave out.
+        folders: The folders that are copied for each attempt.
+        own: A folder of our own, to leave out.
     """
 
-    def __init__(self, command: Sequence[str], scratch: Path) -> None:
-        self._scratch = str(scratch.resolve())
-        self._folders = _folders(command)
+    def __init__(self, folders: Sequence[Path], own: Path) -> None:
+        self._own = str(own.resolve())
+        self._folders = folders
         self._before = self._state()
 
     def warnings(self) -> tuple[str, ...]:
         """What was written since the watch began."""
         if len(self._before) >= MOST_FILES:
             where = ", ".join(map(str, self._folders))
-            what = "whether the script wrote into them was not checked"
+            what = "whether something wrote into them was not checked"
             return (f"more than {MOST_FILES:,} files in {where}: {what}",)
         after = self._state()
-        changed = [p for p in sorted(after) if self._before.get(p) not in (None, after[p])]
-        new = [path for path in sorted(after) if path not in self._before]
-        found = []
-        for paths, what in ((changed, "overwrote or extended"), (new, "wrote")):
-            if paths:
-                names = ", ".join(map(_short, paths[:_MOST_NAMED]))
-                more = len(paths) - _MOST_NAMED
-                rest = f" and {more} more" if more > 0 else ""
-                found.append(
-                    f"the script {what} files of its own while it was tried: {names}{rest}. To "
-                    "keep trials out of your folders, give it an output folder with {scratch} in "
-                    "its name"
-                )
-        return tuple(found)
+        changed = [path for path in sorted(after) if self._before.get(path) != after[path]]
+        if not changed:
+            return ()
+        names = ", ".join(map(_short, changed[:_MOST_NAMED]))
+        more = len(changed) - _MOST_NAMED
+        rest = f" and {more} more" if more > 0 else ""
+        what = (
+            f"files changed in your folders during the trials: {names}{rest}. Each trial had a copy"
+            " of these folders, so another program wrote them, or one that the script starts, by"
+            " its absolute path"
+        )
+        return (what,)
 
     def _state(self) -> _State:
         found: _State = {}
         for folder in self._folders:
-            for entry in _walk(str(folder), self._scratch):
+            for entry in _walk(str(folder), self._own):
                 if len(found) >= MOST_FILES:
                     return found
                 try:
@@ -65,19 +60,7 @@ class FolderWatch:
         return found
 
 
-def _folders(command: Sequence[str]) -> tuple[Path, ...]:
-    found = [Path.cwd()]
-    for word in command:
-        path = Path(word.rpartition("=")[2])
-        if path.is_dir():
-            found.append(path.absolute())
-        elif path.is_file() and not os.access(path, os.X_OK):
-            found.append(path.absolute().parent)
-    tops = sorted({folder.resolve() for folder in found})
-    return tuple(one for one in tops if not any(other in one.parents for other in tops))
-
-
-def _walk(folder: str, scratch: str) -> Iterator[os.DirEntry[str]]:
+def _walk(folder: str, own: str) -> Iterator[os.DirEntry[str]]:
     ahead = [folder]
     while ahead:
         try:
@@ -86,7 +69,7 @@ def _walk(folder: str, scratch: str) -> Iterator[os.DirEntry[str]]:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _NOT_THEIRS and entry.path != scratch:
+                if entry.name not in _NOT_THEIRS and entry.path != own:
                     ahead.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
                 yield entry

@@ -138,3 +138,40 @@ def test_drawing_random_numbers_is_a_finding_from_a_notable_share_on(judge, draw
         assert one.saving_ns == pytest.approx(drawn_ns, rel=0.01)
         assert one.is_upper_bound
         assert "Dropout2d" in one.advice
+
+
+def zeroing(passes: int = 1, tensors: int = 10, zero: str = "aten::zero_", is_filled: bool = True):
+    """A step of 10 ms: 1 ms zeroes, and 2 ms of each backward pass add to gradients."""
+
+    def body(t: GpuTrace) -> None:
+        if is_filled:
+            with t.annotate("Optimizer.zero_grad#SGD.zero_grad"):
+                count = tensors if zero == "aten::zero_" else 1
+                for _ in range(count):
+                    op(t, zero).python(ms(1) // count)
+        for _ in range(passes):
+            op(t, "aten::mm").python(ms(7))
+            for _ in range(tensors):
+                with op(t, "torch::autograd::AccumulateGrad"):
+                    if is_filled:
+                        op(t, "aten::add_").python(us(200))
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "saved_ns"),
+    [
+        (zeroing(), ms(3)),
+        # Of two additions to a gradient, the second is needed.
+        (zeroing(passes=2), ms(3)),
+        (zeroing(zero="aten::_foreach_zero_"), ms(1)),
+        (zeroing(is_filled=False), None),
+    ],
+)
+def test_gradients_that_are_filled_with_zeros(judge, body, saved_ns):
+    found = [f for f in judge(training(body, gpus=0)).findings if f.id == "zeroed-gradients"]
+    assert len(found) == (saved_ns is not None)
+    if found:
+        assert found[0].saving_ns == pytest.approx(saved_ns, rel=0.05)
+        assert "set_to_none=True" in found[0].advice

@@ -127,7 +127,7 @@ def test_a_regression_is_commented_on_and_then_fails_the_job(job):
     assert job.outputs["failed"] == "true"
     report = (job.folder / job.outputs["report"]).read_text()
     assert report.startswith("<!-- stepscope: Stepscope -->\n## Stepscope\n\n")
-    assert re.search(r"\*\*Failed:\*\* .*input.*; .*step", report), report
+    assert re.search(r"\*\*Failed:\*\* .*input.*\n\n\*\*Failed:\*\* .*step", report), report
     assert (job.folder / "summary").read_text() == report
 
     assert job.run("Comment") == 0
@@ -148,6 +148,20 @@ def test_a_regression_is_commented_on_and_then_fails_the_job(job):
     assert job.run("Judge", inputs) == 1
     words = "::error::the comparison fails on one of: idle: input>2%, regression>5%\n"
     assert words in job.said
+
+
+@needs_bash
+@pytest.mark.slow
+def test_several_runs_of_each_version_one_per_line_or_as_a_pattern(job):
+    for number in (1, 2):
+        write_trace(job.folder / f"old {number}.json", us(100 + number))
+        write_trace(job.folder / f"new-{number}.json", us(101 + number))
+    inputs = {"before": "old 1.json\nold 2.json\n", "after": "new-*.json"}
+    inputs["fail-on"] = "regression>5%"
+    assert job.run("Compare", inputs) == 0, job.said
+    report = (job.folder / job.outputs["report"]).read_text()
+    assert "2 runs against 2" in report
+    assert job.outputs["failed"] == "false"
 
 
 @needs_bash

@@ -27,7 +27,6 @@ def try_on(tmp_path, monkeypatch):
             return machine.attempt(bench, *given, **named)
 
         monkeypatch.setattr(Bench, "attempt", attempt)
-        monkeypatch.setattr(module, "busy_share", machine.busy_share)
         monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
         scratch = tmp_path / f"scratch{len(list(tmp_path.iterdir()))}"
         command = ("python", "train.py", "--api-key", "hunter2")

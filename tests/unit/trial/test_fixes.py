@@ -218,6 +218,34 @@ def test_optimizers_are_fused_and_give_the_same(patches, kind, value):
     assert not trained()[0].defaults[value]
 
 
+@pytest.mark.parametrize("name", ["fused-optimizer", "foreach-optimizer"])
+def test_the_lines_name_the_classes_that_the_script_uses(name):
+    argument = f"{name.partition('-')[0]}=True"
+    used = ("torch.optim.Adam", "torch.optim.SGD")
+    assert FIXES[name].plan(Facts(optimizers=used)).lines == (
+        f"torch.optim.Adam(..., {argument})",
+        f"torch.optim.SGD(..., {argument})",
+    )
+    assert FIXES[name].plan(Facts()).lines == (f"OPTIMIZER(..., {argument})",)
+
+
+def test_classes_are_named_as_a_script_imports_them():
+    from stepscope.trial.inside.companion import _import_name
+
+    class Own(torch.optim.SGD):
+        pass
+
+    assert _import_name(torch.optim.Adam) == "torch.optim.Adam"
+    assert _import_name(Own).endswith("Own")
+    assert not _import_name(Own).startswith("torch")
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+def test_without_advice_workers_leave_the_training_a_cpu(cpus):
+    plan = FIXES["loader-workers"].plan(Facts(loader_workers=0, cpus=cpus))
+    assert plan.value == max(1, cpus - 1)
+
+
 def test_an_optimizer_that_cannot_be_fused_is_left_as_it_is(patches):
     apply(patches, "fused-optimizer", Facts())
     optimizer = torch.optim.AdamW(parameters(), differentiable=True)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stepscope.errors import UsageError
-from stepscope.trial.processes import MARK, Limits, run_apart
+from stepscope.trial.processes import MARK, Limits, StandardInput, Start, run_apart
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX sessions")
 # A child in the session, and one that leaves it and ignores the polite signal.
@@ -31,7 +31,7 @@ def run(tmp_path, code, most_s=60.0, is_done=lambda: False, linger_s=0.2):
     mark = uuid.uuid4().hex
     command = [sys.executable, "-c", code]
     limits = Limits(most_s, is_done, linger_s)
-    ended = run_apart(command, dict(os.environ), mark, tmp_path / "log", limits)
+    ended = run_apart(Start(command, dict(os.environ), tmp_path / "log"), mark, limits)
     assert left_of(mark) == []
     return ended
 
@@ -101,4 +101,43 @@ def test_a_bystander_is_left_alone(tmp_path):
 
 def test_a_program_that_does_not_exist(tmp_path):
     with pytest.raises(UsageError, match="no-such-program"):
-        run_apart(["no-such-program"], {}, "mark", tmp_path / "log", Limits(1.0, lambda: False))
+        start = Start(["no-such-program"], {}, tmp_path / "log")
+        run_apart(start, "mark", Limits(1.0, lambda: False))
+
+
+def reading(tmp_path, source, code="import sys; print(len(sys.stdin.read()))"):
+    start = Start(
+        [sys.executable, "-c", code],
+        dict(os.environ),
+        tmp_path / "log",
+        standard_input=source,
+    )
+    ended = run_apart(start, uuid.uuid4().hex, Limits(20.0, lambda: False))
+    return ended.exit_code, (tmp_path / "log").read_text().strip()
+
+
+def test_each_command_reads_the_whole_standard_input(tmp_path):
+    (tmp_path / "given").write_bytes(b"x" * 300_000)
+    with (tmp_path / "given").open("rb") as file:
+        source = StandardInput(file)
+        for _ in range(3):
+            assert reading(tmp_path, source) == (0, "300000")
+
+
+def test_standard_input_that_never_ends_holds_up_no_command_that_does_not_read_it(tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, b"first line\n")
+    with os.fdopen(reader, "rb") as file:
+        source = StandardInput(file)
+        assert reading(tmp_path, source, "print('done')") == (0, "done")
+        assert reading(tmp_path, source, "print(input())") == (0, "first line")
+        os.close(writer)
+        assert reading(tmp_path, source) == (0, "11")
+
+
+def test_a_directory_of_its_own(tmp_path):
+    command = [sys.executable, "-c", "import os; print(os.getcwd())"]
+    (tmp_path / "there").mkdir()
+    start = Start(command, dict(os.environ), tmp_path / "log", tmp_path / "there")
+    run_apart(start, uuid.uuid4().hex, Limits(20.0, lambda: False))
+    assert (tmp_path / "log").read_text().strip() == str(tmp_path / "there")

@@ -139,9 +139,14 @@ def _environment(wishes: dict[str, Any]) -> dict[str, str]:
     return environment
 
 
-def startable(command: Sequence[str]) -> tuple[str, ...]:
-    """The command, preceded by this Python if it is a script that cannot be started directly."""
-    first = Path(command[0])
+def startable(command: Sequence[str], directory: Path | None = None) -> tuple[str, ...]:
+    """The command, preceded by this Python if it is a script that cannot be started directly.
+
+    Args:
+        command: Program and arguments.
+        directory: The working directory; None: this process's.
+    """
+    first = Path(directory or "", command[0])
     if first.suffix == ".py" and first.is_file() and shutil.which(command[0]) is None:
         return (sys.executable, *command)
     return tuple(command)

@@ -51,6 +51,7 @@ _IDS = (
     "unfused-optimizer",
     "gpu-unused",
     "slow-random-numbers",
+    "zeroed-gradients",
     "many-small-kernels",
     "heavy-recomputation",
     "slow-phase",

@@ -1,8 +1,11 @@
 """What changed between two runs or traces, and whether it is more than noise.
 
 Definitions
-    The step's change is that of the median duration. Its noise is the 95% interval of a difference
-    of medians, as defined in `noise`.
+    The step's change is that of the median duration. With one run a side, its noise is that of the
+    steps of these runs: the 95% interval of a difference of medians, as defined in `noise`. By how
+    much runs differ, `repeated_runs` says; with several runs a side the step, its noise and whether
+    it changed come from there. The tables are then those of one run a side, the one whose median
+    lies nearest to its side's.
     Parts come from the step records of both sides where they tell parts, else from the windows. On
     GPUs, records tell the training thread's parts, and the windows those of the GPUs' steps, as
     they were recorded: both are compared, in tables of their own.
@@ -22,18 +25,15 @@ Status
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.comparison.noise import BLOCKS, errors_of_blocks, noise_of_medians_ns
+from stepscope.analysis.comparison.repeated_runs import RunsChange, change_of_runs, values_of
 from stepscope.analysis.comparison.side import RECORD_BASIS, Side
 from stepscope.analysis.comparison.student import student_95
-from stepscope.analysis.host.partition import PARTS
-from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, INPUT, OTHER
-from stepscope.errors import UsageError
 from stepscope.run.figures import percent
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -97,6 +97,7 @@ class Comparison:
         differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
             disturbed them (busy CPUs), so that not every change need come from the code.
         notes: What a reader must know besides.
+        runs: The change of the step and its parts, judged by runs.
     """
 
     a: Side
@@ -105,10 +106,18 @@ class Comparison:
     changes: pl.DataFrame
     differences: tuple[str, ...]
     notes: tuple[str, ...]
+    runs: RunsChange
 
 
-def compare(a: Side, b: Side) -> Comparison:
-    """Compare two sides, the second against the first."""
+def compare(a: Side, b: Side, *, runs: RunsChange | None = None) -> Comparison:
+    """Compare two sides, the second against the first.
+
+    Args:
+        a: The first side; of several runs the one that stands for them.
+        b: The second.
+        runs: What their runs say; None if these are all, and no earlier run of them is known.
+    """
+    runs = runs or change_of_runs([values_of(a)], [values_of(b)])
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
     differences = [
         f"the {what} differ: {ours} before, {theirs} after"
@@ -139,10 +148,12 @@ def compare(a: Side, b: Side) -> Comparison:
         notes.append(
             f"operators cannot be compared: {a.operators_basis} against {b.operators_basis}"
         )
-    step = _step_change(a.step_ns, b.step_ns)
+    step = _change_of_repeated(runs) if runs.is_repeated else _step_change(a.step_ns, b.step_ns)
+    if runs.is_repeated:
+        notes.append(f"the tables compare one run of each side: {a.path} and {b.path}")
     if step.noise_ns is None:
         notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
-    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(differences), tuple(notes))
+    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(differences), tuple(notes), runs)
 
 
 def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:
@@ -190,6 +201,22 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
         delta != 0 and (noise is None or abs(delta) > noise),
         len(a),
         len(b),
+    )
+
+
+def _change_of_repeated(runs: RunsChange) -> StepChange:
+    first, second = round(runs.a_ns), round(runs.b_ns)
+    change = runs.step
+    reach = max(change.share - change.low_share, change.high_share - change.share)
+    return StepChange(
+        first,
+        second,
+        second - first,
+        change.share,
+        round(reach * runs.a_ns),
+        not change.low_share <= 0 <= change.high_share,
+        sum(run.steps for run in runs.a),
+        sum(run.steps for run in runs.b),
     )
 
 
@@ -300,72 +327,3 @@ def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
 
 def _by_change(table: pl.DataFrame) -> pl.DataFrame:
     return table.sort(pl.col("delta_ns").abs(), "name", "place", descending=[True, False, False])
-
-
-def _possible_parts(parts: pl.DataFrame) -> set[str]:
-    """The parts that steps divided like these can have."""
-    kinds = [{*BUSY_PARTS, *IDLE_WORDS.values()}, {*PARTS, INPUT, OTHER}]
-    possible = set()
-    for _, found in parts.group_by("table"):
-        # "input" is a part of the thread's time, "idle: input" of a device's.
-        is_of_devices = not kinds[0].isdisjoint(found["name"])
-        possible |= kinds[0 if is_of_devices else 1]
-    return possible
-
-
-_CONDITION = re.compile(r"^\s*(?P<what>[^>]*[^>\s])\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
-
-
-@dataclass(frozen=True)
-class FailOn:
-    """A condition under which a comparison counts as failed.
-
-    Attributes:
-        what: "regression": the step; or the name of one of its parts.
-        share: By how much it may grow.
-    """
-
-    what: str
-    share: float
-
-    @staticmethod
-    def parse(text: str) -> FailOn:
-        """Read a condition such as `regression>5%`.
-
-        Raises:
-            UsageError: It is none.
-        """
-        found = _CONDITION.match(text)
-        if found is None:
-            raise UsageError(
-                f"--fail-on {text}: write regression>5%, or a part's name in its place, such as "
-                "'exposed communication>10%'"
-            )
-        return FailOn(found["what"], float(found["limit"]) / 100)
-
-    def reason(self, comparison: Comparison) -> str | None:
-        """Why the comparison fails, or None where it does not.
-
-        Growth within the noise is no failure. A part is measured against the whole step: it may not
-        grow by more than the share of the step.
-
-        Raises:
-            UsageError: Steps like these have no such part. One that they can have, but had not on
-                either side, did not grow.
-        """
-        step = comparison.step
-        if self.what == "regression":
-            if step.change_share > self.share and step.is_beyond_noise:
-                return f"the step grew by {step.change_share:.1%}, more than {self.share:.1%}"
-            return None
-        parts = comparison.changes.filter(pl.col("table").is_in([PART, THREAD_PART]))
-        row = parts.filter(pl.col("name") == self.what)
-        if not len(row):
-            if self.what in _possible_parts(parts):
-                return None
-            known = ", ".join(["regression", *parts["name"].to_list()])
-            raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
-        grown = row["delta_ns"][0] / max(1, step.a_ns)
-        if grown > self.share and row["status"][0] in ("grew", "appeared"):
-            return f"{self.what} grew by {grown:.1%} of the step, more than {self.share:.1%}"
-        return None

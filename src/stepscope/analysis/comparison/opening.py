@@ -1,15 +1,122 @@
-"""Opens one side of a comparison: a rank's step record and its last window."""
+"""Opens the sides of a comparison: of each run a rank's step record and its last window."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from stepscope.analysis.comparison.compare import Comparison, compare
+from stepscope.analysis.comparison.repeated_runs import RunValues, change_of_runs, values_of
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import UnreadableInputError
+from stepscope.run.layout import RUN_FILE
+from stepscope.run.manifest import JobRecord
+from stepscope.run.reader import open_run
 from stepscope.run.remote import as_shown
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.paths import PathTarget, remark_on
+
+_MOST_EARLIER, _MOST_OPENED = 20, 100
+
+
+def compare_runs(
+    before: Sequence[PathTarget],
+    after: Sequence[PathTarget],
+    rank: int | None,
+    scope: Scope,
+    *,
+    is_judged: bool = False,
+) -> Comparison:
+    """Compare two versions by one run of each, or by several.
+
+    Args:
+        before: Runs of the first version.
+        after: Runs of the second.
+        rank: The rank; None: the first of each.
+        scope: See `open_side`.
+        is_judged: Whether conditions are judged. Then, with one run of each version, earlier runs
+            beside them are looked for.
+
+    Raises:
+        UnreadableInputError: There is nothing to read, or it cannot be read.
+        UsageError: There is no such rank, or nothing in it to compare.
+    """
+    sides, values = [], []
+    for targets in (before, after):
+        side, of_runs = _open_runs(targets, rank, scope)
+        sides.append(side)
+        values.append(of_runs)
+    earlier = []
+    if is_judged and max(map(len, values)) == 1 and scope.steps is None:
+        paths = {target.run.path.resolve() for target in (*before, *after) if target.is_run}
+        found = {_job_of(one): _earlier_medians_ns(one, rank, paths) for one in (*before, *after)}
+        earlier = list(found.values())
+    return compare(sides[0], sides[1], runs=change_of_runs(values[0], values[1], earlier))
+
+
+def _open_runs(
+    targets: Sequence[PathTarget], rank: int | None, scope: Scope
+) -> tuple[Side, list[RunValues]]:
+    """The run that stands for a version, and what each of its runs adds."""
+    if len(targets) == 1:
+        side = open_side(targets[0], rank, scope)
+        return side, [values_of(side)]
+    # One at a time: each holds its trace's tables.
+    values = [values_of(open_side(target, rank, scope)) for target in targets]
+    middle = statistics.geometric_mean(max(1.0, run.median_ns) for run in values)
+    nearest = min(range(len(values)), key=lambda n: abs(values[n].median_ns - middle))
+    return open_side(targets[nearest], rank, scope), values
+
+
+def _job_of(target: PathTarget) -> tuple[Path, tuple[str, ...], int, str] | None:
+    """What makes runs in one folder runs of the same job; None of what is not such a run."""
+    if not target.is_run or "://" in target.path:
+        return None
+    run = target.run
+    if run.job is None or not run.job.command:
+        return None
+    return (run.path.resolve().parent, *_identity(run.job))
+
+
+def _identity(job: JobRecord) -> tuple[tuple[str, ...], int, str]:
+    return job.command, job.world_size, job.host
+
+
+def _earlier_medians_ns(target: PathTarget, rank: int | None, others: set[Path]) -> list[float]:
+    """Median steps of earlier runs of the same job beside a run, the newest first."""
+    job = _job_of(target)
+    if job is None:
+        return []
+    created_ns = target.run.job.created_ns if target.run.job is not None else 0
+    files = sorted(job[0].glob(f"*/{RUN_FILE}"), key=_changed_ns, reverse=True)
+    found: list[float] = []
+    for path in (file.parent for file in files[:_MOST_OPENED]):
+        if path.resolve() in others:
+            continue
+        try:
+            run = open_run(path)
+            if run.job is None or (job[0], *_identity(run.job)) != job:
+                continue
+            ranks = [one for one in run.ranks if rank in (None, one.rank)]
+            summary = summarise_steps(ranks[0].steps) if ranks else None
+        except UnreadableInputError:
+            continue
+        if summary is not None and run.job.created_ns <= created_ns:
+            found.append(float(summary.median_ns))
+        if len(found) == _MOST_EARLIER:
+            break
+    return found
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:

@@ -1,8 +1,9 @@
-"""Percentiles of Student's t."""
+"""Percentiles of Student's t, and Welch's interval."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 _STUDENT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
 """The 97.5th percentile by degrees of freedom."""
@@ -44,3 +45,25 @@ def student_percentile(normal: float, freedom: float, order: int = 3) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )[:order]
     return math.fsum((z, *(term / freedom**n for n, term in enumerate(terms, start=1))))
+
+
+@dataclass(frozen=True)
+class MeanError:
+    """How well a mean is known.
+
+    Attributes:
+        variance: The square of its standard error.
+        freedom: Degrees of freedom of that estimate.
+    """
+
+    variance: float
+    freedom: float
+
+
+def welch_95(first: MeanError, second: MeanError) -> float:
+    """Half the width of Welch's 95% interval of the difference of two independent means."""
+    variance = first.variance + second.variance
+    if variance == 0:
+        return 0.0
+    parts = [(one.variance / variance) ** 2 / one.freedom for one in (first, second)]
+    return student_95(max(1.0, 1 / math.fsum(parts))) * math.sqrt(variance)

@@ -52,7 +52,7 @@ def comparison_to_html(checked: CheckedComparison) -> str:
 def _content(checked: CheckedComparison, rows: int) -> dict[str, Any]:
     comparison = checked.comparison
     sections = [
-        _verdict(comparison, checked.failed),
+        _verdict(checked),
         _parts(comparison),
         _scaling(checked.scaling, rows),
         _steps(comparison),
@@ -86,13 +86,17 @@ def _scaling(scaling: Scaling | None, rows: int) -> dict[str, Any]:
     )
 
 
-def _verdict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
-    words = headline(comparison.step)
+def _verdict(checked: CheckedComparison) -> dict[str, Any]:
+    comparison = checked.comparison
+    words = headline(comparison)
     return blocks.section(
         "verdict",
         "Verdict",
         blocks.text(sentence(words), "verdict"),
-        blocks.text(f"Failed: {failed}", "lead") if failed else None,
+        *(
+            blocks.text(f"{check.outcome.capitalize()}: {check.reason}", "lead")
+            for check in checked.checks
+        ),
         blocks.facts(
             [
                 (word, f"{side.path}, {steps_of(side)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.analysis.comparison.compare import Comparison
 from stepscope.analysis.comparison.side import Side
 from stepscope.report.comparison.result import CheckedComparison
 from stepscope.report.outputs import Layout, Sink
@@ -15,7 +14,7 @@ FORMAT_VERSION = 1
 
 def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
     """Write the comparison."""
-    document = comparison_to_dict(checked.comparison, checked.failed)
+    document = comparison_to_dict(checked)
     if checked.scaling is not None:
         document["scaling"] = {
             **plain(checked.scaling),
@@ -24,8 +23,9 @@ def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
     sink.write(json_text(document))
 
 
-def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
+def comparison_to_dict(checked: CheckedComparison) -> dict[str, Any]:
     """Plain values: both sides, the step, every change, and everything said about them."""
+    comparison = checked.comparison
     return {
         "format": "stepscope-compare",
         "version": FORMAT_VERSION,
@@ -35,7 +35,10 @@ def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, 
         "changes": plain(comparison.changes),
         "differences": list(comparison.differences),
         "notes": list(comparison.notes),
-        "failed": failed,
+        "runs": plain(comparison.runs),
+        "checks": [plain(check) for check in checked.checks],
+        "failed": checked.failed,
+        "unclear": checked.unclear,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from stepscope.analysis.comparison.compare import Comparison
 from stepscope.report.comparison.result import CheckedComparison
 from stepscope.report.comparison.words import (
     COLUMNS,
@@ -21,14 +20,15 @@ from stepscope.report.text import markdown_text
 
 def write(checked: CheckedComparison, sink: Sink, layout: Layout) -> None:
     """Write the comparison."""
-    sink.write(comparison_to_markdown(checked.comparison, checked.failed, layout.rows))
+    sink.write(comparison_to_markdown(checked, layout.rows))
 
 
-def comparison_to_markdown(comparison: Comparison, failed: str | None, rows: int | None) -> str:
-    """The comparison, as on a terminal; below the headline the conditions that failed it."""
-    lines = [headline(comparison.step), ""]
-    if failed:
-        lines += [f"**Failed:** {markdown_text(failed)}", ""]
+def comparison_to_markdown(checked: CheckedComparison, rows: int | None) -> str:
+    """The comparison, as on a terminal; below the headline what the conditions say."""
+    comparison = checked.comparison
+    lines = [headline(comparison), ""]
+    for check in checked.checks:
+        lines += [f"**{check.outcome.capitalize()}:** {markdown_text(check.reason)}", ""]
     lines += [
         f"- {word}: {markdown_text(side.path)}, {steps_of(side)}"
         for word, side in (("before", comparison.a), ("after", comparison.b))

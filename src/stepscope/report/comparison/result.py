@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.analysis.comparison.compare import Comparison
+from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, Check
 from stepscope.fleet.scaling import Scaling
 
 
@@ -14,11 +15,25 @@ class CheckedComparison:
 
     Attributes:
         comparison: The comparison.
-        failed: The conditions of `--fail-on` that hold; None: none.
+        checks: What each condition of `--fail-on` says.
         scaling: How the second side scales, where it has another number of ranks; None: it has
             not. Shown with the comparison to programs; people get it as an answer of its own.
     """
 
     comparison: Comparison
-    failed: str | None = None
+    checks: tuple[Check, ...] = ()
     scaling: Scaling | None = None
+
+    @property
+    def failed(self) -> str | None:
+        """Which conditions failed, and why; None: none did."""
+        return self._reasons(FAILED)
+
+    @property
+    def unclear(self) -> str | None:
+        """What cannot be told, and why; None: everything can."""
+        found = self._reasons(CANNOT_TELL)
+        return None if found is None else f"cannot tell {found}"
+
+    def _reasons(self, outcome: str) -> str | None:
+        return "; ".join(one.reason for one in self.checks if one.outcome == outcome) or None

@@ -46,7 +46,7 @@ def print_comparison(comparison: Comparison, console: Console, rows: int | None)
         line = Text(printable(f"{word:7} {side.path}  ·  {steps_of(side)}"), "dim")
         console.print(line, soft_wrap=True)
     console.print()
-    console.print(Text(headline(comparison.step), "bold"))
+    console.print(Text(headline(comparison), "bold"))
     for warning in warnings(comparison):
         console.print(Text(printable(warning), "yellow"))
     for table, title in TITLES.items():

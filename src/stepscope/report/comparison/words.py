@@ -7,7 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison, StepChange
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
+from stepscope.analysis.comparison.gate import interval_words
+from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.report import units
 from stepscope.report.scope import scope_words
@@ -24,17 +26,28 @@ COLUMNS = ("name", "before", "after", "change", "noise", "calls/step", "")
 _STATUS = {"appeared": "new", "disappeared": "gone"}
 
 
-def headline(step: StepChange) -> str:
+def headline(comparison: Comparison) -> str:
     """How the step changed, and whether by more than noise."""
+    step, runs = comparison.step, comparison.runs
     words = "no change"
     if step.delta_ns:
         words = f"{units.percent(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
-    noise = "noise unknown" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
+    if runs.is_repeated:
+        noise = f"95% interval {interval_words(runs.step)}, {runs_of(runs)}"
+    elif step.noise_ns is None:
+        noise = "noise unknown"
+    else:
+        noise = f"noise within the runs ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
     return (
         f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
         f"({noise}){verdict}"
     )
+
+
+def runs_of(runs: RunsChange) -> str:
+    """How many runs were compared: "5 runs against 5"."""
+    return f"{units.plural(len(runs.a), 'run')} against {len(runs.b)}"
 
 
 def mean_step(comparison: Comparison, table: str) -> str:
@@ -56,7 +69,13 @@ def steps_of(side: Side) -> str:
 
 def warnings(comparison: Comparison) -> list[str]:
     """What differs besides the code, as sentences below the headline."""
-    return [f"Caution: {difference}" for difference in comparison.differences]
+    found = [f"Caution: {difference}" for difference in comparison.differences]
+    if comparison.step.is_beyond_noise and not comparison.runs.is_repeated:
+        found.append(
+            "One run a side: by how much repeated runs differ is not in the noise. --before and "
+            "--after take several"
+        )
+    return found
 
 
 def scopes(comparison: Comparison) -> list[str]:

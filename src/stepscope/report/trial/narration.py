@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.report import units
+from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
     from stepscope.advice.diagnosis import Diagnosis
@@ -17,18 +18,22 @@ class Narration:
 
     Args:
         say: Prints a line.
+        first: What the attempt before the rounds is.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], first: str = "diagnosis") -> None:
         self._say = say
+        self._first = first
 
     def ended(self, name: str, number: int, attempt: Attempt) -> None:
-        """An attempt has ended; number 0 is the diagnosis."""
+        """An attempt has ended; number 0 came before the rounds."""
         if attempt.steps is None:
             what = f"{attempt.problem}: {attempt.reason}"
         else:
             what = f"{units.duration(attempt.steps.mean_ns)} a step"
-        where = "diagnosis" if not number else f"round {number}"
+            if attempt.is_disturbed and attempt.others_share is not None:
+                what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
+        where = self._first if not number else f"round {number}"
         took = units.duration(attempt.wall_s * 1e9)
         self._say(f"{where}, {name}: {what} ({took})")
 

@@ -11,16 +11,13 @@ from stepscope.run.trials import (
     CLOSE,
     NOT_APPLIED,
     REDRAWN,
-    UNCLEAR,
     TrialRecord,
     TrialsRecord,
 )
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
-_BUSY_LOAD = 0.5
-"""From this load per CPU before the trials on, other programs are part of what was measured."""
-_MUCH_BUSIER = 0.2
-"""If others use so much more of the CPUs, they are part of what is measured from then on."""
+_DISTURBED = 0.1
+"""Share of the CPUs from which `stepscope.trial.other_programs` counts a process as disturbed."""
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:
@@ -145,32 +142,19 @@ def costs(record: TrialsRecord) -> str:
     )
     if record.load is not None:
         text += f"; load before: {record.load:.1f} per CPU"
-    if len(record.busy) > 1:
-        text += (
-            f"; other programs used {percent(record.busy[0])} of the CPUs before and "
-            f"{percent(statistics.median(record.busy[1:]))} between the trials"
-        )
+    if record.busy:
+        text += f"; other programs used {percent(statistics.median(record.busy))} of the CPUs"
     return text
 
 
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
-    if (record.load or 0.0) >= _BUSY_LOAD:
-        is_unclear = any(trial.verdict == UNCLEAR for trial in record.all_trials)
-        effect = (
-            "which blurs every step time" if is_unclear else "so gains may be others on idle ones"
-        )
+    if max(record.busy, default=0.0) >= _DISTURBED:
         found.append(
-            f"warning: other programs kept the CPUs busy before the trials (load {record.load:.1f} "
-            f"per CPU), {effect}: repeat the trials when the machine is idle"
-        )
-    if (grown := _grown(record)) is not None:
-        found.append(
-            f"warning: other programs became busier during the trials: they used "
-            f"{percent(record.busy[0])} of the CPUs before them, and {percent(grown)} or more at "
-            "least twice between them. What ran then seems slower than it is: repeat the trials "
-            "when the machine is idle"
+            f"warning: other programs used up to {percent(max(record.busy))} of the CPUs during "
+            f"the trials. Processes beside which they used {percent(_DISTURBED)} or more do not "
+            "count: repeat the trials when the machine is idle"
         )
     redrawn = [one.name for one in record.all_trials if one.losses.verdict == REDRAWN]
     if redrawn:
@@ -188,17 +172,6 @@ def notes(record: TrialsRecord) -> list[str]:
         for one in record.untried
     ]
     return found
-
-
-def _grown(record: TrialsRecord) -> float | None:
-    """The share of the CPUs that others used at least twice between trials, if it grew by much.
-
-    One moment may be chance.
-    """
-    if len(record.busy) < 3:
-        return None
-    second = sorted(record.busy[1:])[-2]
-    return second if second >= record.busy[0] + _MUCH_BUSIER else None
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:

@@ -75,6 +75,7 @@ class Facts:
         local_ranks: Ranks on the machine.
         is_distributed: Whether several ranks train together.
         uses_gpu: Whether it trains on a GPU.
+        optimizers: Classes of the optimizers that step, as a script would import them.
         allocator: Settings of the allocator that are worth a run; or, as text, why there are none;
             empty if they were not simulated.
     """
@@ -90,6 +91,7 @@ class Facts:
     local_ranks: int = 1
     is_distributed: bool = False
     uses_gpu: bool = False
+    optimizers: tuple[str, ...] = ()
     allocator: AllocatorChoice | str = ""
 
 

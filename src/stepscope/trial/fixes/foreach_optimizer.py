@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
-from stepscope.trial.fixes.optimizers import GROUP, change_optimizers
+from stepscope.trial.fixes.optimizers import GROUP, change_optimizers, lines_with
 
 
-def _plan(facts: Facts) -> Plan | str:  # noqa: ARG001 - whether it applies, the optimizer decides
+def _plan(facts: Facts) -> Plan | str:
     return Plan(
         True,
         "foreach=True",
-        ("torch.optim.AdamW(..., foreach=True)",),
+        lines_with(facts, "foreach=True"),
         promise_basis="the finding promises what a fused optimizer saves",
     )
 

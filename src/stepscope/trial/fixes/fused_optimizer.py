@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
-from stepscope.trial.fixes.optimizers import GROUP, change_optimizers
+from stepscope.trial.fixes.optimizers import GROUP, change_optimizers, lines_with
 
 
-def _plan(facts: Facts) -> Plan | str:  # noqa: ARG001 - whether it applies, the optimizer decides
-    return Plan(True, "fused=True", ("torch.optim.AdamW(..., fused=True)",))
+def _plan(facts: Facts) -> Plan | str:
+    return Plan(True, "fused=True", lines_with(facts, "fused=True"))
 
 
 def _apply(patches: Patches, value: Any) -> None:

@@ -12,7 +12,7 @@ def _plan(facts: Facts) -> Plan | str:
     if facts.loader_workers is None:
         return "the script builds no DataLoader that the training uses"
     spare = max(1, facts.cpus // facts.local_ranks - 1)
-    number = facts.workers_advised or max(2, spare)
+    number = facts.workers_advised or spare
     if number <= facts.loader_workers:
         return f"its loader has {facts.loader_workers} workers already"
     alone = facts.workers_alone_ratio

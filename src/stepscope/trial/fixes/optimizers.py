@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.trial.fixes.fix import Patches
+from stepscope.trial.fixes.fix import Facts, Patches
 
 GROUP = "optimizer"
 _LEFT_ALONE = {"Optimizer"}
+
+
+def lines_with(facts: Facts, argument: str) -> tuple[str, ...]:
+    """What to write for each optimizer that the script uses."""
+    classes = facts.optimizers or ("OPTIMIZER",)
+    return tuple(f"{name}(..., {argument})" for name in classes)
 
 
 def change_optimizers(patches: Patches, wanted: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ def _plan(facts: Facts) -> Plan | str:  # noqa: ARG001 - whether it applies, the
         True,
         "zero_grad(set_to_none=True)",
         ("optimizer.zero_grad(set_to_none=True)",),
-        promise_basis="no finding says what filling gradients with zeros takes",
     )
 
 
@@ -40,6 +39,7 @@ FIX = Fix(
     name="zero-grad-none",
     title="drop gradients instead of filling them with zeros",
     answers=(
+        "zeroed-gradients",
         "unfused-optimizer",
         "launch-bound",
         "many-small-kernels",
@@ -51,4 +51,5 @@ FIX = Fix(
     "left alone by the optimizer",
     plan=_plan,
     apply=_apply,
+    promised_by=("zeroed-gradients",),
 )

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol
 from stepscope.capture.steps.imports import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
+from stepscope.trial.inside.guard import WriteGuard
 from stepscope.trial.inside.losses import LossWatch
 from stepscope.trial.inside.patches import Patches
 
@@ -42,7 +43,8 @@ def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
 
     Args:
         recorder: Counts its steps.
-        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder).
+        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder),
+            "guarded" (where it may write; see `guard.WriteGuard`).
     """
     companion = Companion(recorder, wishes)
     companion.begin()
@@ -63,7 +65,9 @@ class Companion:
         self._notes = Path(wishes["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
+        self._guard = WriteGuard(wishes["guarded"], self._notes)
         self._process_id = os.getpid()
+        self._optimizers: dict[str, None] = {}
         self._done = 0
         self._has_ended = False
         self._is_noted = False
@@ -71,10 +75,12 @@ class Companion:
     def begin(self) -> None:
         """Seed, watch the losses, apply the fixes, and count the steps."""
         self._seed()
+        self._patches.attempt("write guard", lambda: self._guard.install(self._patches))
         self._patches.attempt("losses", lambda: self._losses.install(self._patches))
         for name, value in self._fixes.items():
             self._patches.attempt(name, lambda f=FIXES[name], v=value: f.apply(self._patches, v))  # type: ignore[misc]
         self._recorder.after_step = self._after_step
+        self._patches.attempt("optimizers", self._name_optimizers)
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self._note)
         # Forked processes of multiprocessing do not run atexit handlers.
@@ -87,6 +93,20 @@ class Companion:
         random.seed(_SEED)
         torch.manual_seed(_SEED)
         when_imported("numpy", lambda numpy: numpy.random.seed(_SEED))
+
+    def _name_optimizers(self) -> None:
+        """Note the classes of the optimizers that make the first steps."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        handle = register_optimizer_step_pre_hook(
+            lambda optimizer, *_: self._optimizers.setdefault(_import_name(type(optimizer)))
+        )
+
+        def remove(number: int) -> None:
+            if number == _LEAST_STEPS:
+                handle.remove()
+
+        self._patches.after_step(remove)
 
     def _forked(self) -> None:
         self._recorder.after_step = None
@@ -128,11 +148,24 @@ class Companion:
             "refused": self._patches.refused,
             "problems": self._patches.problems,
             "losses": losses,
-            "facts": _facts(),
+            "facts": {**_facts(), "optimizers": list(self._optimizers)},
             "error": "" if self._recorder.error is None else type(self._recorder.error).__name__,
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _import_name(kind: type) -> str:
+    """The name under which a script would import a class: torch.optim.Adam."""
+    from torch import optim
+
+    if getattr(optim, kind.__name__, None) is kind:
+        return f"torch.optim.{kind.__name__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "__main__"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _leave_at_once() -> NoReturn:

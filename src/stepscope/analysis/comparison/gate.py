@@ -1,0 +1,160 @@
+"""Conditions under which a comparison fails, such as `regression>5%`.
+
+Definitions
+    A condition has a limit. It *fails* if the change found is above the limit and its 95% interval
+    excludes no change. It *passes* if the interval lies below the limit. Otherwise it *cannot
+    tell*. Of identical versions, at most 2.5% fail by chance: the interval is two-sided. See
+    `repeated_runs` for the interval; it rests on the difference between runs, never on that between
+    the steps of a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
+from stepscope.analysis.comparison.repeated_runs import (
+    ASSUMED,
+    EARLIER,
+    MOST_RUNS,
+    Interval,
+    RunsChange,
+    runs_needed,
+)
+from stepscope.analysis.host.partition import PARTS
+from stepscope.analysis.selection.partition import BUSY_PARTS, IDLE_WORDS, INPUT, OTHER
+from stepscope.errors import UsageError
+from stepscope.run.figures import percent
+
+FAILED, PASSED, CANNOT_TELL = "failed", "passed", "cannot tell"
+REGRESSION = "regression"
+DEFAULT_RUNS = 5
+"""Runs of each version. With runs that differ by 3.5% (standard deviation), a slowdown of 10% fails
+`regression>5%` in more than 9 of 10 comparisons."""
+_MOST_SHARE = 10
+"""An interval that reaches farther shows only that the runs have nothing to do with each other."""
+_CONDITION = re.compile(r"^\s*(?P<what>[^>]*[^>\s])\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a condition says about a comparison.
+
+    Attributes:
+        condition: The condition as given.
+        outcome: `FAILED`, `PASSED` or `CANNOT_TELL`.
+        reason: Why, in a sentence.
+        runs_needed: How many runs a side would tell; None if that is not known, or it is told.
+    """
+
+    condition: str
+    outcome: str
+    reason: str
+    runs_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class FailOn:
+    """A condition under which a comparison counts as failed.
+
+    Attributes:
+        what: "regression": the step; or the name of one of its parts.
+        share: By how much it may grow.
+        text: The condition as given.
+    """
+
+    what: str
+    share: float
+    text: str
+
+    @staticmethod
+    def parse(text: str) -> FailOn:
+        """Read a condition such as `regression>5%`.
+
+        Raises:
+            UsageError: It is none.
+        """
+        found = _CONDITION.match(text)
+        if found is None:
+            raise UsageError(
+                f"--fail-on {text}: write regression>5%, or a part's name in its place, such as "
+                "'exposed communication>10%'"
+            )
+        return FailOn(found["what"], float(found["limit"]) / 100, text.strip())
+
+    def check(self, comparison: Comparison) -> Check:
+        """What the condition says. A part is measured against the whole step.
+
+        Raises:
+            UsageError: Steps like these have no such part. One that they can have, but had not on
+                either side, did not grow.
+        """
+        runs = comparison.runs
+        change = runs.step if self.what == REGRESSION else self._part(comparison)
+        name = "the step" if self.what == REGRESSION else self.what
+        of = "" if self.what == REGRESSION else " of the step"
+        limit = f"more than {percent(self.share)}{of}"
+        found = f"{name} {_grew(change.share)}{of} (95% interval {interval_words(change)})"
+        if change.share > self.share and change.low_share > 0:
+            return Check(self.text, FAILED, f"{found}, {limit}")
+        if change.high_share <= self.share:
+            return Check(self.text, PASSED, f"{found}, not {limit}")
+        needed = runs_needed(runs, self.share) if self.what == REGRESSION else None
+        why = _why_open(runs, change, needed, is_step=self.what == REGRESSION)
+        reason = f"whether {name} grew by {limit}: it {_grew(change.share)}{of}, {why}"
+        return Check(self.text, CANNOT_TELL, reason, needed)
+
+    def _part(self, comparison: Comparison) -> Interval:
+        parts = comparison.changes.filter(comparison.changes["table"].is_in([PART, THREAD_PART]))
+        if self.what in parts["name"]:
+            return comparison.runs.parts.get(self.what, Interval(0.0, 0.0, 0.0))
+        possible: set[str] = set()
+        for _, found in parts.group_by("table"):
+            # "input" is a part of the thread's time, "idle: input" of a device's.
+            kinds = {*BUSY_PARTS, *IDLE_WORDS.values()}, {*PARTS, INPUT, OTHER}
+            possible |= kinds[int(kinds[0].isdisjoint(found["name"]))]
+        if self.what in possible:
+            return Interval(0.0, 0.0, 0.0)
+        known = ", ".join([REGRESSION, *parts["name"].to_list()])
+        raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
+
+
+def checks_of(conditions: Sequence[FailOn], comparison: Comparison) -> tuple[Check, ...]:
+    """What each condition says."""
+    return tuple(condition.check(comparison) for condition in conditions)
+
+
+def _grew(share: float) -> str:
+    return f"{'grew' if share >= 0 else 'shrank'} by {percent(abs(share))}"
+
+
+def interval_words(change: Interval) -> str:
+    """The interval with its signs: "−1.2% to +9.8%". No number is given for what is not known."""
+    ends = (change.low_share, change.high_share)
+    low, high = (f"{'−' if end < 0 else '+'}{percent(abs(end))}" for end in ends)
+    return f"{low} to {high}" if change.high_share < _MOST_SHARE else f"from {low}, no upper end"
+
+
+def _why_open(runs: RunsChange, change: Interval, needed: int | None, *, is_step: bool) -> str:
+    if runs.basis == ASSUMED:
+        return (
+            "and one run a side does not show by how much runs of this job differ, so up to "
+            f"{percent(change.high_share - change.share)} counts as chance. Give "
+            f"{DEFAULT_RUNS} runs a side with --before and --after, or measure with stepscope gate"
+        )
+    of = (
+        f"{runs.earlier} earlier runs of this job differ"
+        if runs.basis == EARLIER
+        else f"{len(runs.a)} and {len(runs.b)} runs differ"
+    )
+    text = (
+        f"and the 95% interval is {interval_words(change)}: {of} by {percent(runs.spread)} "
+        "(standard deviation)"
+    )
+    if not is_step:
+        return text
+    if needed is None:
+        return f"{text}, and even {MOST_RUNS:,} runs a side would not tell: use a quieter machine"
+    return f"{text}; about {needed:,} runs a side would tell"

@@ -1,0 +1,195 @@
+"""Repeated runs of two versions: by how much the versions differ, and how well that is known.
+
+Definitions
+    A run counts once, with the median of its steady steps. The steps of one run share its process,
+    its placement in memory and its moment on the machine, so they do not show by how much another
+    run of the same program differs.
+    The change of the step is the ratio of the geometric means of both sides' medians. Its interval
+    is Welch's 95% interval for the difference of the mean logarithms, over runs. Parts are compared
+    by the same interval, of their means per step as shares of the first side's step.
+    Where a side has a single run, the other side's spread stands for both. Where both have one, the
+    spread is that of at least `LEAST_EARLIER` earlier runs of the same job in the same folder
+    (Student's t with their degrees of freedom). Without these it is unknown, and `ASSUMED_SPREAD`
+    stands for it: nothing below 32% then counts as more than chance.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.comparison.side import Side
+from stepscope.analysis.comparison.student import MeanError, student_95, welch_95
+
+LEAST_EARLIER = 3
+"""Earlier runs of a job from which its spread is estimated."""
+ASSUMED_SPREAD = 0.10
+"""Relative standard deviation that runs are assumed to have where nothing is known of it. On
+machines that do other work, one pair of identical runs in two differs by more than 5%."""
+MOST_RUNS = 1000
+_POWER_90 = 1.2816
+"""The 90th percentile of the normal distribution."""
+_CERTAIN = 1e9  # degrees of freedom of a spread that is not estimated
+
+REPEATED, EARLIER, ASSUMED = "repeated runs", "earlier runs", "assumed"
+"""What the spread between runs rests on."""
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """What one run adds to a comparison.
+
+    Attributes:
+        path: Where it was read from.
+        median_ns: Median of its steady steps.
+        steps: How many there are.
+        parts_ns: Mean per step of each part.
+    """
+
+    path: str
+    median_ns: float
+    steps: int
+    parts_ns: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A change as a share of the first side's step, with its 95% interval."""
+
+    share: float
+    low_share: float
+    high_share: float
+
+
+@dataclass(frozen=True)
+class RunsChange:
+    """How two versions differ, judged by their runs.
+
+    Attributes:
+        a: The runs of the first.
+        b: The runs of the second.
+        a_ns: Geometric mean of the first's medians.
+        b_ns: That of the second's.
+        step: The change of the step.
+        parts: Part to its change.
+        spread: Relative standard deviation of the runs of one version.
+        basis: What the spread rests on: `REPEATED`, `EARLIER` or `ASSUMED`.
+        earlier: Number of earlier runs, if it rests on them.
+    """
+
+    a: tuple[RunValues, ...]
+    b: tuple[RunValues, ...]
+    a_ns: float
+    b_ns: float
+    step: Interval
+    parts: Mapping[str, Interval]
+    spread: float
+    basis: str
+    earlier: int = 0
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a side has several runs."""
+        return max(len(self.a), len(self.b)) > 1
+
+
+def values_of(side: Side) -> RunValues:
+    """The values of one run."""
+    parts: dict[str, float] = {}
+    for table in (side.parts, side.record_parts):
+        steps = max(1, table["step"].n_unique())
+        sums = table.group_by("name", maintain_order=True).agg(pl.col("total_ns").sum())
+        parts |= {name: total / steps for name, total in sums.iter_rows()}
+    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns), parts)
+
+
+def change_of_runs(
+    a: Sequence[RunValues],
+    b: Sequence[RunValues],
+    earlier_ns: Sequence[Sequence[float]] = (),
+) -> RunsChange:
+    """Compare the runs of two versions.
+
+    Args:
+        a: Runs of the first; at least one.
+        b: Runs of the second; at least one.
+        earlier_ns: Groups of medians of earlier runs, each of one job. Used where both sides have
+            one run.
+    """
+    logarithms = [[math.log(max(1.0, run.median_ns)) for run in runs] for runs in (a, b)]
+    means = [statistics.fmean(side) for side in logarithms]
+    basis, earlier = REPEATED, 0
+    known = _pooled(logarithms)
+    if known is None:
+        before = [[math.log(max(1.0, one)) for one in group] for group in earlier_ns]
+        enough = [group for group in before if len(group) >= LEAST_EARLIER]
+        known, earlier, basis = _pooled(enough), sum(map(len, enough)), EARLIER
+    if known is None:
+        known, basis = (ASSUMED_SPREAD**2, _CERTAIN), ASSUMED
+    reach = _reach(logarithms, known)
+    delta = means[1] - means[0]
+    a_ns, b_ns = (math.exp(mean) for mean in means)
+    names = dict.fromkeys(name for run in (*a, *b) for name in run.parts_ns)
+    parts = {}
+    for name in names:
+        shares = [[run.parts_ns.get(name, 0.0) / a_ns for run in runs] for runs in (a, b)]
+        change = statistics.fmean(shares[1]) - statistics.fmean(shares[0])
+        width = _reach(shares, _pooled(shares) or known)
+        parts[name] = Interval(change, change - width, change + width)
+    step = Interval(*(math.expm1(delta + way * reach) for way in (0, -1, 1)))
+    spread = math.sqrt(known[0])
+    return RunsChange(tuple(a), tuple(b), a_ns, b_ns, step, parts, spread, basis, earlier)
+
+
+def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """The variance within groups and its degrees of freedom; None without a group of several."""
+    freedom = sum(len(group) - 1 for group in groups)
+    if freedom < 1:
+        return None
+    squares = sum((len(g) - 1) * statistics.variance(g) for g in groups if len(g) > 1)
+    return squares / freedom, freedom
+
+
+def _reach(sides: Sequence[Sequence[float]], known: tuple[float, float]) -> float:
+    """Half the width of the interval of the difference of the sides' means.
+
+    Args:
+        sides: The values of both sides.
+        known: The variance of one value, and its degrees of freedom, where a side has one value.
+    """
+    if min(map(len, sides)) > 1:
+        errors = [MeanError(statistics.variance(s) / len(s), len(s) - 1) for s in sides]
+        return welch_95(errors[0], errors[1])
+    variance, freedom = known
+    return student_95(freedom) * math.sqrt(variance * sum(1 / len(side) for side in sides))
+
+
+def runs_needed(change: RunsChange, limit: float) -> int | None:
+    """How many runs a side would show whether the step grew by more than a limit.
+
+    The least number at which, with this spread between runs, 9 of 10 comparisons of identical
+    versions have an interval that excludes the limit, and at which the interval of the change found
+    here excludes what keeps it from an answer.
+
+    Args:
+        change: What was found.
+        limit: The limit, as a share of the step.
+
+    Returns:
+        The number; None if it is above `MOST_RUNS`, or the spread is not known.
+    """
+    if change.basis == ASSUMED:
+        return None
+    found = change.step.share
+    distance = math.log1p(found) if found > limit else math.log1p(limit) - math.log1p(found)
+    for runs in range(2, MOST_RUNS + 1):
+        error = change.spread * math.sqrt(2 / runs)
+        reach = student_95(2 * runs - 2) * error
+        if reach + _POWER_90 * error <= math.log1p(limit) and reach <= distance:
+            return runs
+    return None

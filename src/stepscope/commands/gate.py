@@ -1,0 +1,122 @@
+"""`stepscope gate BEFORE AFTER -- COMMAND`: run two versions in turns, and judge the difference."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from stepscope.commands.interrupted import telling_what_stays
+from stepscope.commands.options import INTEGERS, format_option, output_option, rows_option
+from stepscope.commands.sinks import sink_for
+from stepscope.report.outputs import Layout, Output
+
+
+@click.command("gate")
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.argument("command_line", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--fail-on",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    default=("regression>5%",),
+    show_default=True,
+    help="Exit with 1 if this holds; a part's name may take the place of 'regression'. Repeatable.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=2),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Runs of each version.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=16),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Steps of each run.",
+)
+@click.option(
+    "--budget",
+    default="30m",
+    show_default=True,
+    metavar="TIME",
+    help="Time for everything, such as 90s, 10m or 1h.",
+)
+@click.option(
+    "--scratch",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("stepscope-gate"),
+    show_default=True,
+    help="Folder for the runs and logs; it stays.",
+)
+@click.option(
+    "--allow-writes",
+    "writable",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Let the versions write there, though it is outside the folders that runs copy."
+    " Repeatable.",
+)
+@format_option("comparison", INTEGERS)
+@output_option
+@rows_option(15, "kernels and operators")
+def command(
+    before: str,
+    after: str,
+    command_line: tuple[str, ...],
+    conditions: tuple[str, ...],
+    runs: int,
+    steps: int,
+    budget: str,
+    scratch: Path,
+    writable: tuple[Path, ...],
+    output: Output,
+    file: str | None,
+    rows: int | None,
+) -> int:
+    """Run two versions of a training in turns, and fail if the new one is slower.
+
+    BEFORE and AFTER are folders in which COMMAND runs: `stepscope gate main/ change/ -- python
+    train.py`. Otherwise each takes the place of `{version}` in COMMAND: `stepscope gate old.py
+    new.py -- python {version} --lr 0.1`. Each run is a process of its own, and works in copies of
+    the folders. The noise is what the runs of one version differ by.
+    """
+    from stepscope.adapters.options.values import parse_seconds
+    from stepscope.analysis.comparison.gate import FailOn, checks_of
+    from stepscope.analysis.comparison.opening import compare_runs
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.report.comparison.result import CheckedComparison
+    from stepscope.report.trial.narration import Narration
+    from stepscope.trace.paths import resolve_path
+    from stepscope.trial.turns import Request, run_in_turns
+
+    try:
+        budget_s = parse_seconds(budget)
+    except ValueError as error:
+        raise click.UsageError(f"--budget {budget}: not {error}") from None
+    checks = [FailOn.parse(condition) for condition in conditions]
+    request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
+    with telling_what_stays(scratch):
+        turns = run_in_turns(request, Narration(_say, "rehearsal"))
+    sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
+    found = compare_runs(sides[0], sides[1], None, Scope())
+    comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))
+    checked = CheckedComparison(comparison, checks_of(checks, comparison))
+    with sink_for(file) as sink:
+        output.write(checked, sink, Layout(rows=rows))
+    for check in checked.checks:
+        _say(f"{check.outcome}: {check.reason}")
+    return 1 if checked.failed else 0
+
+
+def _say(message: str) -> None:
+    click.echo(f"stepscope: {message}", err=True)

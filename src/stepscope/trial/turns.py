@@ -1,0 +1,197 @@
+"""Two versions of a training in turns: the runs that a comparison needs to know its noise.
+
+Each version runs once for a few steps, which fills caches and shows what would fail. Then come
+rounds: in each, both versions run once, in processes and copies of their folders of their own, in
+an order that is reversed every other round, so that a machine that becomes slower favours none. The
+number of rounds is fixed beforehand. Ending when the answer looks clear would fail identical
+versions more often than the interval says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stepscope.errors import UsageError
+from stepscope.run.figures import percent
+from stepscope.trial.attempts import (
+    Attempt,
+    Bench,
+    TrialError,
+    Variant,
+    new_folder,
+    time_limit_s,
+    warm_up_of,
+)
+from stepscope.trial.other_programs import DISTURBED
+from stepscope.trial.processes import StandardInput, own_standard_input
+from stepscope.trial.workspace import Workspace
+
+VERSION_WORD = "{version}"
+"""In the command, stands for the version."""
+LEAST_RUNS = 2
+_REHEARSAL_STEPS = 16
+BEFORE, AFTER = "before", "after"
+
+
+class Audience(Protocol):
+    """Receives the progress."""
+
+    def ended(self, name: str, number: int, attempt: Attempt) -> None:
+        """A run has ended; number 0 is the rehearsal."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        versions: The two versions, the one before first. A folder is the working directory of the
+            command. Anything else takes the place of `VERSION_WORD` in it; a Python script without
+            a command is the command.
+        command: The command.
+        scratch: Folder for everything that the runs write.
+        runs: Runs of each version.
+        steps: Steps of each run.
+        budget_s: Time for everything.
+        writable: Paths outside the versions' folders to which they may write.
+    """
+
+    versions: tuple[str, str]
+    command: tuple[str, ...]
+    scratch: Path
+    runs: int
+    steps: int
+    budget_s: float
+    writable: tuple[Path, ...] = ()
+
+    def command_of(self, version: str) -> tuple[tuple[str, ...], Path]:
+        """The command of a version, and its working directory.
+
+        Raises:
+            UsageError: Nothing says how to run it.
+        """
+        if any(VERSION_WORD in word for word in self.command):
+            return tuple(w.replace(VERSION_WORD, version) for w in self.command), Path.cwd()
+        if Path(version).is_dir():
+            if not self.command:
+                raise UsageError(
+                    f"{version}: no command: put it after --, as in -- python train.py"
+                )
+            return self.command, Path(version)
+        if not self.command and Path(version).is_file() and version.endswith(".py"):
+            return (version,), Path.cwd()
+        raise UsageError(
+            f"{version}: neither a folder to run the command in nor a Python script alone: write "
+            f"{VERSION_WORD} in the command where it belongs"
+        )
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What was run.
+
+    Attributes:
+        before: The run directories of the version before.
+        after: Those of the version after.
+        folder: The folder of everything.
+        notes: What limits the answer.
+    """
+
+    before: tuple[Path, ...]
+    after: tuple[Path, ...]
+    folder: Path
+    notes: tuple[str, ...]
+
+
+@dataclass
+class _Side:
+    """One version with its runs."""
+
+    name: str
+    bench: Bench
+    runs: list[Path] = field(default_factory=list)
+    longest_s: float = 0.0
+
+
+def run_in_turns(request: Request, audience: Audience) -> Turns:
+    """Run two versions in turns; see the module.
+
+    Raises:
+        TrialError: A version fails, or the budget suffices for fewer than `LEAST_RUNS` of each.
+        UsageError: A version cannot be started, or the scratch folder cannot be made.
+    """
+    begun = time.monotonic()
+    try:
+        folder = new_folder(request.scratch)
+    except OSError as error:
+        raise UsageError(
+            f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
+        ) from error
+    given = own_standard_input()
+    names = (BEFORE, AFTER)
+    sides = [
+        _Side(name, _bench(request, version, folder, given))
+        for name, version in zip(names, request.versions, strict=True)
+    ]
+    busy: list[float] = []
+
+    def left_s() -> float:
+        return request.budget_s - (time.monotonic() - begun)
+
+    for side in sides:
+        _run(side, 0, left_s(), audience)
+    done = 0
+    for number in range(1, request.runs + 1):
+        if left_s() < sum(side.longest_s for side in sides):
+            break
+        for side in sides if number % 2 else reversed(sides):
+            limit_s = time_limit_s(side.longest_s) if side.runs else left_s()
+            busy.append(_run(side, number, min(left_s(), limit_s), audience).others_share or 0.0)
+        done = number
+    each_s = sum(side.longest_s for side in sides)
+    needed_s = (time.monotonic() - begun) + (request.runs - done) * each_s
+    suffices = f"--budget {math.ceil(1.2 * needed_s)}s would do for {request.runs}"
+    if done < LEAST_RUNS:
+        raise TrialError(f"the budget was spent after {done} runs of each version; {suffices}")
+    notes = []
+    if done < request.runs:
+        notes.append(f"the budget was spent after {done} runs of each version; {suffices}")
+    if max(busy) >= DISTURBED:
+        notes.append(
+            f"other programs used up to {percent(max(busy))} of the CPUs during the runs: what they"
+            " take differs from run to run, and makes the interval wide"
+        )
+    return Turns(tuple(sides[0].runs), tuple(sides[1].runs), folder, tuple(notes))
+
+
+def _bench(request: Request, version: str, folder: Path, given: StandardInput | None) -> Bench:
+    command, directory = request.command_of(version)
+    scratch = folder.parent
+    inside = directory.resolve()
+    own = folder if scratch in (inside, *inside.parents) else scratch
+    workspace = Workspace(command, directory, (own,), request.writable)
+    steps = request.steps
+    return Bench(command, folder, steps, warm_up_of(steps), workspace, given)
+
+
+def _run(side: _Side, number: int, most_s: float, audience: Audience) -> Attempt:
+    """Run a version once.
+
+    Raises:
+        TrialError: It fails.
+    """
+    bench = side.bench if number else side.bench.with_steps(_REHEARSAL_STEPS)
+    name = f"{side.name}-{number}" if number else f"{side.name}-rehearsal"
+    attempt = bench.attempt(Variant(side.name), name, most_s)
+    audience.ended(side.name, number, attempt)
+    if attempt.problem or attempt.run is None:
+        which = f"run {number}" if number else "the rehearsal"
+        raise TrialError(f"{side.name}, {which}: {attempt.problem}: {attempt.reason}")
+    side.longest_s = max(side.longest_s, attempt.wall_s)
+    if number:
+        side.runs.append(attempt.run)
+    return attempt

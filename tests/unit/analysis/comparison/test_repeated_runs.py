@@ -1,0 +1,218 @@
+"""A gate over repeated runs: how often it fails identical versions and catches slower ones."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.step_records import step_records, write_run
+
+from stepscope.analysis.comparison.gate import (
+    CANNOT_TELL,
+    DEFAULT_RUNS,
+    FAILED,
+    PASSED,
+    FailOn,
+)
+from stepscope.analysis.comparison.repeated_runs import (
+    ASSUMED,
+    EARLIER,
+    MOST_RUNS,
+    REPEATED,
+    RunValues,
+    change_of_runs,
+    runs_needed,
+)
+from stepscope.commands.main import cli
+
+PAIRS = 400
+
+
+class Simulated:
+    """What a condition needs of a comparison."""
+
+    def __init__(self, runs):
+        self.runs = runs
+
+
+def runs_of(medians_ms, waits_ms=None):
+    waits = [0.0] * len(medians_ms) if waits_ms is None else waits_ms
+    return [
+        RunValues("run", 1e6 * median, 100, {"input": 1e6 * wait})
+        for median, wait in zip(medians_ms, waits, strict=True)
+    ]
+
+
+def outcome(before_ms, after_ms, limit="5"):
+    found = change_of_runs(runs_of(before_ms), runs_of(after_ms))
+    return FailOn.parse(f"regression>{limit}%").check(Simulated(found)).outcome
+
+
+def quiet(rng, runs):
+    return np.exp(rng.normal(0, 0.02, 2 * runs))
+
+
+def uneven(rng, runs):
+    return np.exp(rng.normal(0, 0.15, 2 * runs))
+
+
+def with_bursts(rng, runs):
+    """A quiet machine on which one run in five takes up to three times as long."""
+    return quiet(rng, runs) * np.where(rng.random(2 * runs) < 0.2, 1 + 2 * rng.random(2 * runs), 1)
+
+
+def drifting(rng, runs):
+    """A machine that becomes slower or faster all the time, by up to 40%."""
+    return quiet(rng, runs) * np.exp(np.linspace(0, rng.uniform(-0.4, 0.4), 2 * runs))
+
+
+def dependent(rng, runs):
+    """Load that lasts: each run resembles the one before."""
+    level, levels = 0.0, []
+    for _ in range(2 * runs):
+        level = 0.8 * level + rng.normal(0, 0.08)
+        levels.append(level)
+    return np.exp(levels)
+
+
+def in_turns(times):
+    """Which runs of a sequence are whose: before and after, in reverse in every other round."""
+    rounds = times.reshape(-1, 2)
+    reverse = np.arange(len(rounds)) % 2 == 1
+    rounds[reverse] = rounds[reverse, ::-1]
+    return rounds[:, 0], rounds[:, 1]
+
+
+@pytest.mark.parametrize("machine", [quiet, uneven, with_bursts, drifting, dependent])
+@pytest.mark.parametrize("runs", [2, DEFAULT_RUNS])
+def test_of_identical_pairs_at_most_one_in_twenty_fails(machine, runs):
+    rng = np.random.default_rng(3)
+    failed = 0
+    for _ in range(PAIRS):
+        before, after = in_turns(10 * machine(rng, runs))
+        failed += outcome(before, after) == FAILED
+    assert failed / (PAIRS) <= 0.05
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.02, 0.035])
+def test_a_slowdown_of_a_tenth_is_caught_on_a_quiet_machine(spread):
+    rng = np.random.default_rng(4)
+    caught = cleared = 0
+    for _ in range(PAIRS):
+        before = 10 * np.exp(rng.normal(0, spread, DEFAULT_RUNS))
+        after = 10 * np.exp(rng.normal(0, spread, DEFAULT_RUNS))
+        caught += outcome(before, 1.1 * after) == FAILED
+        cleared += outcome(before, after) == PASSED
+    assert caught / (PAIRS) >= 0.9
+    if spread <= 0.02:
+        assert cleared / (PAIRS) >= 0.9
+
+
+def test_on_a_busy_machine_the_answer_is_open_and_says_how_many_runs_would_tell():
+    rng = np.random.default_rng(5)
+    runs = change_of_runs(
+        *(runs_of(10 * np.exp(rng.normal(0, 0.15, DEFAULT_RUNS))) for _ in range(2))
+    )
+    check = FailOn.parse("regression>5%").check(Simulated(runs))
+    assert check.outcome == CANNOT_TELL
+    assert check.runs_needed > DEFAULT_RUNS
+    assert f"about {check.runs_needed:,} runs a side would tell" in check.reason
+
+
+@pytest.mark.parametrize("spread", [0.03, 0.08])
+def test_as_many_runs_as_it_asks_for_tell(spread):
+    rng = np.random.default_rng(6)
+    known = change_of_runs(
+        *(runs_of(10 * np.exp(rng.normal(0, spread, 200) - rng.normal(0, 1e-9))) for _ in range(2))
+    )
+    needed = runs_needed(change_of_runs(known.a, known.a), 0.05)
+    told = sum(
+        outcome(*(10 * np.exp(rng.normal(0, spread, needed)) for _ in range(2))) == PASSED
+        for _ in range(200)
+    )
+    assert told / 200 >= 0.82  # nine in ten, less the error of this simulation and of the spread
+    assert runs_needed(change_of_runs(known.a, known.a), 1e-6) is None
+    assert needed < MOST_RUNS
+
+
+MEDIANS = st.lists(st.floats(1, 100), min_size=1, max_size=6)
+
+
+@given(MEDIANS, MEDIANS)
+def test_the_interval_holds_the_change_and_turns_over_with_it(before, after):
+    there = change_of_runs(runs_of(before), runs_of(after))
+    back = change_of_runs(runs_of(after), runs_of(before))
+    assert there.step.low_share <= there.step.share <= there.step.high_share
+    assert (1 + there.step.share) * (1 + back.step.share) == pytest.approx(1)
+    assert (1 + there.step.low_share) * (1 + back.step.high_share) == pytest.approx(1, rel=1e-2)
+    one_each = len(before) == len(after) == 1
+    assert there.basis == (ASSUMED if one_each else REPEATED)
+
+
+def test_a_single_run_takes_the_spread_of_the_other_side_or_of_earlier_runs():
+    one, several = runs_of([10.0]), runs_of([10.0, 10.2, 9.8, 10.1])
+    assert change_of_runs(one, several).step.high_share < 0.1
+    alone = change_of_runs(one, one)
+    assert alone.basis == ASSUMED
+    assert alone.step.high_share == pytest.approx(math.expm1(1.96 * 0.1 * 2**0.5), rel=1e-3)
+    known = change_of_runs(one, one, [[10e6, 10.1e6, 9.9e6, 10e6, 10.05e6]])
+    assert (known.basis, known.earlier) == (EARLIER, 5)
+    assert known.step.high_share < 0.04
+    assert change_of_runs(one, one, [[10e6, 10.1e6]]).basis == ASSUMED
+
+
+def write(folder, name, length_ms, wait_ms=1.0):
+    rows = step_records([length_ms] * 30, waits_ms=wait_ms)
+    return str(write_run(folder, {0: rows}, name, command=("python", "train.py")))
+
+
+@pytest.fixture
+def versions(tmp_path):
+    before = [write(tmp_path, f"old{n}", 10 + 0.1 * n) for n in range(4)]
+    same = [write(tmp_path, f"same{n}", 10.05 + 0.1 * n) for n in range(4)]
+    slow = [write(tmp_path, f"new{n}", 12 + 0.1 * n, wait_ms=3.0) for n in range(4)]
+    return before, same, slow
+
+
+def compared(*words):
+    return CliRunner().invoke(cli, ["compare", *words])
+
+
+def test_several_runs_of_each_version_are_given_as_a_shell_expands_a_glob(versions):
+    before, same, slow = versions
+    words = ["--before", *before, "--after", *slow, "--fail-on", "regression>5%"]
+    result = compared(*words, "--fail-on", "input>5%", "--format", "json")
+    document = json.loads(result.stdout)
+    assert [len(document["runs"][side]) for side in "ab"] == [4, 4]
+    assert document["step"]["change_share"] == pytest.approx(0.197, abs=0.002)
+    assert [check["outcome"] for check in document["checks"]] == [FAILED, FAILED]
+    assert "input grew by 20% of the step" in document["failed"]
+    result = compared("--after", *same, "--fail-on", "regression>5%", "--before", *before)
+    assert result.exit_code == 0, result.output
+    assert "4 runs against 4" in result.output
+    repeated = [word for path in before for word in ("--before", path)]
+    again = compared("--after", *same, *repeated, "--fail-on", "regression>5%")
+    assert "4 runs against 4" in again.output
+
+
+def test_one_run_a_side_fails_only_beyond_what_runs_differ_by(versions, tmp_path):
+    before, same, slow = versions
+    alone = write(tmp_path / "elsewhere", "one", 12.0)
+    unknown = compared(write(tmp_path / "other", "one", 10.0), alone, "--fail-on", "regression>5%")
+    assert "one run a side does not show by how much runs of this job differ" in unknown.stderr
+    assert "stepscope gate" in unknown.stderr
+    # Beside these lie ten more runs of the job, which differ by a fifth: the slow ones, too.
+    known = compared(before[0], same[0], "--fail-on", "regression>5%")
+    assert "10 earlier runs of this job differ by" in known.stderr
+    assert compared(before[0], slow[0]).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [[], ["a"], ["--before", "a"], ["a", "--after", "b"]])
+def test_sides_that_are_missing_or_given_twice_are_an_error_of_usage(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert compared(*words).exit_code == 2

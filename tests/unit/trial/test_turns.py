@@ -1,0 +1,109 @@
+"""Two versions in turns: the order, the budget, what fails, and the verb's answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests.support.trial_machine import Machine, Silent
+
+from stepscope.commands.main import cli
+from stepscope.errors import UsageError
+from stepscope.run.trials import CRASHED
+from stepscope.trial import turns as module
+from stepscope.trial.attempts import Bench, TrialError
+from stepscope.trial.turns import Request, run_in_turns
+
+
+@pytest.fixture
+def on(tmp_path, monkeypatch):
+    """Lets a machine stand in for the processes."""
+
+    def stand_in(machine):
+        monkeypatch.chdir(tmp_path)
+
+        def attempt(bench, *given, **named):
+            return machine.attempt(bench, *given, **named)
+
+        monkeypatch.setattr(Bench, "attempt", attempt)
+        monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
+        return machine
+
+    return stand_in
+
+
+def request(tmp_path, runs=3, budget_s=1000.0):
+    command = ("python", "train.py", "{version}")
+    return Request(("old", "new"), command, tmp_path / "scratch", runs, 40, budget_s)
+
+
+def test_versions_run_in_turns_and_every_other_round_in_reverse(on, tmp_path):
+    machine = on(Machine({}))
+    turns = run_in_turns(request(tmp_path), Silent())
+    assert machine.names == [
+        *("before-rehearsal", "after-rehearsal"),
+        *("before-1", "after-1", "after-2", "before-2", "before-3", "after-3"),
+    ]
+    assert [run.name for run in turns.before] == ["before-1", "before-2", "before-3"]
+    assert turns.notes == ()
+
+
+def test_a_budget_that_ends_early_leaves_the_rounds_that_were_made(on, tmp_path):
+    on(Machine({}, wall_s=10.0, busy=(0.7,)))
+    turns = run_in_turns(request(tmp_path, runs=5, budget_s=70.0), Silent())
+    assert len(turns.before) == len(turns.after) == 2
+    spent, busy = turns.notes
+    assert "the budget was spent after 2 runs of each version; --budget 144s would do" in spent
+    assert "70% of the CPUs" in busy
+
+
+def test_a_budget_for_fewer_than_two_runs_says_what_would_do(on, tmp_path):
+    on(Machine({}, wall_s=10.0))
+    with pytest.raises(TrialError, match="--budget 144s would do for 5"):
+        run_in_turns(request(tmp_path, runs=5, budget_s=45.0), Silent())
+
+
+def test_a_version_that_fails_is_named(on, tmp_path):
+    on(Machine({}, failures={"after-2": CRASHED}))
+    with pytest.raises(TrialError, match="after, run 2: crashed: because"):
+        run_in_turns(request(tmp_path), Silent())
+
+
+def test_how_a_version_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main").mkdir()
+    (tmp_path / "old.py").touch()
+
+    def command(version, *words):
+        asked = Request((version, version), words, tmp_path, 2, 40, 1.0)
+        found, directory = asked.command_of(version)
+        return found, directory.resolve()
+
+    there = (tmp_path / "main").resolve()
+    assert command("main", "python", "x.py") == (("python", "x.py"), there)
+    assert command("old.py") == (("old.py",), tmp_path.resolve())
+    assert command("a", "python", "x", "--b={version}")[0] == ("python", "x", "--b=a")
+    for version, words in (("main", ()), ("a", ("python", "x")), ("missing.py", ())):
+        with pytest.raises(UsageError):
+            command(version, *words)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "noise", "code", "outcome"),
+    [
+        (22.0, 0.01, 1, "failed"),
+        (20.0, 0.01, 0, "passed"),
+        (20.4, 0.1, 0, "cannot tell"),
+    ],
+)
+def test_the_verb_judges_the_runs(on, tmp_path, after_ms, noise, code, outcome):
+    on(Machine({"after": after_ms}, noise=noise))
+    words = ["gate", "--format", "json", "a", "b", "--", "python", "{version}"]
+    result = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert result.exception is None, result.output
+    assert result.return_value == code
+    document = json.loads(result.stdout)
+    assert [check["outcome"] for check in document["checks"]] == [outcome]
+    assert len(document["runs"]["a"]) == len(document["runs"]["b"]) == 5
+    assert outcome in result.stderr
