@@ -26,6 +26,8 @@ _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _FETCHING_NS = 1_000_000
 _FETCHING_SHARE = 0.03  # of a step
 _OFTEN = 0.25  # of all batches
+_ALIKE = 1.1
+"""The longest time per batch over the shortest, if batches come at one pace."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class BatchArrivals:
         start_ns: When the main thread began to wait.
         end_ns: When the batch arrived.
         after_ns: From the arrival before to each arrival; for the first, from the last one, if the
-            same steps came again.
+            same steps came again, but not less than at the pace of the others, if they have one:
+            a window may begin late in the wait for its first batch.
     """
 
     start_ns: Int64Array
@@ -85,5 +88,12 @@ def find_arrivals(
     is_often = len(late) >= max(2, _OFTEN * len(batches)) or len(late) == len(batches)
     if not len(late) or not is_often:
         return BatchArrivals(none, none, none)
+    taken = len(batches)
     start, end = start[late], end[late]
-    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))
+    after = np.diff(end, prepend=end[-1] - length_ns)
+    # By batch: some are ready when they are asked for.
+    pace = after[1:] / np.diff(late)
+    if len(pace) > 1 and pace.max() <= _ALIKE * pace.min():
+        between = late[0] + taken - late[-1]
+        after[0] = max(after[0], round(float(pace.mean()) * between))
+    return BatchArrivals(start, end, after)
