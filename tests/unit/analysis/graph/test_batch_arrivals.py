@@ -92,6 +92,30 @@ def test_a_first_wait_that_began_before_the_window_is_no_faster_batch(held_ns):
     assert again.saving_ns == pytest.approx(real_ns, rel=0.03)
 
 
+def test_the_first_batch_of_an_epoch_is_begun_when_the_epoch_is():
+    """Every third step begins an epoch: whatever comes sooner, the wait for its batch stays."""
+
+    def epochs(kernel_ns: int) -> GpuTrace:
+        t = GpuTrace()
+        for number in range(12):
+            with t.step():
+                if number % 3 == 0:
+                    with t.frame("torch/utils/data/dataloader.py(484): __iter__"):
+                        t.python(ms(2))
+                t.data_wait(us(50) if number % 3 else ms(20), workers=True)
+                for _ in range(50):
+                    t.op("aten::mm", before=us(20)).launch("gemm", kernel_ns)
+                t.item()
+        return t
+
+    recorded = epochs(us(200))
+    graph = build_step_graph(recorded.load())
+    assert not (graph.edge_kind == EdgeKind.ARRIVAL).any()
+    half = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    real_ns = (recorded.now - epochs(us(100)).now) / 12
+    assert half.saving_ns == pytest.approx(real_ns, rel=0.05)
+
+
 def test_a_loader_that_keeps_up_limits_nothing():
     recorded = training(ms(5), workers=2)
     graph = build_step_graph(recorded.load())
