@@ -41,7 +41,6 @@ from tests.support.simulator.program import (
 
 MAIN = 1000
 AUTOGRAD = 1001
-_ITERATOR = "torch/utils/data/dataloader.py(484): __iter__"
 BETWEEN_STEPS_NS = 20 * US
 """Python between two steps, such as the loop itself."""
 
@@ -232,7 +231,7 @@ class _Rank:
                         if not loader.is_persistent or step == 0:
                             workers_ns = host - began - loader.sampler_ns
                         if log is not None:
-                            log.append(("frame", MAIN, _ITERATOR, began, host))
+                            log.append(("frame", MAIN, "<built-in function iter>", began, host))
                     begin = host
                     ready = host if loader.has_no_cost else self.batches.take(host)
                     if ready > host:

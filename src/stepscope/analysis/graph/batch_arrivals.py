@@ -7,8 +7,7 @@ begins.
 
 A wait counts as one for a batch's arrival if it is noted by a loader with workers, or is one for
 another thread, and takes longer than fetching a batch that is ready. Where few batches are waited
-for, nothing shows the pace of the workers, which may be ahead: such waits keep their length. So
-does the first wait of an epoch, where stacks show its beginning: its batch is begun only then.
+for, nothing shows the pace of the workers, which may be ahead: such waits keep their length.
 """
 
 from __future__ import annotations
@@ -20,18 +19,13 @@ import polars as pl
 
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
-from stepscope.analysis.selection.names import names_that
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _FETCHING_NS = 1_000_000
 _FETCHING_SHARE = 0.03  # of a step
 _OFTEN = 0.25  # of all batches
-_ITERATORS = r"torch/utils/data/dataloader\.py\(\d+\): __iter__$"
-_ALIKE = 1.1
-"""The longest time per batch over the shortest, if batches come at one pace."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,7 @@ class BatchArrivals:
         start_ns: When the main thread began to wait.
         end_ns: When the batch arrived.
         after_ns: From the arrival before to each arrival; for the first, from the last one, if the
-            same steps came again, but not less than at the pace of the others, if they have one:
-            a window may begin late in the wait for its first batch.
+            same steps came again.
     """
 
     start_ns: Int64Array
@@ -88,31 +81,9 @@ def find_arrivals(
     if batch_ns:
         return BatchArrivals(start, end, np.full(len(end), batch_ns))
     is_long = end - start > max(_FETCHING_NS, _FETCHING_SHARE * length_ns / steps)
-    is_first = _follow_iterators(trace, main_lane, start)
-    late = np.flatnonzero(is_long & ~is_first)
-    others = len(batches) - int(is_first.sum())
-    is_often = len(late) >= max(2, _OFTEN * others) or len(late) == others
+    late = np.flatnonzero(is_long)
+    is_often = len(late) >= max(2, _OFTEN * len(batches)) or len(late) == len(batches)
     if not len(late) or not is_often:
         return BatchArrivals(none, none, none)
-    taken = len(batches)
     start, end = start[late], end[late]
-    after = np.diff(end, prepend=end[-1] - length_ns)
-    # By batch: some are ready when they are asked for.
-    pace = after[1:] / np.diff(late)
-    if len(pace) > 1 and pace.max() <= _ALIKE * pace.min():
-        between = late[0] + taken - late[-1]
-        after[0] = max(after[0], round(float(pace.mean()) * between))
-    return BatchArrivals(start, end, after)
-
-
-def _follow_iterators(trace: Trace, lane: int, start_ns: Int64Array) -> BoolArray:
-    """Which waits of a thread, in order, are the first of an epoch, as far as stacks tell."""
-    found = np.zeros(len(start_ns), np.bool_)
-    is_frame = pl.col("category") == Category.PYTHON_FUNCTION.value
-    makes = names_that(trace, is_frame & pl.col("name").str.contains(_ITERATORS))
-    if makes.any():
-        columns = trace.columns("name_id", "lane_id", "start_ns")
-        is_call = makes[columns["name_id"].to_numpy()] & (columns["lane_id"] == lane).to_numpy()
-        first = np.searchsorted(start_ns, columns["start_ns"].to_numpy()[is_call])
-        found[first[first < len(found)]] = True
-    return found
+    return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))

@@ -115,8 +115,6 @@ class StepSummary:
         mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
         worst_ns: Longest duration.
         partition: Input wait, phases and the rest.
-        lasting_wait_ns: Mean input wait of the earlier or the later half of the steps, whichever
-            is less: waits for workers that are still starting end with the start.
         median_wait_ns: Median of the input wait.
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the start.
@@ -157,7 +155,6 @@ class StepSummary:
     mean_ns: int
     worst_ns: int
     partition: Partition
-    lasting_wait_ns: int
     median_wait_ns: int
     median_own_ns: int
     phases: tuple[PhaseTimes, ...]
@@ -267,7 +264,6 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         mean_ns=round(total_ns / len(steady)),
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
-        lasting_wait_ns=_lasting_wait(steady),
         median_wait_ns=median_wait_ns,
         median_own_ns=_median(record.dur_ns - input_wait(record) for record in steady),
         phases=_phases(steady, median_ns),
@@ -301,12 +297,6 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
     )
-
-
-def _lasting_wait(steady: Sequence[StepRecord]) -> int:
-    half = max(1, len(steady) // 2)
-    halves = steady[:half], steady[-half:]
-    return min(round(statistics.fmean(map(input_wait, part))) for part in halves)
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:

@@ -23,12 +23,11 @@ def training(
     kernel_ns: int = us(200),
     python_ns: int = us(100),
     reads_loss: bool = True,
-    held_ns: int = 0,
 ) -> GpuTrace:
     """Steps of 50 kernels that wait for a batch; each worker loads one after another.
 
     Workers begin when the training does, have two batches each in advance at most, and give their
-    batches in turn. The recorder may hold the training before the first recorded step, the second.
+    batches in turn.
     """
     t = GpuTrace()
     origin_ns = t.now
@@ -38,7 +37,6 @@ def training(
         began = ready[number - workers] if number >= workers else origin_ns
         if number >= 2 * workers:
             began = max(began, taken[number - 2 * workers])
-        t.python(held_ns if number == 1 else 0)
         ready.append(began + load_ns)
         with t.step():
             t.data_wait(max(us(50), ready[number] - t.now), workers=True)
@@ -80,40 +78,6 @@ def test_batches_in_time_save_what_the_step_waits_for_them(workers):
     again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
     real_ns = step_of(recorded) - step_of(training(us(10), workers=workers))
     assert again.saving_ns == pytest.approx(real_ns, rel=0.03)
-
-
-@pytest.mark.parametrize("held_ns", [0, ms(10), ms(19.5)])
-def test_a_first_wait_that_began_before_the_window_is_no_faster_batch(held_ns):
-    recorded = training(ms(30), workers=1, held_ns=held_ns)
-    graph = build_step_graph(recorded.load(), (1, 2, 3, 4))
-    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
-    again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
-    real_ns = step_of(recorded) - step_of(training(us(10), workers=1))
-    assert again.saving_ns == pytest.approx(real_ns, rel=0.03)
-
-
-def test_the_first_batch_of_an_epoch_is_begun_when_the_epoch_is():
-    """Every third step begins an epoch: whatever comes sooner, the wait for its batch stays."""
-
-    def epochs(kernel_ns: int) -> GpuTrace:
-        t = GpuTrace()
-        for number in range(12):
-            with t.step():
-                if number % 3 == 0:
-                    with t.frame("torch/utils/data/dataloader.py(484): __iter__"):
-                        t.python(ms(2))
-                t.data_wait(us(50) if number % 3 else ms(20), workers=True)
-                for _ in range(50):
-                    t.op("aten::mm", before=us(20)).launch("gemm", kernel_ns)
-                t.item()
-        return t
-
-    recorded = epochs(us(200))
-    graph = build_step_graph(recorded.load())
-    assert not (graph.edge_kind == EdgeKind.ARRIVAL).any()
-    half = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
-    real_ns = (recorded.now - epochs(us(100)).now) / 12
-    assert half.saving_ns == pytest.approx(real_ns, rel=0.05)
 
 
 def test_a_loader_that_keeps_up_limits_nothing():

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.step_records import step_records
 
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.record.pace import RecordedPace, recorded_pace
-from stepscope.analysis.record.summary import summarise_steps
+from stepscope.analysis.record.pace import RecordedPace
 
 STEPS = 6
 
@@ -93,20 +91,3 @@ def test_without_a_record_steps_are_replayed_as_they_were_recorded():
     graph = build_step_graph(training(us(20), factor=2.0).load())
     assert not graph.has_recorded_pace
     assert graph.replayed_step_ns == graph.mean_step_ns
-
-
-@pytest.mark.parametrize(
-    ("waits_ms", "is_starved"),
-    [
-        ([35, 4, 4, 4] + [0.03] * 20, False),  # workers that are still starting
-        ([0.03] * 20 + [35, 4, 4, 4], False),
-        ([4] * 24, True),
-        ([0.03, 0.03, 0.03, 16] * 6, True),  # four workers in bursts
-    ],
-)
-def test_batches_set_the_pace_only_where_waits_last(waits_ms, is_starved):
-    records = step_records([5 + wait for wait in waits_ms], waits_ms=waits_ms)
-    summary = summarise_steps(records)
-    assert summary is not None
-    pace = recorded_pace(summary)
-    assert pace.batch_ns == (summary.mean_ns if is_starved else 0)
