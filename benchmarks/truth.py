@@ -66,7 +66,25 @@ class Promise:
 
 @dataclass
 class Job:
-    """One training, diagnosed."""
+    """One training, diagnosed.
+
+    Attributes:
+        seed: Of the training.
+        causes: What was planted.
+        step_ns: The steady step.
+        stated_step_ns: The step that the product states.
+        start: The device at the window's beginning (`Recording.start`).
+        has_record: Whether there is a step record.
+        findings: What findings promise, and what their fixes bring.
+        answers: The same of what-if.
+        unknown: Findings whose saving has no simulated fix.
+        stated: All findings, with a saving or without.
+        best: The fix that brings the most.
+        lead: By how much it leads; a share of the steady step.
+        first: The finding that promises the most.
+        truths: What each fix brings; shares of the steady step.
+        seconds: What simulating and diagnosing took.
+    """
 
     seed: int
     causes: tuple[str, ...]
@@ -77,6 +95,7 @@ class Job:
     findings: list[Promise] = field(default_factory=list)
     answers: list[Promise] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    stated: tuple[str, ...] = ()
     best: str = ""
     lead: float = 0.0
     first: str = ""
@@ -146,6 +165,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         recording.start,
         recording.has_record,
         truths=truths,
+        stated=tuple(sorted({_SAME_FIX.get(one.id, one.id) for one in diagnosis.findings})),
     )
     largest: dict[str, Any] = {}
     for one in diagnosis.findings:

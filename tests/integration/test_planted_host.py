@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from tests.support.one_step import check_run  # noqa: E402
 from tests.support.trainings import (  # noqa: E402 - they need torch
+    BATCH,
     Samples,
     Training,
     loader,
@@ -236,6 +237,58 @@ def test_a_queue_that_a_thread_fills_from_a_loader_is_input(tmp_path):
     finding = finding_of(judge(run), "input-bound")
     assert finding.advice.startswith("A thread reads the loader")
     assert evidence(finding)["share of waiting in the step"] > 0.5
+
+
+class SlowSampler(torch.utils.data.Sampler):
+    """Takes its time whenever an epoch begins."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__()
+        self.samples = batches * BATCH
+
+    def __iter__(self):
+        time.sleep(0.4)
+        return iter(range(self.samples))
+
+    def __len__(self):
+        return self.samples
+
+
+def test_a_sampler_that_takes_its_time_at_each_start_needs_no_workers(tmp_path):
+    training = Training()
+    batches = torch.utils.data.DataLoader(
+        Samples(12), batch_size=BATCH, sampler=SlowSampler(12), num_workers=0
+    )
+    with stepscope.Profiler(output_dir=tmp_path, skip_first=1000) as profiler:
+        for _ in range(4):
+            for batch in profiler.watch(batches):
+                training.backward(batch)
+                time.sleep(0.01)
+                training.update()
+    (run,) = tmp_path.iterdir()
+    finding = finding_of(judge(run), "slow-epoch-start")
+    assert "in the sampler" in finding.title
+    # In each of three epochs; the first one's is start-up.
+    assert finding.saving_ns >= 3 * 400_000_000 / 48
+    assert "num_workers" not in finding.advice
+
+
+def test_a_worker_that_sleeps_in_short_epochs_is_seen_to_sleep(tmp_path):
+    training = Training()
+    batches = loader(Samples(15, delay_s=0.0005), workers=1)
+    with stepscope.Profiler(output_dir=tmp_path, skip_first=1000) as profiler:
+        for _ in range(8):
+            for batch in profiler.watch(batches):
+                training.backward(batch)
+                training.update()
+    (run,) = tmp_path.iterdir()
+    finding = finding_of(judge(run), "input-bound")
+    told = evidence(finding)
+    assert told["share of loading that is work for a CPU"] < 0.5
+    assert told[WORKERS_LABEL] > 2
+    assert "more workers than CPUs" in finding.advice
+    assert "persistent_workers=True" in finding.advice
+    assert "from epoch to epoch" in finding.assumption
 
 
 # -- compilation --------------------------------------------------------------------------------

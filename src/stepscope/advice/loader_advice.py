@@ -187,6 +187,8 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
     assumption = (
         f"{_workers(workers)} {prepare} batches beside the step and {take} no CPU time away from it"
     )
+    if facts.keeps_workers is False:
+        assumption += ", and live on from epoch to epoch"
     alone_ns = None
     keep_up = workers >= least
     if not keep_up:
@@ -194,6 +196,11 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         assumption = f"batches cost so much less that {_workers(workers)} can keep up"
     if now:
         do = f"Raise num_workers from {now} to {workers}"
+        if facts.keeps_workers is False:
+            do += (
+                " and keep them (persistent_workers=True, with the loader made once): now each "
+                "epoch starts its workers anew, which takes longer the more there are"
+            )
     elif facts.is_beside:
         do = (
             "A thread reads the loader and makes one batch after another. Let workers make them: "

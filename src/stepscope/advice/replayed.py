@@ -80,7 +80,7 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
-    alone_ns = window.per_step(window.once(_host_alone_ns))
+    alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)
         assumption += (
@@ -129,6 +129,11 @@ def replayed_finding(
             is_upper_bound=is_upper_bound,
         )
     ]
+
+
+def host_alone_of(window: WindowView) -> int:
+    """What the host needs per step if neither the GPU nor batches make it wait."""
+    return window.per_step(window.once(_host_alone_ns))
 
 
 def _host_alone_ns(window: WindowView) -> int:

@@ -9,14 +9,19 @@ same goes for pauses of the garbage collector: a host that runs ahead hides them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.advice.finding import Finding
 
+IDLE_LABEL = "GPU idle for late launches"
+"""The evidence of `launch-bound`: a share of the device's time."""
+
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
+_LAUNCHES = "launch-bound"
 _SYMPTOMS = {
-    "launch-bound": (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
+    _LAUNCHES: (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
     "synchronisation": (frozenset({"input-bound", "garbage-collector"}), 0.9),
 }
 """Findings, those that may be what they come from, and how much of the saving these must have."""
@@ -33,17 +38,28 @@ def specific_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         if one.id not in _SYMPTOMS or one.saving_ns is None:
             continue
         specific, share = _SYMPTOMS[one.id]
+        waits_ns = _waits_for_launches(one) if one.id == _LAUNCHES else math.inf
         causes = [
             place
             for place, other in enumerate(ordered)
-            if other.id in specific
+            if (other.id in specific or (other.saving_ns or 0) > waits_ns)
             and other.rank == one.rank
             and (other.saving_ns or 0) >= share * one.saving_ns
         ]
         here = ordered.index(one)
         if causes and max(causes) > here:
             for place in (place for place in causes if place > here):
-                placed = f"above {one.id}, because most of that comes from it"
+                why = "most of that comes from it"
+                if ordered[place].id not in specific:
+                    why = "the GPU waits for it longer than for late launches"
+                placed = f"above {one.id}, because {why}"
                 ordered[place] = replace(ordered[place], placed=placed)
             ordered.insert(max(causes), ordered.pop(here))
     return tuple(ordered)
+
+
+def _waits_for_launches(finding: Finding) -> float:
+    """How long the GPU waits for late launches in a step, by the evidence of `launch-bound`."""
+    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    shares = (float(one.value) for one in finding.evidence if one.label == IDLE_LABEL)
+    return step_ns * next(shares, math.inf)

@@ -12,7 +12,9 @@ from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.figures import duration, percent, plural, ranks_in_words
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
-_NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
+_NOTABLE = 0.1
+"""Of the step: what a saving must reach to become the verdict. Where the GPU computes for all but
+so much of it, nothing but less or faster computation can: the step is GPU-bound."""
 _MOSTLY = 0.5
 _MUCH = 0.25
 """Of the recorded time: what work outside the steps must take to be named."""
@@ -153,7 +155,9 @@ def _limit_of(
             "of the time"
         )
     elif largest.name in _USEFUL:
-        words = f"nothing stands out: {share_of_largest} of {whole} is {largest.name}"
+        is_bound = largest.name == "compute" and partition.share(largest) >= 1 - _NOTABLE
+        words = "GPU-bound" if is_bound else "nothing stands out"
+        words += f": {share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
         elif slowest.compute is not None and slowest.compute.is_on_cpu:

@@ -78,6 +78,9 @@ COMPUTE_GROUPS: tuple[str, ...] = (
 MATRIX_GROUPS = ("gemm", "convolution", "attention")
 """The groups that consist of matrix products."""
 
+UNKNOWN_KERNEL = "other"
+"""The group of computing kernels whose name no rule knows."""
+
 _COMPILED = r"^triton_(_\d|\d|fused_|poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
 """Kernels of the PyTorch compiler; before 2.1 their names told only their arguments
 (`triton__0d1d2d`)."""
@@ -389,7 +392,7 @@ def _kernel_group(name: pl.Expr, kind: str) -> pl.Expr:
     if kind == Kind.COMMUNICATION.value:
         stem = pl.coalesce(name.str.extract(r"^([^(<]*(?:ccl|reduce|gather|all)[^(<]*)"), name)
         return _first_match(stem, _KERNELS_OF_COMMUNICATION, "collective")
-    return _first_match(name, _KERNELS, "other")
+    return _first_match(name, _KERNELS, UNKNOWN_KERNEL)
 
 
 def classify_names(names: pl.DataFrame) -> pl.DataFrame:

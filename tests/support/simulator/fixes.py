@@ -155,9 +155,13 @@ def cheap_launches(program: Program, factor: float = LAUNCH_FACTOR) -> Program:
 
 
 def with_workers(program: Program, workers: int) -> Program:
-    """The program with a loader of so many workers, which live on."""
-    loader = program.loader or Loader()
-    return replace(program, loader=replace(loader, workers=workers, is_persistent=True))
+    """The program with loaders of so many workers on all ranks, which live on."""
+    loader, late = program.loader or Loader(), program.late
+    if late is not None and late.loader is not None:
+        own = replace(late.loader, workers=workers, is_persistent=True)
+        late = replace(late, loader=own)
+    loader = replace(loader, workers=workers, is_persistent=True)
+    return replace(program, loader=loader, late=late)
 
 
 def without_input_wait(program: Program) -> Program:

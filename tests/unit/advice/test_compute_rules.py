@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
+
 import pytest
+from tests.support import planted
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import (
     CUTLASS,
@@ -17,7 +21,7 @@ from tests.support.planted import (
     products,
 )
 
-from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules.full_precision_matmuls import WORTH_IT
 from stepscope.analysis.hardware.devices import KNOWN
@@ -25,11 +29,18 @@ from stepscope.run.reader import open_run
 
 
 @pytest.fixture
-def found(tmp_path):
-    def judged(t: GpuTrace, rule: str) -> list[Finding]:
+def judge(tmp_path):
+    def judged(t: GpuTrace) -> Diagnosis:
         (tmp_path / "rank0.pt.trace.json").write_bytes(dump(t))
-        diagnosis = diagnose(open_run(str(tmp_path)))
-        return [one for one in diagnosis.findings if one.id == rule]
+        return diagnose(open_run(str(tmp_path)))
+
+    return judged
+
+
+@pytest.fixture
+def found(judge):
+    def judged(t: GpuTrace, rule: str) -> list[Finding]:
+        return [one for one in judge(t).findings if one.id == rule]
 
     return judged
 
@@ -180,3 +191,53 @@ def test_full_precision_on_two_devices_is_told_of_the_mean_device(found):
     (finding,) = found(t, "full-precision-matmuls")
     assert seen(finding)["time in them per step"] == us(4000)
     assert seen(finding)["share of the step"] == pytest.approx(0.4, rel=0.02)
+
+
+SQUARE = {"shapes": [[8192, 8192], [8192, 8192]], "types": HALF}
+"""An elementwise operator on these moves 403 MB, which take an H100 120 µs."""
+
+
+def kernels_below(operators: list[str], name: str = "my_kernel", **operands) -> GpuTrace:
+    """Products, and in between runs of 10 kernels of 130 µs below operators, outermost first."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(2):
+            products(t, 2)
+            for _ in range(10):
+                with contextlib.ExitStack() as opened:
+                    for operator in operators[:-1]:
+                        opened.enter_context(t.op(operator, **operands))
+                    t.op(operators[-1], **operands).launch(name, us(130))
+
+    return job(body)
+
+
+@pytest.mark.parametrize("operator", ["aten::mul", "aten::add_", "aten::sum", "aten::dropout"])
+def test_an_unknown_kernel_is_not_fusible_by_its_operator_alone(judge, operator):
+    diagnosis = judge(kernels_below([operator]))
+    assert not diagnosis.findings
+    assert diagnosis.verdict.startswith("GPU-bound: ")
+    assert "of the step is compute" in diagnosis.verdict
+
+
+def test_an_unknown_kernel_counts_by_the_bytes_that_its_operator_moves(found):
+    (named,) = found(kernels_below(["aten::mul"], MUL, **SQUARE), "unfused-elementwise")
+    (unknown,) = found(kernels_below(["aten::mul"], **SQUARE), "unfused-elementwise")
+    assert unknown.saving_ns == pytest.approx(named.saving_ns, rel=0.01)
+    # Of 403 MB per kernel, the middle ones of a chain keep the 134 MB of their other operand.
+    assert seen(unknown)["of this, from kernel to kernel"] == 2 * 9 * 2 * (8192 * 8192 * 2)
+
+
+@pytest.mark.parametrize(
+    ("operators", "device"),
+    [
+        (["aten::mul", "mine::scaled"], "NVIDIA H100 80GB HBM3"),
+        (["mine::scaled"], "NVIDIA H100 80GB HBM3"),
+        (["aten::mul"], "an accelerator"),
+    ],
+)
+def test_shapes_are_no_evidence_below_own_operators_or_on_unknown_devices(
+    judge, monkeypatch, operators, device
+):
+    monkeypatch.setattr(planted, "GpuTrace", partial(GpuTrace, device_name=device))
+    assert not judge(kernels_below(operators, **SQUARE)).findings

@@ -52,6 +52,15 @@ def test_two_workers_are_not_told_two_workers():
     assert "from 2 to 7" in found.advice
 
 
+@pytest.mark.parametrize("keeps", [False, True, None])
+def test_more_workers_are_to_be_kept_where_each_epoch_starts_them_anew(keeps):
+    facts = LoaderFacts(workers=1, has_workers=True, cpus=2, cpu_share=0.03, keeps_workers=keeps)
+    found = advise(facts, 24 * MS, 22 * MS)
+    assert found.workers == 13
+    assert ("persistent_workers=True" in found.advice) is (keeps is False)
+    assert ("live on from epoch to epoch" in found.assumption) is (keeps is False)
+
+
 def test_workers_that_take_all_cpus_are_to_do_less():
     facts = LoaderFacts(workers=4, has_workers=True, cpus=4, cpu_share=0.95)
     found = advise(facts, 30 * MS, 20 * MS)

@@ -22,7 +22,7 @@ def judge(tmp_path):
     return judged
 
 
-def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False):
+def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False, operator="aten::mm"):
     """Kernels that keep the GPU busy, and one slow launch among them."""
     t = GpuTrace(vendor=vendor, annotate_steps=annotate)
     with contextlib.ExitStack() as around:
@@ -37,7 +37,7 @@ def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False):
                 for number in range(60):
                     is_slow = step == 0 and number == 9
                     call_ns = slow_ns if is_slow and slow_ns else None
-                    t.op("aten::mm").launch("big_kernel", ms(1), call_ns=call_ns)
+                    t.op(operator).launch("big_kernel", ms(1), call_ns=call_ns)
                 t.sync()
     return t
 
@@ -58,6 +58,16 @@ def test_one_slow_launch_is_no_launch_bound_step(judge, vendor, steps, annotate,
     assert "compute" in diagnosis.verdict
     (rank,) = diagnosis.ranks
     assert rank.step_ns == pytest.approx(ms(60) * (1 if annotate else steps), rel=0.05)
+
+
+@pytest.mark.parametrize("annotate", [True, False])
+@pytest.mark.parametrize("operator", ["aten::mul", "aten::mm", "mine::step"])
+def test_what_is_left_of_a_busy_gpu_is_called_gpu_bound(judge, annotate, operator):
+    t = loop(steps=1, vendor="nvidia", annotate=annotate, slow_ns=ms(1300), operator=operator)
+    diagnosis = judge(t)
+    assert {finding.id for finding in diagnosis.findings} == {"one-off-costs"}
+    assert diagnosis.verdict.startswith("GPU-bound: ")
+    assert "one call takes 1.30 s, once: loading of modules" in diagnosis.verdict
 
 
 @pytest.mark.parametrize("annotate", [True, False])

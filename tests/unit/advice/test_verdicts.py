@@ -44,7 +44,7 @@ def labelled(tmp_path: Path, name: str) -> Diagnosis:
 )
 def test_a_healthy_step_does_not_hide_what_happened_outside_it(tmp_path, name, words):
     verdict = labelled(tmp_path, name).verdict
-    assert verdict.startswith("nothing stands out")
+    assert verdict.startswith("GPU-bound: 9")
     assert words in verdict
 
 

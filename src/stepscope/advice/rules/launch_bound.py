@@ -4,7 +4,9 @@ A rate of launches, so it takes many of them: one slow call, even in every step,
 calls are left out.
 
 Measured as the share of the device's time in which it is idle because the next launch comes late,
-while the host dispatches operators and calls the runtime. The saving assumes that dispatch and
+while the host dispatches operators and calls the runtime. Where something else of the host makes
+the GPU wait, such as Python, faster launches shorten the step all the same, if the host limits it:
+if it needs most of the step for itself, waits apart. The saving assumes that dispatch and
 launches cost nothing, as if the step were one CUDA graph; waiting for input or for the device, and
 Python outside operators, stay. It may exceed that idle time: a host that is ahead also hides Python
 and lets communication overlap. It never exceeds the host's time in dispatch and launches.
@@ -16,16 +18,19 @@ import numpy as np
 
 from stepscope.advice.compiled_code import graphs_to_launch, what_is_left_out
 from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.replayed import host_alone_of, replayed_finding
+from stepscope.advice.specific_causes import IDLE_LABEL
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.nullable import are_among
 
 ID = "launch-bound"
+_MOSTLY = 0.5
 _SLOWS = "recording slows dispatch"
 
 
@@ -38,9 +43,13 @@ def find(subject: Subject) -> list[Finding]:
     share = idle_ns / max(1, window.device_ns)
     launches = _launches(window)
     limits = subject.thresholds
-    if share < limits.launch_bound_idle or launches < limits.launch_bound_launches:
+    if launches < limits.launch_bound_launches:
         return []
+    is_rate = share >= limits.launch_bound_idle
     graph = window.graph
+    alone_ns = host_alone_of(window)
+    if not is_rate and alone_ns < _MOSTLY * graph.replayed_step_ns:
+        return []
     changes = unchanged(graph)
     lanes = sorted(graph.host_lanes)
     spent, each = intervals.empty(), []
@@ -60,14 +69,19 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
-        title="the host launches work more slowly than the GPU executes it",
+        title=(
+            "the host launches work more slowly than the GPU executes it"
+            if is_rate
+            else f"the host limits the step, and {percent(window.share(spent.total_ns))} of it is "
+            "dispatch and launches"
+        ),
         assumption=(
             f"dispatch and launches cost nothing, as in a captured CUDA graph; {slows}, so an "
             "unrecorded step gains less"
         ),
         is_upper_bound=True,
         evidence=(
-            Evidence("GPU idle for late launches", share, "share"),
+            Evidence(IDLE_LABEL, share, "share"),
             Evidence("idle for late launches, per step", window.per_device_step(idle_ns), "ns"),
             Evidence(
                 "host time in dispatch and launches, per step",

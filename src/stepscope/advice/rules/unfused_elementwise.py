@@ -3,12 +3,14 @@
 Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
 (shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention, of
 layout copies and of notable known patterns (`fusible-pattern`), which have findings of their own,
-and those that a matrix product or convolution launches for itself. A chain is a run of them on one
-stream with nothing else between. The saving assumes that each chain becomes one kernel, which no
-longer writes what one kernel of the chain hands to the next, and no longer reads it: its other
-operands, and its last result, it still reads and writes. Where shapes, types or the device are not
-known, it takes half of the chain's time, or as long as its longest kernel if that is more. The
-host launches one kernel for each chain.
+and those that a matrix product or convolution launches for itself. A kernel whose name says nothing
+of what it does counts only where the operator that launched it is known to be elementwise, and the
+bytes that it moves are known. A chain is a run of them on one stream with nothing else between. The
+saving assumes that each chain becomes one kernel, which no longer writes what one kernel of
+the chain hands to the next, and no longer reads it: its other operands, and its last result, it
+still reads and writes. Where shapes, types or the device are not known, it takes half of the
+chain's time, or as long as its longest kernel if that is more. The host launches one kernel for
+each chain.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.fusible import time_once_fused
 from stepscope.analysis.calls.kernel_origins import (
+    is_kind_by_operator,
     is_of_product,
     operator_names,
     places_of_work,
@@ -35,9 +38,10 @@ from stepscope.analysis.calls.kernel_origins import (
 from stepscope.analysis.calls.moved_bytes import bytes_of_operators
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.hardware.devices import memory_speeds
+from stepscope.analysis.selection.names import names_that
 from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.arrays.ordering import by_group
 
@@ -120,6 +124,7 @@ def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFra
     )
     taken = attention_of(window).between | layout_copies_of(window)
     taken |= rows_of_notable_patterns(window, least_share) | is_of_product(window.trace, work)
+    taken |= _is_without_evidence(window, work)
     fusable = said["may_be"].to_numpy() & ~taken
     fusable &= ~window.nodes(work_of_optimizer(window))[work["node"].to_numpy()]
     # The work stands in the graph's order, by start: only streams have to be told apart.
@@ -134,6 +139,24 @@ def _chains(window: WindowView, least_ns: int, least_share: float) -> pl.DataFra
     found = fusable & (work["dur_ns"].to_numpy()[rows] >= least_ns)
     chains = work["node", "dur_ns", "launch", "op", "device"][rows[found]]
     return chains.with_columns(chain=pl.Series(chain[found]))
+
+
+def _is_without_evidence(window: WindowView, work: pl.DataFrame) -> BoolArray:
+    """Kernels that are elementwise by an operator alone, and may move any number of bytes.
+
+    Of an operator that launched a kernel itself, shapes and types say what the kernel moves.
+    """
+    found: BoolArray = is_kind_by_operator(window.trace, work).copy()
+    rows = np.flatnonzero(found)
+    op = work["op"][rows]
+    moved = bytes_of_operators(window.trace, op)
+    is_typed = (pl.col("untyped_read") + pl.col("untyped_written") == 0).fill_null(value=False)
+    is_known = moved.select(is_typed).to_series().to_numpy() & op.is_not_null().to_numpy()
+    is_known &= ~np.isnan(memory_speeds(window.trace, work["device"][rows]))
+    is_own = names_that(window.trace, pl.col("group").is_in(_GROUPS))
+    name_id = window.trace.columns("name_id")["name_id"].to_numpy()
+    found[rows] = ~(is_known & is_own[name_id[filled(op, 0)]])
+    return found
 
 
 def _chains_once_fused(window: WindowView, chains: pl.DataFrame) -> pl.DataFrame:

@@ -21,10 +21,10 @@ from stepscope.run.figures import percent
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.nullable import filled
-from stepscope.trace.classify import MATRIX_GROUPS
+from stepscope.trace.classify import MATRIX_GROUPS, UNKNOWN_KERNEL
 from stepscope.trace.derive.ancestors import nearest_of
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
+from stepscope.trace.schema import Category, Kind
 
 _MODULE = "nn.Module: "
 _PASSED_OVER = (
@@ -59,6 +59,19 @@ def is_of_product(trace: Trace, work: pl.DataFrame) -> BoolArray:
     op = filled(work["op"], -1)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
     found |= (op >= 0) & is_product[name_id[np.maximum(op, 0)]]
+    return found
+
+
+def is_kind_by_operator(trace: Trace, work: pl.DataFrame) -> BoolArray:
+    """Which computing kernels have a name that no rule knows: their group is their operator's.
+
+    Args:
+        trace: The trace.
+        work: GPU work with `kind` and `name_id`.
+    """
+    is_unknown = names_that(trace, pl.col("group") == UNKNOWN_KERNEL)
+    is_compute = filled(work["kind"] == Kind.COMPUTE.value, value=False)
+    found: BoolArray = is_unknown[work["name_id"].to_numpy()] & is_compute
     return found
 
 

@@ -19,6 +19,7 @@ from stepscope.trace.classify import (
     COLLECTIVE_GROUPS,
     COLLECTIVE_NAME,
     COMPUTE_GROUPS,
+    UNKNOWN_KERNEL,
     classify_by_metadata,
 )
 from stepscope.trace.derive.narrow_columns import column
@@ -62,7 +63,7 @@ def kind_and_group(
     names_one = is_collective & (names["group"] != "collective")
     kind_as_operator = _COMPUTE_OR_COMMUNICATION.gather(filled(is_collective, value=False))
     for word, of_kind, says in (
-        ("other", Kind.COMPUTE, has_kind),
+        (UNKNOWN_KERNEL, Kind.COMPUTE, has_kind),
         ("collective", Kind.COMMUNICATION, names_one),
     ):
         is_open = filled((group == word) & (kind == of_kind.value), value=False)
