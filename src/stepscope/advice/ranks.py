@@ -172,6 +172,12 @@ class RankComparison:
         return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
 
     @cached_property
+    def waits_in_collectives_ns(self) -> dict[int, int]:
+        """By rank: how long it waits for others in the collectives of a step."""
+        rows = self.report.ranks.filter(pl.col("sets") > 0).select("rank", "total_wait_ns")
+        return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
+
+    @cached_property
     def late(self) -> tuple[int, ...]:
         """The straggler, and ranks that others wait for as well while waiting costs them little.
 

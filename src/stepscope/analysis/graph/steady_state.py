@@ -61,8 +61,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
 
     Recording slows the host's threads, not the devices. Where the pace of unrecorded steps is
     known, all pieces of threads are shortened alike, by as little as makes the steps take what
-    those do. Where the devices alone need longer, unrecorded steps were the host's alone, which
-    ran ahead of them: then the host alone takes what they do.
+    those do. Where the devices need longer, by their events if the record has them, unrecorded
+    steps were the host's alone, which ran ahead of them: then the host alone takes what they do.
 
     Args:
         graph: The graph of recorded steps.
@@ -84,7 +84,8 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
     wanted_ns = (pace.own_ns if batches.any() else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
-    is_outrun = least_ns > _OUTRUN * wanted_ns and not batches.any()
+    needed_ns = least_ns if pace.device_ns is None else pace.device_ns * len(graph.steps)
+    is_outrun = needed_ns > _OUTRUN * pace.mean_ns * len(graph.steps)
     kept = alone if is_outrun else own
     limit_ns = (wanted_ns if is_outrun else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0

@@ -18,11 +18,15 @@ class RecordedPace:
         step_ns: Median step.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
+        mean_ns: Mean step.
+        device_ns: Mean time from one step's end to the next on the device; None: not known.
     """
 
     step_ns: int
     own_ns: int
     batch_ns: int
+    mean_ns: int
+    device_ns: int | None = None
 
 
 def recorded_pace(record: StepSummary) -> RecordedPace:
@@ -30,4 +34,10 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
     mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
-    return RecordedPace(record.median_ns, record.median_own_ns, mean_ns if is_starved else 0)
+    return RecordedPace(
+        record.median_ns,
+        record.median_own_ns,
+        mean_ns if is_starved else 0,
+        record.mean_ns,
+        record.mean_device_ns,
+    )

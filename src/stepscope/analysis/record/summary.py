@@ -114,6 +114,8 @@ class StepSummary:
         median_ns: Median duration.
         mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
         worst_ns: Longest duration.
+        mean_device_ns: Mean time from one step's end to the next on the device, by events on its
+            current stream; None if any step lacks it.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
         phases: The phases, the longest first.
@@ -184,6 +186,7 @@ class StepSummary:
     cycle: StepCycle | None = None
     shift: LevelShift | None = None
     epoch_starts: EpochStarts = field(default_factory=EpochStarts)
+    mean_device_ns: int | None = None
 
     @property
     def wait_ns(self) -> int:
@@ -296,6 +299,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         ),
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
+        mean_device_ns=_mean_device_ns(steady),
     )
 
 
@@ -304,6 +308,11 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None else usual[place]
+
+
+def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
+    known = [record.device_ns for record in steady if record.device_ns is not None]
+    return round(statistics.fmean(known)) if len(known) == len(steady) else None
 
 
 def _beyond_median(
