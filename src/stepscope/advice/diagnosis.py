@@ -164,7 +164,11 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        passing = {r.rank: r.passing_ns for r in ranks}
+        passing = {
+            r.rank: dict(zip(r.window_steps, r.passing_ns, strict=True))
+            for r in ranks
+            if r.passing_ns
+        }
         between = RankComparison.of(matched, means, costs, by_step, passing)
         ranks = limited_by_the_next(ranks, between, limits)
     if any(rank.exchanges for rank in ranks):

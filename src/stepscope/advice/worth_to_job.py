@@ -120,7 +120,7 @@ def limited_by_the_job(
             if rank.device is None and one.id in OF_COMMUNICATION:
                 of_rule[rank.rank] = max(before, share)  # waits for others are part of it
             else:
-                of_rule[rank.rank] = max(before + share, _with_waits(one))
+                of_rule[rank.rank] = max(before, _with_waits(one, before + share))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
     met = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
@@ -144,10 +144,7 @@ def limited_by_the_job(
             gains_of_others[rule] = gain_of_others
     together = _gain(
         {
-            rank.rank: max(
-                slack.shares[rank.rank] + (rank.together_own_ns or 0) / max(1, rank.step_ns or 1),
-                (rank.together_with_waits_ns or 0) / max(1, rank.step_ns or 1),
-            )
+            rank.rank: _together_with_waits(rank, slack.shares[rank.rank])
             for rank in ranks
             if rank.rank in slack.shares
         },
@@ -176,10 +173,22 @@ def _share(one: Finding) -> float | None:
     return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
 
 
-def _with_waits(one: Finding) -> float:
-    """What its rank gains without it and without its waits, as a share of its step."""
-    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    return (one.with_waits_ns or 0) / max(1, step_ns)
+def _with_waits(one: Finding, otherwise: float) -> float:
+    """What its rank gains without it and without its waits, as a share of its step.
+
+    Without a replay of both it is `otherwise`.
+    """
+    if one.with_waits_ns is None:
+        return otherwise
+    return one.with_waits_ns / max(1, (one.saving_ns or 0) + (one.predicted_step_ns or 0))
+
+
+def _together_with_waits(rank: RankSummary, waits: float) -> float:
+    """The same without all its findings; `waits` is what its waits cost it."""
+    step_ns = max(1, rank.step_ns or 1)
+    if rank.together_with_waits_ns is None:
+        return waits + (rank.together_own_ns or 0) / step_ns
+    return max(waits, rank.together_with_waits_ns / step_ns)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class RecordedPace:
     """What unrecorded steps take.
 
     Attributes:
-        step_ns: Median step.
+        step_ns: Mean step, without those that are far slower than the others.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
         mean_ns: Mean step.
@@ -35,8 +35,8 @@ def recorded_pace(record: StepSummary) -> RecordedPace:
     mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
     return RecordedPace(
-        record.median_ns,
-        record.median_own_ns,
+        record.usual_ns,
+        record.usual_own_ns,
         mean_ns if is_starved else 0,
         record.mean_ns,
         record.mean_device_ns,

@@ -118,6 +118,8 @@ class StepSummary:
             current stream; None if any step lacks it.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
+        usual_ns: Mean duration without the slow steps (`slow_steps`).
+        usual_own_ns: The same without the input wait.
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the start.
         first_excess_ns: What they took beyond the steady median, in total.
@@ -158,7 +160,8 @@ class StepSummary:
     worst_ns: int
     partition: Partition
     median_wait_ns: int
-    median_own_ns: int
+    usual_ns: int
+    usual_own_ns: int
     phases: tuple[PhaseTimes, ...]
     first_steps: tuple[int, ...]
     first_excess_ns: int
@@ -250,6 +253,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     median_ns = _median(record.dur_ns for record in steady)
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
+    not_slow = [record for record in steady if record.dur_ns <= SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
     queued = _beyond_median(steady, slow, lambda record: record.queued_ns or 0, median_ns)
     return StepSummary(
@@ -268,7 +272,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
         median_wait_ns=median_wait_ns,
-        median_own_ns=_median(record.dur_ns - input_wait(record) for record in steady),
+        usual_ns=_mean(record.dur_ns for record in not_slow),
+        usual_own_ns=_mean(record.dur_ns - input_wait(record) for record in not_slow),
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -312,7 +317,7 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
     known = [record.device_ns for record in steady if record.device_ns is not None]
-    return round(statistics.fmean(known)) if len(known) == len(steady) else None
+    return _mean(known) if len(known) == len(steady) else None
 
 
 def _beyond_median(
@@ -463,3 +468,7 @@ def _rate(counts: list[int | None], total_ns: int) -> float | None:
 
 def _median(values: Iterable[int]) -> int:
     return round(statistics.median(values))
+
+
+def _mean(values: Iterable[int]) -> int:
+    return round(statistics.fmean(values))
