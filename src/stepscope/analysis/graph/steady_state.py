@@ -85,15 +85,15 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     wanted_ns = (pace.own_ns if batches.any() else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
     needed_ns = least_ns if pace.device_ns is None else pace.device_ns * len(graph.steps)
-    is_outrun = needed_ns > _OUTRUN * pace.mean_ns * len(graph.steps)
-    kept = alone if is_outrun else own
-    limit_ns = (wanted_ns if is_outrun else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
+    is_ahead = needed_ns > _NOTABLY_SLOWED * pace.mean_ns * len(graph.steps)
+    kept = alone if is_ahead else own
+    limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0
-    if cycle_ns(1.0, kept, host_only=is_outrun) > limit_ns:
+    if cycle_ns(1.0, kept, host_only=is_ahead) > limit_ns:
         low, high = _MOST_SLOWED, 1.0
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            fits = cycle_ns(middle, kept, host_only=is_outrun) <= limit_ns
+            fits = cycle_ns(middle, kept, host_only=is_ahead) <= limit_ns
             low, high = (middle, high) if fits else (low, middle)
         scale = low
     has_pace = scale < 1.0 or (bool(batches.any()) and pace.batch_ns > 0)
@@ -103,7 +103,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         host_scale=scale,
         steady_state_ns=steady_ns if has_pace else min(steady_ns, graph.total_ns),
         has_recorded_pace=has_pace,
-        has_outrun_record=is_outrun,
+        has_outrun_record=needed_ns > _OUTRUN * pace.mean_ns * len(graph.steps),
     )
 
 

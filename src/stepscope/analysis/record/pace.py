@@ -32,7 +32,7 @@ class RecordedPace:
 def recorded_pace(record: StepSummary) -> RecordedPace:
     """The pace by a step record. Waits at the start of epochs are no part of it."""
     late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
-    mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
+    mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
     return RecordedPace(
         record.usual_ns,

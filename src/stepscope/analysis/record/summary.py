@@ -115,9 +115,11 @@ class StepSummary:
         mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
         worst_ns: Longest duration.
         mean_device_ns: Mean time from one step's end to the next on the device, by events on its
-            current stream; None if any step lacks it.
+            current stream; None if more than one step in ten lacks it.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
+        lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
+            wait less: a loader that only starts late makes the first steps wait.
         usual_ns: Mean duration without the slow steps (`slow_steps`).
         usual_own_ns: The same without the input wait.
         phases: The phases, the longest first.
@@ -160,6 +162,7 @@ class StepSummary:
     worst_ns: int
     partition: Partition
     median_wait_ns: int
+    lasting_wait_ns: int
     usual_ns: int
     usual_own_ns: int
     phases: tuple[PhaseTimes, ...]
@@ -272,6 +275,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
         median_wait_ns=median_wait_ns,
+        lasting_wait_ns=_lasting_wait_ns(steady),
         usual_ns=_mean(record.dur_ns for record in not_slow),
         usual_own_ns=_mean(record.dur_ns - input_wait(record) for record in not_slow),
         phases=_phases(steady, median_ns),
@@ -317,7 +321,13 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
     known = [record.device_ns for record in steady if record.device_ns is not None]
-    return _mean(known) if len(known) == len(steady) else None
+    return _mean(known) if 10 * len(known) >= 9 * len(steady) else None
+
+
+def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:
+    half = len(steady) // 2
+    waits = [input_wait(record) for record in steady]
+    return min(_mean(waits[:half]), _mean(waits[half:])) if half else _mean(waits)
 
 
 def _beyond_median(
