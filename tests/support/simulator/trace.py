@@ -92,9 +92,12 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
             args = f'"External id":{number}'
             if shapes and what in ("gemm", "fp32"):
                 per_ns = _PEAK_FLOPS_PER_NS / (1 if what == "gemm" else 16)
-                inner = max(64, round((end - start) * per_ns / (2 * 4096 * 4096) / 64) * 64)
+                flops = (end - start) * per_ns
+                # Short products are small ones: none exceeds the device's peak.
+                side = next((s for s in (4096, 1024) if flops >= 2 * s * s * 256), 256)
+                inner = max(16, round(flops / (2 * side * side) / 16) * 16)
                 args += (
-                    f',"Input Dims":[[4096,{inner}],[{inner},4096]],'
+                    f',"Input Dims":[[{side},{inner}],[{inner},{side}]],'
                     f'"Input type":["{operand}","{operand}"]'
                 )
             elif shapes and what in ("small", "elementwise"):

@@ -22,7 +22,7 @@ from tests.support.simulator import (
     write_run,
     write_trace,
 )
-from tests.support.simulator.fixes import cheap_launches, half_of_kind, with_body
+from tests.support.simulator.fixes import cheap_launches, quicker, with_body
 from tests.support.simulator.machine import BETWEEN_STEPS_NS
 from tests.support.simulator.program import (
     COPY,
@@ -79,7 +79,7 @@ def test_a_full_queue_holds_the_host_up_without_costing_anything():
     body = (Kernels(3000, 30 * US, "fp32", before_ns=2 * US, after_ns=2 * US),)
     program = Program(body, machine=MACHINE, recording=Recording(first=4, steps=3))
     assert steady_step_ns(program) == 90 * MS
-    assert steady_step_ns(with_body(program, half_of_kind("fp32"))) == 45 * MS
+    assert steady_step_ns(with_body(program, quicker("fp32"))) == 45 * MS
     assert steady_step_ns(cheap_launches(program)) == 90 * MS
     # The host alone needs 8 µs for each.
     alone = replace(program, machine=replace(MACHINE, queue=10**9))

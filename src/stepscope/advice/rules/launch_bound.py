@@ -4,7 +4,9 @@ A rate of launches, so it takes many of them: one slow call, even in every step,
 calls are left out.
 
 Measured as the share of the device's time in which it is idle because the next launch comes late,
-while the host dispatches operators and calls the runtime. The saving assumes that dispatch and
+while the host dispatches operators and calls the runtime. Where that is a small share, there is a
+finding if the saving is not: on a host that dispatched faster, Python between operators would leave
+no gaps, and communication would begin earlier. The saving assumes that dispatch and
 launches cost nothing, as if the step were one CUDA graph; waiting for input or for the device, and
 Python outside operators, stay. It may exceed that idle time: a host that is ahead also hides Python
 and lets communication overlap. It never exceeds the host's time in dispatch and launches.
@@ -38,8 +40,11 @@ def find(subject: Subject) -> list[Finding]:
     share = idle_ns / max(1, window.device_ns)
     launches = _launches(window)
     limits = subject.thresholds
-    if share < limits.launch_bound_idle or launches < limits.launch_bound_launches:
+    idle_share = window.idle.idle_ns / max(1, window.device_ns)
+    if idle_share < limits.saving_low or launches < limits.launch_bound_launches:
         return []
+    # What dispatch delays may show as Python or communication that begins late.
+    least = None if share >= limits.launch_bound_idle else limits.launch_bound_idle
     graph = window.graph
     changes = unchanged(graph)
     lanes = sorted(graph.host_lanes)
@@ -60,6 +65,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         changes,
         rule=ID,
+        least=least,
         title="the host launches work more slowly than the GPU executes it",
         assumption=(
             f"dispatch and launches cost nothing, as in a captured CUDA graph; {slows}, so an "

@@ -85,7 +85,10 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     wanted_ns = (pace.own_ns if batches.any() else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
     needed_ns = least_ns if pace.device_ns is None else pace.device_ns * len(graph.steps)
-    is_ahead = needed_ns > _NOTABLY_SLOWED * pace.mean_ns * len(graph.steps)
+    # A host that waits for the devices in each step never runs ahead by more than one.
+    waits = graph.target_of(np.flatnonzero(graph.edge_kind == EdgeKind.SYNC))
+    is_free = 2 * len(np.unique(graph.step[waits])) < len(graph.steps)
+    is_ahead = is_free and needed_ns > _NOTABLY_SLOWED * pace.mean_ns * len(graph.steps)
     kept = alone if is_ahead else own
     limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0
