@@ -35,6 +35,8 @@ _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
+_FEWEST_BEHIND = 32
+"""Slow launches on a stream busy with unseen work: more than a first launch or two of each kernel."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def find_launch_queue(trace: Trace, work: StepWork) -> LaunchQueue:
 def _streams(trace: Trace, work: StepWork) -> list[_Stream]:
     """The launches of each stream that may fill its queue, those of other steps included."""
     everything = recorded_work(trace)["event", "lane_id", "start_ns", "launch"]
-    counts = everything.group_by("lane_id").len().filter(pl.col("len") > _FEWEST)
+    counts = everything.group_by("lane_id").len().filter(pl.col("len") >= _FEWEST_BEHIND)
     row_of_event = np.full(trace.event_count, -1, np.int64)
     row_of_event[work.event] = np.where(work.call >= 0, np.arange(len(work)), -1)
     calls = trace.columns("lane_id", "start_ns", "dur_ns")
@@ -149,7 +151,7 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     # The window may begin with a full queue of work that is not in it, or without launches.
     is_blocked = is_far if is_full else np.zeros(len(number), np.bool_)
     slow_behind = is_slow & is_behind
-    if slow_behind.sum() >= max(_FEWEST, _MOSTLY * is_behind.sum()):
+    if slow_behind.sum() >= max(_FEWEST_BEHIND, _MOSTLY * is_behind.sum()):
         is_blocked = is_blocked | slow_behind
     is_unseen = is_blocked & ~is_freed
     mine = stream.row >= 0
