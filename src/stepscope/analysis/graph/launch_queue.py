@@ -36,7 +36,7 @@ _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
 _FEWEST_BEHIND = 32
-"""Slow launches on a stream busy with unseen work: more than a first launch or two of each kernel."""
+"""Slow launches on a stream busy with unseen work: more than first launches of a few kernels."""
 
 
 @dataclass(frozen=True)
