@@ -164,7 +164,11 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        passing = {r.rank: r.passing_ns for r in ranks}
+        passing = {
+            r.rank: dict(zip(r.window_steps, r.passing_ns, strict=True))
+            for r in ranks
+            if r.passing_ns
+        }
         between = RankComparison.of(matched, means, costs, by_step, passing)
         ranks = limited_by_the_next(ranks, between, limits)
     if any(rank.exchanges for rank in ranks):
@@ -172,10 +176,8 @@ def judge(
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
     seen = recorded or skew_of_arrivals(between) or skew
-    called_late = lateness(seen, limits)
-    late_ranks = () if called_late is None else called_late.ranks
-    ranks = limited_by_the_job(ranks, between, recorded, limits, late_ranks)
-    late = lateness(seen, limits, ranks)
+    late = lateness(seen, limits, ranks, between)
+    ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     findings = specific_first(_findings(ranks, limits, seen))
     findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
     verdict, shown = verdict_of(ranks, findings, limits, late)

@@ -52,6 +52,8 @@ class Lateness:
         wait_ns: What another rank waits for them in a step.
         more_compute_ns: By late rank: how much longer its GPU computes in a step than that of any
             other rank, where that is known.
+        more_communication_ns: The same for how long its GPU communicates, waits for other ranks
+            apart.
         course: How the wait changes over the steps, if that is known.
         saving_ns: How much shorter a step is if the late ranks come no later than the next one.
     """
@@ -59,6 +61,7 @@ class Lateness:
     ranks: tuple[int, ...]
     wait_ns: int
     more_compute_ns: Mapping[int, int] = field(default_factory=dict)
+    more_communication_ns: Mapping[int, int] = field(default_factory=dict)
     course: Course | None = None
     saving_ns: int = 0
 
@@ -66,6 +69,12 @@ class Lateness:
     def who(self) -> str:
         """The ranks in words."""
         return ranks_in_words(self.ranks)
+
+    @property
+    def with_usual_links(self) -> tuple[int, ...]:
+        """Those that do not come late because they communicate longer, where that is known."""
+        least_ns = _MOSTLY * self.wait_ns
+        return tuple(rank for rank, ns in self.more_communication_ns.items() if ns < least_ns)
 
     def words(self) -> str:
         """One clause for a verdict."""
@@ -120,23 +129,43 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
 
 
 def lateness(
-    skew: RankSkew | None, limits: Thresholds, ranks: Sequence[RankSummary] = ()
+    skew: RankSkew | None,
+    limits: Thresholds,
+    ranks: Sequence[RankSummary] = (),
+    between: RankComparison | None = None,
 ) -> Lateness | None:
     """The late ranks, if the others wait for them notably.
 
     Args:
         skew: How far apart the ranks come.
         limits: What is notable.
-        ranks: The ranks, for how long each computes.
+        ranks: The ranks, for how long each computes and communicates.
+        between: Their collectives, matched, for how long each waits in them.
     """
     if skew is None or not late_rank.is_late(skew, limits):
         return None
     computing = {rank.rank: ns for rank in ranks if (ns := rank.compute_ns) is not None}
-    others = [ns for rank, ns in computing.items() if rank not in skew.late]
-    more = {
-        rank: computing[rank] - max(others) for rank in skew.late if others and rank in computing
+    waits = {} if between is None else between.waits_in_collectives_ns
+    communicating = {
+        rank.rank: rank.communication[0] - waits[rank.rank]
+        for rank in ranks
+        if rank.communication is not None and rank.rank in waits
     }
-    return Lateness(skew.late, skew.wait_ns, more, skew.course, skew.saving_ns)
+    return Lateness(
+        skew.late,
+        skew.wait_ns,
+        _beyond_others(computing, skew.late),
+        _beyond_others(communicating, skew.late),
+        skew.course,
+        skew.saving_ns,
+    )
+
+
+def _beyond_others(times_ns: Mapping[int, int], late: Sequence[int]) -> dict[int, int]:
+    """By late rank: how much more time it takes than any other rank."""
+    others = [ns for rank, ns in times_ns.items() if rank not in late]
+    known = [rank for rank in late if others and rank in times_ns]
+    return {rank: times_ns[rank] - max(others) for rank in known}
 
 
 def causes_first(
@@ -209,7 +238,9 @@ def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> b
 
     Known waits for other ranks are no part of what `exposed-communication` saves.
     """
-    return one.id == "exposed-communication" and _sets_apart(one, late, findings)
+    if one.id != "exposed-communication" or one.rank in late.with_usual_links:
+        return False
+    return _sets_apart(one, late, findings)
 
 
 def _of_slow_link(one: Finding, late: Lateness, limits: Thresholds) -> Finding:

@@ -98,8 +98,8 @@ class RankComparison:
         table: Columns `RANK_TIMES`.
         step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
             Empty where that is unknown.
-        passing_ns: By rank: what its step takes longer than in the long run, because its host was
-            less ahead when the window began.
+        passing_ns: By rank: what its steps that count take longer than in the steady state, on
+            average: less where the window began with the host ahead, or with batches in store.
     """
 
     report: StragglerReport
@@ -115,7 +115,7 @@ class RankComparison:
         step_ns: Mapping[int, int],
         cost_ns: Mapping[int, int],
         step_costs_ns: Mapping[int, Mapping[int, int]],
-        passing_ns: Mapping[int, int] | None = None,
+        passing_ns: Mapping[int, Mapping[int, int]] | None = None,
     ) -> RankComparison:
         """Put the waits and the ranks' mean steps together.
 
@@ -126,7 +126,7 @@ class RankComparison:
                 count.
             step_costs_ns: The same by rank and step. If known of all, only steps that all have
                 count: how long a rank waits in others is not known.
-            passing_ns: What each rank's step takes longer than in the long run.
+            passing_ns: By rank and step: what it takes longer than in the steady state.
         """
         met = match.report.ranks.filter(pl.col("sets") > 0)
         of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
@@ -150,12 +150,18 @@ class RankComparison:
             .sort("rank")
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
         )
+        of_table = _of_all(step_costs_ns, table["rank"].to_list())
+        shared = set(next(iter(of_table.values()), {}))
+        passing = {
+            rank: [ns for step, ns in of_rank.items() if step in shared or not shared]
+            for rank, of_rank in (passing_ns or {}).items()
+        }
         return cls(
             match.report,
             match.steps,
             table,
-            _of_all(step_costs_ns, table["rank"].to_list()),
-            passing_ns or {},
+            of_table,
+            {rank: _mean(of_rank) for rank, of_rank in passing.items() if of_rank},
         )
 
     @property
@@ -170,6 +176,12 @@ class RankComparison:
         last = self.report.sets.select("set", "last_rank")
         waits = self.report.arrivals.join(last, on="set").group_by("last_rank")
         return dict(waits.agg(pl.col("wait_ns").sum()).iter_rows())
+
+    @cached_property
+    def waits_in_collectives_ns(self) -> dict[int, int]:
+        """By rank: how long it waits for others in the collectives of a step."""
+        rows = self.report.ranks.filter(pl.col("sets") > 0).select("rank", "total_wait_ns")
+        return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
 
     @cached_property
     def late(self) -> tuple[int, ...]:
@@ -226,8 +238,8 @@ class RankComparison:
         In each step that is what waiting costs the other rank that it costs least, less what it
         costs the late ones. Between the means of ranks the difference would be too small: a rank
         that is late in most steps waits in the others. It is no more than the others' arrivals
-        allow (`next_ranks`), and what late ranks are late by only because their hosts were less
-        ahead when the window began is no part of it.
+        allow (`next_ranks`). What ranks are late by only where the window began is no part of it,
+        and what they will be late by later is.
 
         Args:
             late: The ranks; there must be others.
@@ -244,13 +256,17 @@ class RankComparison:
         return gain_ns if most_ns is None else min(gain_ns, most_ns)
 
     def passing_with(self, late: Sequence[int]) -> int:
-        """What the late ranks' step takes longer than in the long run, beyond the next rank's."""
+        """What the late ranks' step takes longer than in the steady state, beyond the next rank's.
+
+        Negative where the next rank's does: then the late ranks will come later than the window
+        shows.
+        """
         costs = dict(self.table.select("rank", "wait_ns").iter_rows())
         others = [rank for rank in costs if rank not in late]
         next_rank = min(others, key=lambda rank: (costs[rank], rank), default=None)
         of_late_ns = min((self.passing_ns.get(rank, 0) for rank in late), default=0)
         of_next_ns = 0 if next_rank is None else self.passing_ns.get(next_rank, 0)
-        return max(0, of_late_ns - of_next_ns)
+        return of_late_ns - of_next_ns
 
     def after_fixing(self, ranks: Collection[int]) -> Next | None:
         """What the job gains at most, over all steps, if some ranks are never late."""

@@ -69,7 +69,8 @@ class Thresholds:
         matmul_attained: A matrix product or convolution is slow if it attains less than this share
             of what the device could do with its shapes.
         elementwise_share: Minimum share of the step in elementwise kernels, reductions and random
-            numbers that are not small and have no finding of their own.
+            numbers that are not small and have no finding of their own, where their shapes are
+            not known.
         small_kernel_ns: A kernel is small below this length.
         small_kernel_count: Minimum number of small kernels per step.
         small_kernel_share: Minimum share of small kernels among those that could be fused.

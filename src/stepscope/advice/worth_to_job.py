@@ -6,9 +6,10 @@ is from that is known by what its waits for others cost it. A finding is taken t
 ranks that have it: what each of these gains without both, its finding and its waits, is known from
 a replay, and the job gains what the rank does that gains least.
 
-A finding about communication assumes that late ranks are fixed first. So of the ranks that are not
-late, the one counts that gains least. What those gain that have no such finding is known too: no
-more than if their collectives took no time.
+A finding about communication assumes that late ranks are fixed first, on these as well, unless they
+come late because their own communication takes longer. So of the ranks that are not late, the one
+counts that gains least. What those gain that have no such finding is known too: no more than if
+their collectives took no time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_ranks import Lateness
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION
@@ -29,6 +31,8 @@ from stepscope.run.rank_skew import RankSkew
 _WITHIN = 0.05
 """Of the step: how much more than the job gains a finding may save. Ranks without the finding may
 have as much of its cause, below the limit from which it is one."""
+_WITHIN_KNOWN = 0.01
+"""The same where it is known what all ranks gain, with or without the finding."""
 _APART = frozenset(
     {"slow-first-steps", "abnormal-collective", "stalled-step", "uneven-steps", "rank-waiting"}
 )
@@ -82,7 +86,7 @@ def limited_by_the_job(
     between: RankComparison | None,
     skew: RankSkew | None,
     limits: Thresholds,
-    late: Sequence[int] = (),
+    late: Lateness | None = None,
 ) -> tuple[RankSummary, ...]:
     """The ranks, with no finding that saves notably more than the job gains by fixing it.
 
@@ -116,12 +120,13 @@ def limited_by_the_job(
             if rank.device is None and one.id in OF_COMMUNICATION:
                 of_rule[rank.rank] = max(before, share)  # waits for others are part of it
             else:
-                of_rule[rank.rank] = max(before + share, _with_waits(one))
+                of_rule[rank.rank] = max(before, _with_waits(one, before + share))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
     met = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
-    others = None if on_hosts else _after_fixing(late, slack, ranks)
+    late_ranks = () if late is None else late.ranks
+    others = None if on_hosts else _after_fixing(late_ranks, slack, ranks)
     gains: dict[str, _Gain] = {}
     gains_of_others: dict[str, _Gain] = {}
     for rule, shares in found.items():
@@ -129,25 +134,32 @@ def limited_by_the_job(
         gain = _gain(shares, slack, is_known=is_known)
         if gain is not None and is_known and met is not None:
             gain = _as_others_arrive(gain, shares, met)
-        gain_of_others = gain
+        gain_of_others, within = gain, _WITHIN
         if others is not None and rule in OF_COMMUNICATION:
             gain_of_others = others.gain(shares)
-        for limit, limits_of in ((gain, gains), (gain_of_others, gains_of_others)):
-            if limit is not None and largest[rule] - limit.share >= _WITHIN:
-                limits_of[rule] = limit
+            within = _WITHIN_KNOWN if others.is_known else _WITHIN
+        if gain is not None and largest[rule] - gain.share >= _WITHIN:
+            gains[rule] = gain
+        if gain_of_others is not None and largest[rule] - gain_of_others.share >= within:
+            gains_of_others[rule] = gain_of_others
     together = _gain(
         {
-            rank.rank: max(
-                slack.shares[rank.rank] + (rank.together_own_ns or 0) / max(1, rank.step_ns or 1),
-                (rank.together_with_waits_ns or 0) / max(1, rank.step_ns or 1),
-            )
+            rank.rank: _together_with_waits(rank, slack.shares[rank.rank])
             for rank in ranks
             if rank.rank in slack.shares
         },
         slack,
     )
+    on_time = () if others is None or late is None else late.with_usual_links
     return tuple(
-        _limited(rank, gains if rank.rank in late else gains_of_others, together, slack, limits)
+        _limited(
+            rank,
+            gains if rank.rank in late_ranks and rank.rank not in on_time else gains_of_others,
+            together,
+            slack,
+            limits,
+            on_time,
+        )
         for rank in ranks
     )
 
@@ -161,10 +173,22 @@ def _share(one: Finding) -> float | None:
     return one.saving_ns / max(1, one.saving_ns + one.predicted_step_ns)
 
 
-def _with_waits(one: Finding) -> float:
-    """What its rank gains without it and without its waits, as a share of its step."""
-    step_ns = (one.saving_ns or 0) + (one.predicted_step_ns or 0)
-    return (one.with_waits_ns or 0) / max(1, step_ns)
+def _with_waits(one: Finding, otherwise: float) -> float:
+    """What its rank gains without it and without its waits, as a share of its step.
+
+    Without a replay of both it is `otherwise`.
+    """
+    if one.with_waits_ns is None:
+        return otherwise
+    return one.with_waits_ns / max(1, (one.saving_ns or 0) + (one.predicted_step_ns or 0))
+
+
+def _together_with_waits(rank: RankSummary, waits: float) -> float:
+    """The same without all its findings; `waits` is what its waits cost it."""
+    step_ns = max(1, rank.step_ns or 1)
+    if rank.together_with_waits_ns is None:
+        return waits + (rank.together_own_ns or 0) / step_ns
+    return max(waits, rank.together_with_waits_ns / step_ns)
 
 
 @dataclass(frozen=True)
@@ -178,6 +202,11 @@ class _AfterTheLate:
 
     slack: Slack
     most: Mapping[int, float]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known of all of them what they would gain."""
+        return self.most.keys() == self.slack.shares.keys()
 
     def gain(self, shares: Mapping[int, float]) -> _Gain | None:
         """The gain, from what ranks with a finding about communication gain of their own step."""
@@ -230,10 +259,11 @@ def _limited(
     together: _Gain | None,
     slack: Slack,
     limits: Thresholds,
+    on_time: Sequence[int],
 ) -> RankSummary:
     if rank.rank not in slack.shares:
         return rank
-    findings = tuple(_with_limit(one, gains.get(one.id), limits) for one in rank.findings)
+    findings = tuple(_with_limit(one, gains.get(one.id), limits, on_time) for one in rank.findings)
     if findings == rank.findings:
         return rank
     savings = [one.saving_ns for one in findings if one.saving_ns is not None]
@@ -244,7 +274,9 @@ def _limited(
     return replace(rank, findings=findings, together_ns=together_ns)
 
 
-def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding:
+def _with_limit(
+    one: Finding, gain: _Gain | None, limits: Thresholds, on_time: Sequence[int]
+) -> Finding:
     share = _share(one)
     if gain is None or share is None or share <= gain.share:
         return one
@@ -262,6 +294,8 @@ def _with_limit(one: Finding, gain: _Gain | None, limits: Thresholds) -> Finding
     gain_ns = round(gain.share * step_ns)
     assumption, next_rank = one.assumption, None
     if gain.next_rank != one.rank:
+        if one.id in OF_COMMUNICATION and one.rank in on_time:
+            assumption += f"; rank {one.rank} no longer comes late"
         assumption += (
             f"; then rank {gain.next_rank} limits the step: rank {one.rank} alone has "
             f"{duration(saving_ns)} less to do"

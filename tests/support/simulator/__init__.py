@@ -13,6 +13,7 @@ the formats of traces and of step records are written anew from their definition
 
 from tests.support.simulator.fixes import (
     fixes,
+    on_time,
     questions,
     with_persistent_workers,
     with_workers,
@@ -27,6 +28,7 @@ __all__ = [
     "Program",
     "Timeline",
     "fixes",
+    "on_time",
     "questions",
     "random_program",
     "simulate",

@@ -22,7 +22,8 @@ unfused-elementwise: each run of elementwise kernels of 10 µs or more is one ke
     that takes half of their time.
 input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
     finding that names a number of workers promises: that many, which live on from epoch to epoch.
-late-rank: the late rank does what the others do.
+late-rank: the late rank does what the others do; where the others are called late (`on_time`), they
+    do what it does.
 
 What-if questions take one thing away: see `questions`.
 """
@@ -49,6 +50,7 @@ from tests.support.simulator.program import (
     Read,
     Synchronize,
     changed,
+    of_rank,
 )
 
 LAUNCH_FACTOR = 0.0
@@ -192,9 +194,18 @@ def _without_iterators(program: Program) -> Program:
     return replace(program, loader=at_once)
 
 
-def on_time(program: Program) -> Program:
-    """The program with all ranks alike."""
-    return replace(program, late=None)
+def on_time(program: Program, rank: int | None = None) -> Program:
+    """The program with all ranks alike.
+
+    Args:
+        program: The program.
+        rank: The rank that is called late, which does as others do then; default: the one planted.
+    """
+    late = program.late
+    if late is None or rank in (None, late.rank):
+        return replace(program, late=None)
+    like_it = of_rank(program, late.rank)
+    return replace(program, body=like_it.body, loader=like_it.loader, late=None)
 
 
 def fixes(program: Program) -> dict[str, tuple[Program, Program]]:

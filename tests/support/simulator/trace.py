@@ -31,6 +31,10 @@ KINDS: dict[str, tuple[str, str, str]] = {
 _STEP_FRAME = "train.py(10): train_step"
 _PEAK_FLOPS_PER_NS = 312e3 * 0.6
 """Of BF16 on an A100, at the 60 % that large products attain; FP32 is given a sixteenth."""
+_BYTES_PER_NS = 2039 * 0.85
+"""Of an A100's memory, at the 85 % that elementwise kernels attain."""
+_ROW = 1024
+_ITEM_BYTES = 4
 
 
 def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool) -> Iterator[str]:
@@ -88,13 +92,23 @@ def _events(timeline: Timeline, *, with_steps: bool, stacks: bool, shapes: bool)
             args = f'"External id":{number}'
             if shapes and what in ("gemm", "fp32"):
                 per_ns = _PEAK_FLOPS_PER_NS / (1 if what == "gemm" else 16)
-                inner = max(64, round((end - start) * per_ns / (2 * 4096 * 4096) / 64) * 64)
+                flops = (end - start) * per_ns
+                # Short products are small ones: none exceeds the device's peak.
+                side = next((s for s in (4096, 1024) if flops >= 2 * s * s * 256), 256)
+                inner = max(16, round(flops / (2 * side * side) / 16) * 16)
                 args += (
-                    f',"Input Dims":[[4096,{inner}],[{inner},4096]],'
+                    f',"Input Dims":[[{side},{inner}],[{inner},{side}]],'
                     f'"Input type":["{operand}","{operand}"]'
                 )
+            elif shapes and what in ("small", "elementwise"):
+                # It reads two operands and writes a result, as fast as the memory allows. Small
+                # kernels take most of their time to start.
+                per_row = 3 * _ROW * _ITEM_BYTES
+                rows = 1 if what == "small" else round((end - start) * _BYTES_PER_NS / per_row)
+                size = f"[{max(1, rows)},{_ROW}]"
+                args += f',"Input Dims":[{size},{size}],"Input type":["{operand}","{operand}"]'
             elif shapes:
-                args += f',"Input Dims":[[4096,1024]],"Input type":["{operand}"]'
+                args += f',"Input Dims":[[4096,{_ROW}]],"Input type":["{operand}"]'
             yield host("cpu_op", operator, tid, op_start, op_end, args)
             yield call("cudaLaunchKernel", tid, called, called_end, number)
             yield from flow(number, tid, called, stream, start)

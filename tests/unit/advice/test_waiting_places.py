@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import GEMM, MM, dump, job, products
 
@@ -105,6 +106,29 @@ def test_the_harness_at_the_edges_of_the_recording_is_no_finding(tmp_path):
     trace = harness().load()
     assert len(harness_synchronisations(trace)) == 2
     assert finding_of(harness(), tmp_path, "synchronisation") is None
+
+
+def every_step(*, at_start: bool) -> GpuTrace:
+    """A training that synchronises in each step, before or after all its work."""
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            if at_start:
+                t.sync()
+            products(t, 6)
+            if not at_start:
+                t.sync()
+    t.sync()
+    return t
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_what_comes_in_each_step_is_the_trainings_own_at_the_edges_too(at_start):
+    """In all four steps the training waits; after the last the harness does."""
+    trace = every_step(at_start=at_start).load()
+    (last,) = harness_synchronisations(trace)
+    starts = trace.events.select("start_ns").collect()["start_ns"]
+    assert starts[last] >= trace.steps["end_ns"][-1]
 
 
 def test_an_operators_wait_at_the_end_and_a_synchronisation_within_are_not_the_harness():

@@ -256,3 +256,19 @@ def test_a_rank_that_is_late_only_where_the_window_begins_is_not_called_late(tmp
         "rank 1 came late because its host was less ahead when the window began than later, which "
         "brings little in the steady state"
     )
+
+
+def test_communication_on_the_late_rank_brings_nothing_where_the_host_sets_the_pace_after(tmp_path):
+    """Rank 0 computes for 10.8 ms and reduces for 1 ms; later the host's 9 ms limit all ranks."""
+
+    def build(t: GpuTrace, rank: int) -> Program:
+        for _ in range(STEPS):
+            with t.step():
+                t.python(ms(9))
+                products(t, 8, us(1350 if rank == 0 else 900))
+                t.wait_collective((yield Meet("all_reduce", 64 << 20, ms(1))))
+
+    diagnosis = _judged(run_ranks(build, 3), tmp_path / "job")
+    assert _one(diagnosis, "late-rank", 0).saving_ns
+    promised = [one for one in diagnosis.findings if one.id == "exposed-communication"]
+    assert not any(one.saving_ns for one in promised)

@@ -69,14 +69,17 @@ def find(subject: Subject) -> list[Finding]:
     share = window.device_share(total_ns)
     patterns = pl.Series(rows_of_notable_patterns(window, limits.saving_low))
     in_patterns_ns = int(window.work["dur_ns"].filter(patterns).sum())
-    if chains.is_empty() or share + window.device_share(in_patterns_ns) < limits.elementwise_share:
+    if chains.is_empty() or share < limits.saving_low:
+        return []
+    by_chain = _chains_once_fused(window, chains)
+    counted = by_chain.drop_nulls("saved_bytes")
+    measured = int(counted["whole_ns"].sum()) / max(1, total_ns)
+    is_much = share + window.device_share(in_patterns_ns) >= limits.elementwise_share
+    if measured < _MOSTLY and not is_much:
         return []
     others = "other " if in_patterns_ns else ""
     dur = window.graph.dur_ns.copy()
-    by_chain = _chains_once_fused(window, chains)
     dur[chains["node"].to_numpy()] = _fused(chains, by_chain)
-    counted = by_chain.drop_nulls("saved_bytes")
-    measured = int(counted["whole_ns"].sum()) / max(1, total_ns)
     operators = shares_of(operator_names(window.trace, chains), chains["dur_ns"])
     places = shares_of(places_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [

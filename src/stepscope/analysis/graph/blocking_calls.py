@@ -26,10 +26,13 @@ _SURE_WAIT_NS = 20_000
 class BacklogWaits:
     """Waits of the main thread for GPU work of earlier steps, in order.
 
+    A call before all launches of the steps can wait for nothing else. Where the recorder let the
+    devices finish first, it returned at once; in the steady state it waits.
+
     Attributes:
         call: The blocking call.
         start_ns: When it began to wait.
-        end_ns: When it returned.
+        end_ns: When it returned; its start where it did not wait.
     """
 
     call: Int64Array
@@ -116,13 +119,19 @@ class HostCalls:
         launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
         streams = self.table.filter(pl.col("role") == STREAM_WAIT)
         call_start = waits["start_ns"].to_numpy()
-        is_backlog = (waits["lane_id"] == main_lane).to_numpy() & (call_start < until_ns)
+        first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
+        is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
+        is_backlog = (waits["lane_id"] == main_lane).to_numpy()
+        is_backlog &= (call_start < until_ns) | is_first
         is_backlog[row] = False
         earlier = np.nonzero(is_backlog)[0]
-        earlier_end = np.minimum(waits["end_ns"].to_numpy()[earlier], until_ns)
+        returned = waits["end_ns"].to_numpy()[earlier]
+        has_waited = call_start[earlier] < until_ns
+        earlier_end = np.where(has_waited, np.minimum(returned, until_ns), returned)
+        begun = np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end)
         backlog = BacklogWaits(
             waits["event"].to_numpy()[earlier],
-            np.minimum(call_start[earlier] + _SYNC_CALL_NS, earlier_end),
+            np.where(has_waited, begun, earlier_end),
             earlier_end,
         )
         return Resolved(

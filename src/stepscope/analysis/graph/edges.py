@@ -261,10 +261,15 @@ def find_fixed_edges(
             found.add(row, first_piece, EdgeKind.HANDOVER, 0, is_carried=True)
     # What the host waited for before the devices began with these steps is the steps before.
     backlog = resolved.backlog
-    waits = piece(pieces.ending_by(main(len(backlog.end_ns)), backlog.end_ns))
-    found.add(-1, waits, EdgeKind.SYNC, backlog.end_ns - origin_ns, call=backlog.call)
+    on_main = main(len(backlog.end_ns))
+    has_waited = backlog.end_ns > backlog.start_ns
+    waits = piece(pieces.ending_by(on_main, backlog.end_ns))
+    seen = np.where(has_waited, waits, -1)
+    found.add(-1, seen, EdgeKind.SYNC, backlog.end_ns - origin_ns, call=backlog.call)
+    after = piece(pieces.starting_from(on_main, backlog.end_ns))
     for row in last_work.tolist():
-        found.add(row, waits, EdgeKind.SYNC, 0, call=backlog.call, is_carried=True)
+        held = np.where(has_waited, waits, after)
+        found.add(row, held, EdgeKind.SYNC, 0, call=backlog.call, is_carried=True)
     return found.edges()
 
 

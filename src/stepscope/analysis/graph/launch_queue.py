@@ -6,7 +6,9 @@ host: it ends with the start of GPU work, and shrinks with the GPU work before i
 
 A launch counts as blocked if its stream has hundreds of unstarted launches when the call returns,
 if the call takes longer than such calls usually do, and if most such calls return shortly after
-the start of GPU work on the stream, which frees a place.
+the start of GPU work on the stream, which frees a place. Where a stream's recorded work has not
+started yet, work that is not in the file has the queue: then calls are blocked if most of them take
+longer than usual.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
+_FEWEST_BEHIND = 32
+"""Slow launches on a stream busy with unseen work: more than first launches of a few kernels."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def find_launch_queue(trace: Trace, work: StepWork) -> LaunchQueue:
 def _streams(trace: Trace, work: StepWork) -> list[_Stream]:
     """The launches of each stream that may fill its queue, those of other steps included."""
     everything = recorded_work(trace)["event", "lane_id", "start_ns", "launch"]
-    counts = everything.group_by("lane_id").len().filter(pl.col("len") > _FEWEST)
+    counts = everything.group_by("lane_id").len().filter(pl.col("len") >= _FEWEST_BEHIND)
     row_of_event = np.full(trace.event_count, -1, np.int64)
     row_of_event[work.event] = np.where(work.call >= 0, np.arange(len(work)), -1)
     calls = trace.columns("lane_id", "start_ns", "dur_ns")
@@ -138,12 +142,17 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     usual = _usual(took[stream.is_linked])
     freeing = np.maximum(started - 1, 0)
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
+    is_behind = stream.is_linked & (started == 0)
     is_far = is_slow & (unstarted >= _FEWEST)
-    is_freed = is_far & (stream.call_end_ns - stream.start_ns[freeing] < _FREED_WITHIN_NS)
-    is_full = is_freed.sum() >= max(_FEWEST_BLOCKED, _MOSTLY * is_far.sum())
+    is_freed = is_far & ~is_behind
+    is_freed &= stream.call_end_ns - stream.start_ns[freeing] < _FREED_WITHIN_NS
+    is_full = is_freed.sum() >= max(_FEWEST_BLOCKED, _MOSTLY * (is_far & ~is_behind).sum())
+    depth = int(np.median(unstarted[is_freed])) if is_full else max(DEPTH, most)
     # The window may begin with a full queue of work that is not in it, or without launches.
     is_blocked = is_far if is_full else np.zeros(len(number), np.bool_)
-    depth = int(np.median(unstarted[is_freed])) if is_full else max(DEPTH, most)
+    slow_behind = is_slow & is_behind
+    if slow_behind.sum() >= max(_FEWEST_BEHIND, _MOSTLY * is_behind.sum()):
+        is_blocked = is_blocked | slow_behind
     is_unseen = is_blocked & ~is_freed
     mine = stream.row >= 0
     blocked = np.flatnonzero(is_blocked & mine)

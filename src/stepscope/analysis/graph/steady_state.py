@@ -61,8 +61,9 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
 
     Recording slows the host's threads, but not the devices or what waits for input take. Where the
     pace of unrecorded steps is known, all pieces of threads are shortened alike, by as little as
-    makes the steps take what those do. Where the devices alone need longer, unrecorded steps were
-    the host's alone, which ran ahead of them: then the host alone takes what they do.
+    makes the steps take what those do. Where the devices need longer, by their events if the record
+    has them, unrecorded steps were the host's alone, which ran ahead of them: then the host alone
+    takes what they do.
 
     Args:
         graph: The graph of recorded steps.
@@ -87,15 +88,19 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
     alone = own & ~np.isin(graph.edge_kind, (EdgeKind.SYNC, EdgeKind.QUEUE))
     wanted_ns = (pace.own_ns if has_batches else pace.step_ns) * len(graph.steps)
     least_ns = cycle_ns(_MOST_SLOWED, own)
-    is_outrun = least_ns > _OUTRUN * wanted_ns and not has_batches
-    kept = alone if is_outrun else own
-    limit_ns = (wanted_ns if is_outrun else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
+    needed_ns = least_ns if pace.device_ns is None else pace.device_ns * len(graph.steps)
+    # A host that waits for the devices in each step never runs ahead by more than one.
+    waits = graph.target_of(np.flatnonzero(graph.edge_kind == EdgeKind.SYNC))
+    is_free = 2 * len(np.unique(graph.step[waits])) < len(graph.steps)
+    is_ahead = is_free and needed_ns > _NOTABLY_SLOWED * pace.mean_ns * len(graph.steps)
+    kept = alone if is_ahead else own
+    limit_ns = (wanted_ns if is_ahead else max(wanted_ns, least_ns)) * _NOTABLY_SLOWED
     scale = 1.0
-    if cycle_ns(1.0, kept, host_only=is_outrun) > limit_ns:
+    if cycle_ns(1.0, kept, host_only=is_ahead) > limit_ns:
         low, high = _MOST_SLOWED, 1.0
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            fits = cycle_ns(middle, kept, host_only=is_outrun) <= limit_ns
+            fits = cycle_ns(middle, kept, host_only=is_ahead) <= limit_ns
             low, high = (middle, high) if fits else (low, middle)
         scale = low
     has_pace = scale < 1.0 or (has_batches and pace.batch_ns > 0)
@@ -105,7 +110,7 @@ def with_steady_state(graph: StepGraph, pace: RecordedPace | None = None) -> Ste
         host_scale=scale,
         steady_state_ns=steady_ns if has_pace else min(steady_ns, graph.total_ns),
         has_recorded_pace=has_pace,
-        has_outrun_record=is_outrun,
+        has_outrun_record=needed_ns > _OUTRUN * pace.mean_ns * len(graph.steps),
     )
 
 

@@ -17,23 +17,30 @@ class RecordedPace:
     """What unrecorded steps take.
 
     Attributes:
-        step_ns: Mean step; slow steps that are rare count as the median.
+        step_ns: Mean step, without those that are far slower than the others if these are rare.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
+        mean_ns: Mean step.
+        device_ns: Mean time from one step's end to the next on the device; None: not known.
     """
 
     step_ns: int
     own_ns: int
     batch_ns: int
+    mean_ns: int
+    device_ns: int | None = None
 
 
 def recorded_pace(record: StepSummary) -> RecordedPace:
     """The pace by a step record. Waits at the start of epochs are no part of it."""
     late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
-    mean_ns, wait_ns = record.mean_ns - late_ns, record.wait_ns - late_ns
+    mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
-    count = len(record.steps)
-    is_rare = len(record.slow_steps) < _RARE * count
-    step_ns = record.mean_ns - (sum(record.slow_excess_ns) // count if is_rare else 0)
-    own_ns = max(record.median_own_ns, step_ns - record.wait_ns)
-    return RecordedPace(step_ns, own_ns, mean_ns if is_starved else 0)
+    is_rare = len(record.slow_steps) < _RARE * len(record.steps)
+    return RecordedPace(
+        record.usual_ns if is_rare else record.mean_ns,
+        record.usual_own_ns if is_rare else record.mean_ns - record.wait_ns,
+        mean_ns if is_starved else 0,
+        record.mean_ns,
+        record.mean_device_ns,
+    )

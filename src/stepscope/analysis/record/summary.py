@@ -116,8 +116,14 @@ class StepSummary:
         median_ns: Median duration.
         mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
         worst_ns: Longest duration.
+        mean_device_ns: Mean time from one step's end to the next on the device, by events on its
+            current stream; None if more than one step in ten lacks it.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
+        lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
+            wait less: a loader that only starts late makes the first steps wait.
+        usual_ns: Mean duration without the slow steps (`slow_steps`).
+        usual_own_ns: The same without the input wait.
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the start.
         first_excess_ns: What they took beyond the steady median, in total.
@@ -158,7 +164,9 @@ class StepSummary:
     worst_ns: int
     partition: Partition
     median_wait_ns: int
-    median_own_ns: int
+    lasting_wait_ns: int
+    usual_ns: int
+    usual_own_ns: int
     phases: tuple[PhaseTimes, ...]
     first_steps: tuple[int, ...]
     first_excess_ns: int
@@ -186,6 +194,7 @@ class StepSummary:
     cycle: StepCycle | None = None
     shift: LevelShift | None = None
     epoch_starts: EpochStarts = field(default_factory=EpochStarts)
+    mean_device_ns: int | None = None
 
     @property
     def wait_ns(self) -> int:
@@ -249,6 +258,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     median_ns = _median(record.dur_ns for record in steady)
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
+    not_slow = [record for record in steady if record.dur_ns <= SLOW_FACTOR * median_ns]
     median_wait_ns = _median(input_wait(record) for record in steady)
     queued = _beyond_median(steady, slow, lambda record: record.queued_ns or 0, median_ns)
     return StepSummary(
@@ -267,7 +277,9 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
         median_wait_ns=median_wait_ns,
-        median_own_ns=_median(record.dur_ns - input_wait(record) for record in steady),
+        lasting_wait_ns=_lasting_wait_ns(steady),
+        usual_ns=_mean(record.dur_ns for record in not_slow),
+        usual_own_ns=_mean(record.dur_ns - input_wait(record) for record in not_slow),
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -298,6 +310,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         ),
         shift=find_level_shift(steady),
         epoch_starts=epoch_starts(steady),
+        mean_device_ns=_mean_device_ns(steady),
     )
 
 
@@ -306,6 +319,17 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None else usual[place]
+
+
+def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:
+    known = [record.device_ns for record in steady if record.device_ns is not None]
+    return _mean(known) if 10 * len(known) >= 9 * len(steady) else None
+
+
+def _lasting_wait_ns(steady: Sequence[StepRecord]) -> int:
+    half = len(steady) // 2
+    waits = [input_wait(record) for record in steady]
+    return min(_mean(waits[:half]), _mean(waits[half:])) if half else _mean(waits)
 
 
 def _beyond_median(
@@ -462,3 +486,7 @@ def _rate(counts: list[int | None], total_ns: int) -> float | None:
 
 def _median(values: Iterable[int]) -> int:
     return round(statistics.median(values))
+
+
+def _mean(values: Iterable[int]) -> int:
+    return round(statistics.fmean(values))

@@ -9,6 +9,7 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
 
 
@@ -44,6 +45,39 @@ def test_a_host_that_first_waits_for_earlier_work_sets_the_pace_without_that_wai
     assert again.mean_step_ns == pytest.approx(build_step_graph(real.load()).mean_step_ns, rel=0.04)
     assert graph.host_time_ns > graph.total_ns or steps > 1
     assert again.mean_step_ns >= host_alone_ns(unchanged(graph)) / steps - 1
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_call_that_did_not_wait_where_the_window_begins_waits_in_the_steady_state(steps):
+    """The recorder let the GPU finish first; later, each step begins with waiting for the last."""
+
+    def waiting(*, drained: bool, waits: bool = True, steps: int = steps) -> GpuTrace:
+        t = GpuTrace()
+        t.launch("earlier", ms(5))
+        if drained:
+            t.sync()
+        for _ in range(steps):
+            with t.step():
+                t.python(ms(3))
+                if waits:
+                    t.sync()
+                t.python(ms(4))
+                for _ in range(10):
+                    t.op("aten::mm").launch("gemm", ms(1))
+        return t
+
+    def later_step_ns(*, waits: bool) -> int:
+        ends = build_step_graph(waiting(drained=True, waits=waits, steps=8).load()).step_ends_ns
+        return int(ends[-1] - ends[-2])
+
+    now_ns, free_ns = later_step_ns(waits=True), later_step_ns(waits=False)
+    graph = build_step_graph(waiting(drained=True).load())
+    sync = graph.call[graph.edge_kind == EdgeKind.SYNC]
+    without = replay(unchanged(graph).drop_waits_of_calls(sync))
+    assert replay(unchanged(graph)).saving_ns == 0
+    assert without.saving_ns == pytest.approx(now_ns - free_ns, rel=0.03)
+    shorter = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    assert shorter.saving_ns == pytest.approx(ms(5), rel=0.02)
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.5, 0.1])

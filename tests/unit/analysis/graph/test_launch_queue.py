@@ -65,3 +65,27 @@ def test_python_hides_behind_no_more_work_than_the_queue_holds():
 def test_a_host_that_the_queue_holds_back_gains_nothing_by_being_faster(cause):
     graph = build_step_graph(training(us(30)).load())
     assert replay(unchanged(graph).scale_host(graph.host.of(cause))).saving_ns == 0
+
+
+def test_a_queue_full_of_work_that_is_not_in_the_file_is_no_work_of_the_host():
+    """None of the recorded kernels starts before the host has launched all of them."""
+    t = GpuTrace(queue_depth=1_022)
+    recorded_from = t.now
+    for number in range(20):
+        if number == 15:
+            recorded_from = t.now
+        with t.step():
+            for _ in range(150):
+                t.op("aten::mm", before=us(2), after=us(2)).launch("gemm", us(30))
+    recorded = [event for event in t.events if event["ts"] >= recorded_from]
+    launched = {
+        event["args"]["correlation"] for event in recorded if event.get("cat") == "cuda_runtime"
+    }
+    t.events = [
+        event
+        for event in recorded
+        if event.get("cat") != "kernel" or event["args"]["correlation"] in launched
+    ]
+    graph = build_step_graph(t.load())
+    alone_ns = host_alone_ns(unchanged(graph)) / len(graph.steps)
+    assert alone_ns == pytest.approx(150 * HOST_NS, rel=0.15)

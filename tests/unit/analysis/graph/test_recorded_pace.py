@@ -49,7 +49,7 @@ def host_step() -> int:
 def test_savings_are_those_of_unrecorded_steps(kernel_ns, factor):
     """Recording makes the host need more for a kernel than the longest kernel takes."""
     usual = step_of(training(kernel_ns))
-    pace = RecordedPace(round(usual), round(usual), 0)
+    pace = RecordedPace(round(usual), round(usual), 0, round(usual))
     recorded = training(kernel_ns, factor=factor).load()
     graph = build_step_graph(recorded, pace=pace)
     assert graph.has_recorded_pace
@@ -67,7 +67,7 @@ def test_a_record_of_a_host_that_ran_ahead_has_the_pace_of_the_host():
     """Unrecorded steps were the host's alone; the GPU needs longer for one."""
     host_ns = host_step()
     recorded = training(us(40), factor=2.0).load()
-    graph = build_step_graph(recorded, pace=RecordedPace(host_ns, host_ns, 0))
+    graph = build_step_graph(recorded, pace=RecordedPace(host_ns, host_ns, 0, host_ns))
     assert graph.has_outrun_record
     assert graph.replayed_step_ns == pytest.approx(step_of(training(us(40))), rel=0.02)
     half = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
@@ -78,7 +78,7 @@ def test_batches_come_at_the_pace_of_the_record_though_the_window_began_with_som
     """The window shows no wait; by the record, batches come every 10 ms."""
     recorded = training(us(20), factor=1.5, wait_ns=us(200)).load()
     own_ns = host_step()
-    graph = build_step_graph(recorded, pace=RecordedPace(ms(10), own_ns, ms(10)))
+    graph = build_step_graph(recorded, pace=RecordedPace(ms(10), own_ns, ms(10), ms(10)))
     assert graph.replayed_step_ns == pytest.approx(ms(10), rel=0.01)
     assert replay(unchanged(graph).scale_work(graph.is_gpu, 0.5)).saving_ns == 0
     assert replay(unchanged(graph).scale_host(graph.host.of(HostCause.PYTHON))).saving_ns == 0
@@ -91,3 +91,14 @@ def test_without_a_record_steps_are_replayed_as_they_were_recorded():
     graph = build_step_graph(training(us(20), factor=2.0).load())
     assert not graph.has_recorded_pace
     assert graph.replayed_step_ns == graph.mean_step_ns
+
+
+def test_a_host_that_ran_ahead_is_known_by_the_devices_events_though_it_waits_for_batches():
+    """Its steps average what it needs itself; by their events the devices took twice as long."""
+    host_ns = host_step()
+    recorded = training(us(40), factor=2.0, wait_ns=us(100)).load()
+    device_ns = round(step_of(training(us(40))))
+    starved = RecordedPace(host_ns, host_ns - us(20), 0, host_ns, device_ns)
+    assert build_step_graph(recorded, pace=starved).has_outrun_record
+    kept = RecordedPace(device_ns, host_ns - us(20), 0, device_ns, device_ns)
+    assert not build_step_graph(recorded, pace=kept).has_outrun_record
