@@ -17,6 +17,7 @@ from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, late_rank
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
+from stepscope.run import equal_ranks
 from stepscope.run.course import (
     Course,
     EveryNth,
@@ -101,6 +102,13 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     others = [cost for rank, cost in costs.items() if rank not in late]
     step_ns = round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows))
     steps, waits = list(between.waits_by_step), list(between.waits_by_step.values())
+    numbers = list(between.step_costs_ns)
+    # Who waits least in a step came last.
+    positions = [
+        [-between.step_costs_ns[rank][step] for rank in numbers]
+        for step in next(iter(between.step_costs_ns.values()), {})
+    ]
+    places = [place for place, rank in enumerate(numbers) if rank in late]
     return RankSkew(
         basis=ARRIVALS,
         is_device=True,
@@ -116,6 +124,9 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
             for rank, row in sorted(rows.items(), key=lambda one: one[1]["wait_ns"])
         ),
         course=course_of(steps, waits, _NOTABLE * step_ns) or in_some_steps(steps, waits),
+        chance=max(
+            (equal_ranks.chance_of(positions, place, places) for place in places), default=1.0
+        ),
     )
 
 

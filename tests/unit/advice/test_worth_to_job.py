@@ -109,8 +109,8 @@ def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
 
 def test_waits_count_in_steps_that_all_ranks_recorded(tmp_path):
     """The recording of rank 0 ends two steps before those of the others."""
-    now = _data_parallel([0.03] * 3, {1: 1.5})
-    (end_ns,) = (one["ts"] + one["dur"] for one in now[0].events if one["name"] == "ProfilerStep#1")
+    now = _data_parallel([0.03] * 6, {1: 1.5})
+    (end_ns,) = (one["ts"] + one["dur"] for one in now[0].events if one["name"] == "ProfilerStep#3")
     now[0].events = [one for one in now[0].events if one["ts"] < end_ns]
     diagnosis = _judged(now, tmp_path / "job")
     assert diagnosis.between is not None

@@ -13,7 +13,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
-from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS, RankSkew
+from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
 
@@ -112,7 +112,11 @@ def _how(skew: RankSkew) -> str:
         return f"{late}: the others wait for {'them' if several else 'it'} at collectives"
     if isinstance(course, EveryNth) and course.only:
         return f"{comes} last {course.words}, and the others wait"
-    words = f"{comes} last in {percent(skew.last_share)} of the steps, and the others wait"
+    often = f"{percent(skew.last_share)} of the steps"
+    if skew.basis == RECORDED_WAITS:
+        last = round(skew.last_share * skew.steps)
+        often = f"{'all' if last == skew.steps else f'{last} of'} {skew.steps} recorded steps"
+    words = f"{comes} last in {often}, and the others wait"
     return words if course is None else f"{words} {_longer(course)}"
 
 
