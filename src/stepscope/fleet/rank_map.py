@@ -20,7 +20,7 @@ import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
-from stepscope.fleet.compared import match_arrivals
+from stepscope.analysis.blame.compared import match_arrivals
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_steps import PARTS, STEPS
 

@@ -24,10 +24,10 @@ from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks
-from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
-from stepscope.fleet.compared import compare_ranks
+from stepscope.analysis.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
+from stepscope.analysis.blame.compared import compare_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.matched import OTHER
+from stepscope.analysis.blame.matched import OTHER
 from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.trace.model import Trace

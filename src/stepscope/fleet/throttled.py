@@ -17,7 +17,7 @@ import polars as pl
 
 from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
-from stepscope.fleet.blame.report import Blame
+from stepscope.analysis.blame.report import Blame
 from stepscope.fleet.job import Job
 
 THROTTLED = "throttled GPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
+from stepscope.analysis.blame.beyond_chance import is_beyond_chance, is_more_often
 
 MS = 1e6
 NOTABLE_NS = 0.5 * MS

@@ -22,10 +22,10 @@ from tests.support.fleet_jobs import (
 )
 
 from stepscope.errors import UsageError
-from stepscope.fleet.blame.delays import Delays, pass_back
-from stepscope.fleet.blame.report import Blame, find_blame
-from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.matched import (
+from stepscope.analysis.blame.delays import Delays, pass_back
+from stepscope.analysis.blame.report import Blame, find_blame
+from stepscope.analysis.blame.usual import Usual, find_usual
+from stepscope.analysis.blame.matched import (
     ALONE,
     CIRCULAR,
     NOT_SYNCHRONISING,

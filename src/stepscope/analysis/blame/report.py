@@ -28,12 +28,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
-from stepscope.fleet.blame.delays import Delays, pass_back
-from stepscope.fleet.blame.gains import Gain, Gains
-from stepscope.fleet.blame.replay import Less, Replay
-from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.analysis.blame.beyond_chance import is_beyond_chance, is_more_often
+from stepscope.analysis.blame.delays import Delays, pass_back
+from stepscope.analysis.blame.gains import Gain, Gains
+from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.blame.usual import Usual, find_usual
+from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
 
 LATE_START = "late start"
 SLOW_LINK = "slow link"

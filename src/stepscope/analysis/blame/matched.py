@@ -26,7 +26,7 @@ import polars as pl
 
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
-from stepscope.fleet.progress import devices, launches
+from stepscope.analysis.blame.progress import devices, launches
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.fleet.groups import TO_HIGHER, TO_LOWER
-from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
-from stepscope.fleet.progress import UNKNOWN
+from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER
+from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.analysis.blame.progress import UNKNOWN
 
 Flags = npt.NDArray[np.bool_]
 
