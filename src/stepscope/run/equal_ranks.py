@@ -30,7 +30,7 @@ LIMIT = 0.005
 _TESTS = 3
 _FEWEST_STEPS, _SEVERAL_STEPS = 3, 10
 _MOST_MEMORY = 0.9
-_NOISE = 2
+_NOISE = 1
 """Standard errors up to which a correlation is none."""
 _MOST_TERMS = 500
 _EXACT = 1e-12

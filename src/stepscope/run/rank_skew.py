@@ -143,6 +143,7 @@ class RankSkew:
             is a share of these.
         chance: How likely any of equal ranks is to come as late as the late ones
             (`run.equal_ranks`).
+        cause: Why they come late, as a clause, where the windows tell; else empty.
     """
 
     basis: str
@@ -156,7 +157,8 @@ class RankSkew:
     error_ns: int
     ranks: tuple[RankWait, ...]
     course: Course | None = None
-    chance: float = 1.0
+    chance: float = 0.0
+    cause: str = ""
 
     @property
     def share(self) -> float:

@@ -143,9 +143,9 @@ def _pairs_and_groups(slow_pair: bool) -> list[GpuTrace]:
 def test_a_slow_pair_is_named_though_most_wait_for_ranks_that_wait_for_it(tmp_path):
     now = _pairs_and_groups(slow_pair=True)
     diagnosis = _judged(now, tmp_path / "job")
-    assert diagnosis.verdict.startswith("exposed-communication")
-    assert "Ranks 2, 3 come late" in diagnosis.verdict
-    assert diagnosis.findings[0].advice.startswith("Look at the links of ranks 2, 3 first")
+    assert diagnosis.verdict.startswith("late-rank: ranks 2, 3 come late")
+    assert "their transfers are slow" in diagnosis.verdict
+    assert diagnosis.findings[0].advice.startswith("Look at the links between these ranks first")
     gain_ns = _step_ns(now) - _step_ns(_pairs_and_groups(slow_pair=False))
     finding = _one(diagnosis, "late-rank", 2)
     assert finding.saving_ns == pytest.approx(gain_ns, rel=0.03)

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.blame.long_run import LongRun
-from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.matched import Matched
+from stepscope.analysis.blame.replay import Less, Replay
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.support.fleet_jobs import PROBLEMS, Grid, Problem, simulate
 from tests.support.pipelines import Job, table_of
 
-from stepscope.analysis.blame import matched
-from stepscope.analysis.blame import delays, replay
+from stepscope.analysis.blame import delays, matched, replay
 from stepscope.analysis.blame.usual import find_usual
 from stepscope.fleet.what_if import replay as pipeline_replay
 from stepscope.fleet.what_if.operations import operations_of
