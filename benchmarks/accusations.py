@@ -145,7 +145,7 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
             print(
                 f"  {(one.saving_ns or 0) / times.step_ns:6.1%} {one.id} ({one.rank}): {one.title}"
             )
-        print(f"stragglers: {between.verdict}")
+        print(f"stragglers: {between.verdict}", *between.notes, sep="; ")
         print(outcome)
     return outcome
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from stepscope.advice.turns import find_turns
-from stepscope.analysis.blame.causes import FEWEST_RANKS, in_words
+from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, in_words
 from stepscope.analysis.blame.compared import compare_ranks
 from stepscope.analysis.blame.report import Blame, find_blame
 from stepscope.analysis.ranks.arrivals import read_arrivals
@@ -164,6 +164,7 @@ def judge_arrivals(
         f"the GPU of rank {rank} is throttled: {one.words()}"
         for rank, one in sorted(slow.items())[:_MOST_NAMED]
     ]
+    notes += _late_starts(blame, len(ranks))
     blame = with_throttled(blame, slow)
     causes = _causes(blame)
     table = _ranks(report, blame, clocks)
@@ -185,6 +186,18 @@ def judge_arrivals(
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
     )
+
+
+def _late_starts(blame: Blame, ranks: int) -> list[str]:
+    """Ranks that began a step late or more, which the steady state knows nothing of."""
+    waits = blame.causes.filter(pl.col("cause") == LATE_START).select("rank", "caused_wait_ns")
+    late = [(rank, ns / max(1, ranks - 1)) for rank, ns in waits.iter_rows()]
+    return [
+        f"rank {rank} began late: the others waited {duration(round(wait_ns))} for it once, which "
+        "is no part of the steady state"
+        for rank, wait_ns in late[:_MOST_NAMED]
+        if blame.step_ns <= wait_ns
+    ]
 
 
 def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:

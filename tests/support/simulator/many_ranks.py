@@ -20,7 +20,7 @@ The same seed has the same noise with and without what is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -168,12 +168,14 @@ class _Run:
         shape, of_pieces = (steps, count), (steps, pieces, count)
         self.works = works = KERNELS + pieces + 1
         cpu_ns = (self.forward_ns + pieces * self.piece_ns) * own + self.optimizer_ns
-        self.times = JobTimes(
-            job, clock_ns, drift, cpu_ns, *(np.zeros(shape) for _ in range(6)),
-            np.zeros((steps, works + pieces + 2, count)), np.zeros((steps, works, count)),
-            np.zeros((steps, works, count)), np.zeros(of_pieces), np.zeros(of_pieces),
-            np.zeros((steps, 2, count)), np.zeros((steps, 2, count)),
-        )  # fmt: skip
+        hosts = [np.zeros(shape) for _ in range(6)]
+        devices = [np.zeros((steps, works + pieces + 2, count))]
+        devices += [np.zeros((steps, works, count)) for _ in range(2)]
+        meetings = [np.zeros(of_pieces) for _ in range(2)]
+        meetings += [np.zeros((steps, 2, count)) for _ in range(2)]
+        columns: list[Times] = [clock_ns, drift, cpu_ns, *hosts, *devices, *meetings]
+        names = [one.name for one in fields(JobTimes)][1:]
+        self.times = JobTimes(job, **dict(zip(names, columns, strict=True)))
 
     def _plant(self, dice: np.random.Generator, healthy_ns: float) -> None:
         job, plant = self.job, self.job.plant
@@ -253,7 +255,7 @@ class _Run:
 
     def _arrive(self, s: int, launch: int, after: int) -> Times:
         """When ranks come to a collective that needs a piece of work, and follows others."""
-        begin = np.maximum(self.times.work_end[s, after], self.comm)
+        begin: Times = np.maximum(self.times.work_end[s, after], self.comm)
         return np.maximum(begin, self._launch(s, launch)) if self.job.on_gpu else begin
 
     def _meet(self, s: int, piece: int, after: int) -> None:
@@ -285,7 +287,8 @@ def _wandering(dice: np.random.Generator, job: ManyRanks) -> Times:
     for step in range(job.steps):
         before = pace[step - 1] if step else shocks[0] / max(1e-9, np.sqrt(1 - job.memory**2))
         pace[step] = job.memory * before + np.sqrt(1 - job.memory**2) * shocks[step]
-    return np.exp(pace)
+    found: Times = np.exp(pace)
+    return found
 
 
 def random_job(seed: int, plant: str, most_ranks: int = 64) -> ManyRanks:
