@@ -109,7 +109,7 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
     promised = None
     for one in late:
         named = {item.label: item.value for item in one.evidence}["who comes late"]
-        accused = tuple(int(number) for number in re.findall(r"\d+", str(named)))
+        accused = _numbers(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
     words = " ".join(
         " ".join((one.id, one.title, *(str(item.value) for item in one.evidence),
@@ -148,6 +148,12 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
         print(f"stragglers: {between.verdict}", *between.notes, sep="; ")
         print(outcome)
     return outcome
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    """The ranks in words such as "ranks 1, 4 to 7"."""
+    found = re.findall(r"(\d+)(?: to (\d+))?", words)
+    return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
 
 
 def _judge(work: tuple[int, str, int]) -> Outcome:
