@@ -134,9 +134,9 @@ def judged_only(ranks: int, workers: int) -> dict[str, Any]:
     del workers
     from tests.support.fleet_jobs import grid_of, random_problem, simulate
 
+    from stepscope.analysis.blame.matched import match
+    from stepscope.analysis.blame.report import find_blame
     from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
-    from stepscope.fleet.blame.report import find_blame
-    from stepscope.fleet.matched import match
 
     grid = grid_of(ranks)
     find_blame(match(*_tables(simulate(grid_of(8), 0))))  # compiles the loops
@@ -193,9 +193,9 @@ def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
     """Judges synthetic jobs, one for each seed; a row per cause, then one for all."""
     from tests.support.fleet_jobs import PROBLEMS, grid_of, random_problem, simulate
 
+    from stepscope.analysis.blame.matched import match
+    from stepscope.analysis.blame.report import find_blame
     from stepscope.analysis.ranks.rank_clocks import solve_rank_clocks
-    from stepscope.fleet.blame.report import find_blame
-    from stepscope.fleet.matched import match
 
     grid = grid_of(ranks)
     names = ("jobs", "right", "clocks", "bound_held")

@@ -70,7 +70,7 @@ def grid_of(ranks: int, steps: int = 6) -> Grid:
 
 @dataclass
 class Job:
-    """A simulated job: `arrivals` and `groups` as `stepscope.fleet.matched` takes them."""
+    """A simulated job: `arrivals` and `groups` as `stepscope.analysis.blame.matched` takes them."""
 
     grid: Grid
     problem: Problem | None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.advice.accused import accused_in_windows, with_accused, with_all_late
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.imbalance import Imbalance, imbalance
 from stepscope.advice.late_parts import LongerPart, longer_parts
 from stepscope.advice.late_ranks import (
     causes_first,
+    imbalance_first,
     lateness,
     skew_of_arrivals,
 )
@@ -42,7 +45,7 @@ from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
-from stepscope.run.rank_skew import RECORDED_WAITS, RankSkew
+from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
 from stepscope.run.reader import Run, one_job, open_run
 
 if TYPE_CHECKING:
@@ -155,7 +158,9 @@ def judge(
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
-    between = None
+    between = accused = None
+    if not any(rank.exchanges for rank in ranks):
+        accused = accused_in_windows([rank.meeting for rank in ranks])
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
@@ -170,15 +175,27 @@ def judge(
             if r.passing_ns
         }
         between = RankComparison.of(matched, means, costs, by_step, passing)
+        if accused is not None and not accused.is_of_host:
+            accused = with_all_late(accused, between)
+            between = replace(between, accused=accused.ranks)
         ranks = limited_by_the_next(ranks, between, limits)
     if any(rank.exchanges for rank in ranks):
         skew = None  # stages of a pipeline, which wait for each other by design
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
-    seen = recorded or skew_of_arrivals(between) or skew
+    by_arrivals = skew_of_arrivals(between)
+    judged = with_accused(recorded, by_arrivals, accused)
+    if recorded is not None and judged is not None and judged.basis == ARRIVALS:
+        recorded, skew = None, judged
+    elif recorded is not None:
+        recorded = judged
+    seen = judged or by_arrivals or skew
     late = lateness(seen, limits, ranks, between)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
-    findings = specific_first(_findings(ranks, limits, seen))
+    unequal = imbalance(ranks, between) if late is None else None
+    findings = specific_first(_findings(ranks, limits, seen, unequal))
+    if late is None:
+        findings = imbalance_first(findings)
     findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
     verdict, shown = verdict_of(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
@@ -190,7 +207,10 @@ def judge(
 
 
 def _findings(
-    ranks: Sequence[RankSummary], limits: Thresholds, skew: RankSkew | None
+    ranks: Sequence[RankSummary],
+    limits: Thresholds,
+    skew: RankSkew | None,
+    unequal: Imbalance | None,
 ) -> tuple[Finding, ...]:
     """Those of the ranks and of the run; of equal ones by rank, then in the order of the rules."""
     order = {name: place for place, name in enumerate(RULES)}
@@ -211,6 +231,7 @@ def _findings(
             shown_compute_ns=rank.compute_ns,
             slow_clock=slow.get(rank.rank),
             slow_stage=stage,
+            imbalance=unequal if place == 0 else None,
             longer_parts=longer,
         )
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
-from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, late_rank
+from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, imbalance, late_rank
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
+from stepscope.run import equal_ranks
 from stepscope.run.course import (
     Course,
     EveryNth,
@@ -36,6 +37,9 @@ _LINK = (
 _MAKES_LATE = "above larger savings, because {} would not come late without it"
 _COMES_FROM = "below smaller savings, because it comes from {} being late"
 _OF_SINGLE_COLLECTIVES = "abnormal-collective"
+_RANK_WAITING = "rank-waiting"
+_FOLLOWS = "below smaller savings, because it comes from unequal work"
+_UNEQUAL = "the ranks wait for the one with the most work in the step"
 _WAITED_IN = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
 """Phases in which ranks wait for others, as titles name them."""
 _MOSTLY = 0.5
@@ -56,6 +60,7 @@ class Lateness:
             apart.
         course: How the wait changes over the steps, if that is known.
         saving_ns: How much shorter a step is if the late ranks come no later than the next one.
+        cause: Why they come late, as a clause, where the windows tell.
     """
 
     ranks: tuple[int, ...]
@@ -64,6 +69,7 @@ class Lateness:
     more_communication_ns: Mapping[int, int] = field(default_factory=dict)
     course: Course | None = None
     saving_ns: int = 0
+    cause: str = ""
 
     @property
     def who(self) -> str:
@@ -110,6 +116,13 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
     others = [cost for rank, cost in costs.items() if rank not in late]
     step_ns = round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows))
     steps, waits = list(between.waits_by_step), list(between.waits_by_step.values())
+    numbers = list(between.step_costs_ns)
+    # Who waits least in a step came last.
+    positions = [
+        [-between.step_costs_ns[rank][step] for rank in numbers]
+        for step in next(iter(between.step_costs_ns.values()), {})
+    ]
+    places = [place for place, rank in enumerate(numbers) if rank in late]
     return RankSkew(
         basis=ARRIVALS,
         is_device=True,
@@ -125,6 +138,9 @@ def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
             for rank, row in sorted(rows.items(), key=lambda one: one[1]["wait_ns"])
         ),
         course=course_of(steps, waits, _NOTABLE * step_ns) or in_some_steps(steps, waits),
+        chance=max(
+            (equal_ranks.chance_of(positions, place, places) for place in places), default=1.0
+        ),
     )
 
 
@@ -158,6 +174,7 @@ def lateness(
         _beyond_others(communicating, skew.late),
         skew.course,
         skew.saving_ns,
+        skew.cause,
     )
 
 
@@ -217,6 +234,25 @@ def causes_first(
     return (*larger, *causes, *rank_findings, *others, *symptoms)
 
 
+def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with unequal work above the waits that come from it."""
+    unequal = next((one for one in findings if one.id == imbalance.ID), None)
+    if unequal is None or not unequal.saving_ns:
+        return tuple(findings)
+    others, symptoms = [], []
+    for one in findings:
+        saving_ns = one.saving_ns or 0
+        is_of_waits = one.id in OF_COMMUNICATION or one.id == _OF_SINGLE_COLLECTIVES
+        if is_of_waits and (one.id == _RANK_WAITING or unequal.saving_ns >= _MOSTLY * saving_ns):
+            words = "; ".join(part for part in (one.assumption, _UNEQUAL) if part)
+            placed = _FOLLOWS if saving_ns > unequal.saving_ns else one.placed
+            lower = replace(one, severity=Severity.LOW, assumption=words, placed=placed)
+            symptoms.append(lower)
+        else:
+            others.append(one)
+    return (*others, *symptoms)
+
+
 def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     """Whether a finding explains why its rank comes late.
 
@@ -236,9 +272,10 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
 def is_slow_link(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     """Whether late ranks communicate so much longer than all others that it makes them late.
 
-    Known waits for other ranks are no part of what `exposed-communication` saves.
+    Known waits for other ranks are no part of what `exposed-communication` saves. Where the
+    comparison of all ranks says why they come late, that is the cause.
     """
-    if one.id != "exposed-communication" or one.rank in late.with_usual_links:
+    if late.cause or one.id != "exposed-communication" or one.rank in late.with_usual_links:
         return False
     return _sets_apart(one, late, findings)
 

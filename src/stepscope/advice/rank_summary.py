@@ -69,7 +69,7 @@ class Meeting:
         window: Number of the window that the arrivals are from; None if none could be read.
         window_steps: The steady steps of that window; empty if it has none.
         all_steps: The same, with start-up steps and stalls.
-        arrivals: Its collectives; None without GPU work.
+        arrivals: Its collectives, with what it did between them; None without any.
     """
 
     rank: int

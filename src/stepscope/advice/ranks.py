@@ -100,6 +100,7 @@ class RankComparison:
             Empty where that is unknown.
         passing_ns: By rank: what its steps that count take longer than in the steady state, on
             average: less where the window began with the host ahead, or with batches in store.
+        accused: The ranks that make the others wait, where `accused` tells; empty: it does not.
     """
 
     report: StragglerReport
@@ -107,6 +108,7 @@ class RankComparison:
     table: pl.DataFrame
     step_costs_ns: Mapping[int, Mapping[int, int]]
     passing_ns: Mapping[int, int] = field(default_factory=dict)
+    accused: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -191,6 +193,8 @@ class RankComparison:
         fixing. Of the eight of a slow machine most are hardly ever the last, but they hardly wait
         either. A rank that waits, at no cost because its own host is as slow, is not late.
         """
+        if self.accused:
+            return self.accused
         straggler = self.straggler
         if straggler is None:
             return ()
@@ -386,7 +390,8 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     opened = [one for one in meetings if one.window is not None]
     shared = set.intersection(*(set(one.window_steps) for one in opened)) if opened else set()
     steps = tuple(sorted(shared))
-    known = [one.arrivals for one in opened if one.arrivals is not None]
+    met = [one.arrivals for one in opened if one.arrivals is not None]
+    known = [one for one in met if not one.of_host]
     if len(known) < 2:
         return None, ()
     try:

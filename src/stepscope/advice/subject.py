@@ -13,6 +13,7 @@ from stepscope.analysis.selection.purpose import Purpose, Work
 from stepscope.run.step_record import BACKWARD, OPTIMIZER
 
 if TYPE_CHECKING:
+    from stepscope.advice.imbalance import Imbalance
     from stepscope.advice.late_parts import LongerPart
     from stepscope.advice.stages import SlowStage
     from stepscope.advice.window_view import WindowView
@@ -48,6 +49,7 @@ class Subject:
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
         slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
+        imbalance: How unequal the work of the ranks is, if that makes them wait; else None.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
         job_devices: Names of the GPUs that the job's processes see, by its description.
         slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
@@ -71,6 +73,7 @@ class Subject:
     shown_compute_ns: int | None = None
     slow_clock: SlowClock | None = None
     slow_stage: SlowStage | None = None
+    imbalance: Imbalance | None = None
     longer_parts: tuple[LongerPart, ...] = ()
     job_devices: tuple[str, ...] = ()
 

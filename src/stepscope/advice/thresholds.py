@@ -41,6 +41,7 @@ class Thresholds:
             concurrent.
         exposed_copies: Minimum share of the device's time in copies with nothing concurrent.
         pipeline_bubble: Minimum share of the device's time in waiting for other stages.
+        imbalance: Minimum share of the step that ranks wait because their work is unequal.
         uneven_stages: Minimum share of the step that the slowest stage computes beyond the mean.
         poor_overlap: Maximum share of communication that computation hides.
         abnormal_collective_factor: A collective is abnormal if it takes this many times the median
@@ -108,6 +109,7 @@ class Thresholds:
     exposed_communication: float = 0.05
     exposed_copies: float = 0.05
     pipeline_bubble: float = 0.1
+    imbalance: float = 0.05
     uneven_stages: float = 0.03
     poor_overlap: float = 0.5
     abnormal_collective_factor: float = 5.0

@@ -50,9 +50,8 @@ def with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) ->
     chosen, _ = choose_steps(trace, asked.steps)
     steps = tuple(chosen["step"].to_list())
     work = gpu_work(trace, replace(asked, steps=steps or None))
-    arrivals = None
-    if work.in_steps.any():
-        arrivals = read_arrivals(meeting.rank, trace, Scope(events=asked.events))
+    found = read_arrivals(meeting.rank, trace, Scope(events=asked.events), with_causes=True)
+    arrivals = found if work.in_steps.any() or found.of_host else None
     all_steps = steps if asked.steps is not None else steps_on_end(trace)
     return replace(
         meeting,

@@ -5,8 +5,8 @@ long. The rank that waits least in a step arrives last, as with the phase `commu
 record. That holds whatever else a rank does, while the phase `backward` of a record, in which
 DistributedDataParallel waits, is also longer on a rank with more to compute.
 
-Only few steps are recorded, so the same ranks must be last in all of them; where they come late in
-every Nth step, in all of these.
+Only few steps are recorded, and each is longer than without recording: where a step record shows
+the ranks of many steps, it counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import statistics
 from collections.abc import Sequence
 
 from stepscope.advice.rank_summary import RankSummary
-from stepscope.run.course import EveryNth
 from stepscope.run.rank_skew import (
     RECORDED_WAITS,
     RankSkew,
@@ -25,8 +24,6 @@ from stepscope.run.rank_skew import (
 )
 
 _LEAST_STEPS = 3
-_LEAST_SHARE = 0.2
-"""Of the step: what the others must wait where so few steps are known."""
 _WAIT = "communication_ns"
 
 
@@ -36,8 +33,8 @@ def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
     Times are those of a step without recording, where step records tell it.
 
     Returns:
-        The skew; None with a GPU, in a pipeline, with fewer than three steps in common, or where no
-        ranks come last in all of them by a fifth of a step.
+        The skew; None with a GPU, in a pipeline, with fewer than three steps in common, or where
+        equal ranks might come as late.
     """
     if len(ranks) < 2 or any(rank.device is not None or rank.exchanges for rank in ranks):
         return None
@@ -61,24 +58,20 @@ def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
     step_ns = round(statistics.median(rank.window_step_ns or 0 for rank in ranks) * factor)
     numbers = [rank.rank for rank in ranks]
     skew = skew_of_positions(numbers, step_ns, positions, RECORDED_WAITS, shared)
-    places = [place for place, rank in enumerate(numbers) if rank in skew.late]
-    course = skew.course
-    always = all(
-        max(row) in [row[place] for place in places]
-        for step, row in zip(shared, positions, strict=True)
-        if not isinstance(course, EveryNth) or step in course.steps
-    )
-    return skew if always and skew.share >= _LEAST_SHARE else None
+    return skew if skew.is_notable else None
 
 
 def surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None:
-    """The skew of the step records, unless the windows show a longer wait for the same ranks.
+    """The skew of the step records, or of the windows where these show what records do not.
+
+    In the windows a rank is seen to be late by all that it does, in a record by what it does before
+    the ranks wait. So if by both the same ranks are late in all steps, the longer wait counts.
 
     Args:
         recorded: By the step records, if a rank is late by them.
-        seen: By the windows.
+        seen: By the windows, likewise.
     """
     if recorded is None or seen is None:
         return recorded or seen
-    is_longer = set(seen.late) == set(recorded.late) and seen.wait_ns > recorded.wait_ns
-    return seen if is_longer else recorded
+    is_same = set(seen.late) == set(recorded.late) and recorded.course is None
+    return seen if is_same and seen.wait_ns > recorded.wait_ns else recorded

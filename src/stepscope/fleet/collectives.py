@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
-from stepscope.fleet.groups import find_groups
 from stepscope.fleet.inspector.bandwidths import BESIDE, beside_traces, notes_on
 from stepscope.fleet.inspector.records import Inspected
 from stepscope.fleet.job import Job

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.compared import match_arrivals
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
-from stepscope.fleet.compared import match_arrivals
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_steps import PARTS, STEPS
 

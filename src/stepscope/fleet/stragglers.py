@@ -17,6 +17,9 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from stepscope.advice.turns import find_turns
+from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, in_words
+from stepscope.analysis.blame.compared import compare_ranks
+from stepscope.analysis.blame.report import Blame, find_blame
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
@@ -24,10 +27,7 @@ from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks
-from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
-from stepscope.fleet.compared import compare_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.matched import OTHER
 from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.trace.model import Trace
@@ -164,6 +164,7 @@ def judge_arrivals(
         f"the GPU of rank {rank} is throttled: {one.words()}"
         for rank, one in sorted(slow.items())[:_MOST_NAMED]
     ]
+    notes += _late_starts(blame, len(ranks))
     blame = with_throttled(blame, slow)
     causes = _causes(blame)
     table = _ranks(report, blame, clocks)
@@ -185,6 +186,18 @@ def judge_arrivals(
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
     )
+
+
+def _late_starts(blame: Blame, ranks: int) -> list[str]:
+    """Ranks that began a step late or more, which the steady state knows nothing of."""
+    waits = blame.causes.filter(pl.col("cause") == LATE_START).select("rank", "caused_wait_ns")
+    late = [(rank, ns / max(1, ranks - 1)) for rank, ns in waits.iter_rows()]
+    return [
+        f"rank {rank} began late: the others waited {duration(round(wait_ns))} for it once, which "
+        "is no part of the steady state"
+        for rank, wait_ns in late[:_MOST_NAMED]
+        if blame.step_ns <= wait_ns
+    ]
 
 
 def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
@@ -234,16 +247,6 @@ def _words() -> pl.Expr:
     return pl.col("cause").str.replace_all("_", " ")
 
 
-_IN_WORDS = {
-    OTHER: "something that was not recorded",
-    LATE_START: "it began late",
-    SLOW_LINK: "its transfers are slow",
-    "host": "its CPU is slower to launch work and to run Python",
-    "input": "it waits for its input",
-    "compute": "its computation takes longer",
-}
-
-
 def _accused(causes: pl.DataFrame) -> int | None:
     """The one rank that the verdict names."""
     notable = causes.filter("is_notable")
@@ -260,6 +263,8 @@ def _verdict(
         return "the waits do not fit the collectives, so nobody is accused"
     if not len(report.sets):
         return "no collective could be matched, so nobody can be accused"
+    if len(report.ranks) < FEWEST_RANKS:
+        return _of_two(report, blame)
     notable = causes.filter("is_notable")
     if not len(notable):
         words = "no rank makes the others wait for an unusual reason"
@@ -270,7 +275,7 @@ def _verdict(
             words += f"; they take turns at being late: the others wait for {turns.words()}"
         return words
     worst = notable.row(0, named=True)
-    why = _IN_WORDS.get(worst["cause"], worst["cause"])
+    why = in_words(worst["cause"])
     if worst["cause"] == THROTTLED:
         why = f"its GPU is throttled ({slow[worst['rank']].words()})"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
@@ -283,3 +288,15 @@ def _verdict(
         who = f"rank {worst['rank']} makes the others wait: {why}"
     gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
     return f"{who}. Without that a step would take {gain}"
+
+
+def _of_two(report: StragglerReport, blame: Blame) -> str:
+    """What is known of two ranks: who comes last, but not who is as it should be."""
+    later = report.ranks.sort("last", "rank", descending=[True, False]).row(0, named=True)
+    other = report.ranks.filter(pl.col("rank") != later["rank"]).row(0, named=True)
+    wait_ns = min(other["total_wait_ns"] / max(1, blame.steps), blame.step_ns)
+    return (
+        "with two ranks there is no usual to compare with, so neither is accused: rank "
+        f"{later['rank']} comes last to {later['last']} of {later['sets']} collectives, and rank "
+        f"{other['rank']} waits {duration(round(wait_ns))} per step"
+    )

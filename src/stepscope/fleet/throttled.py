@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.record.gpu_clocks import SlowClock, slow_clocks
-from stepscope.fleet.blame.report import Blame
 from stepscope.fleet.job import Job
 
 THROTTLED = "throttled GPU"

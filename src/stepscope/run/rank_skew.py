@@ -2,8 +2,10 @@
 
 Ranks that train together meet in every step: none continues before the last has arrived. The rank
 that arrives last waits least, and what the others wait beyond that is what it costs them. Steps
-vary, so medians over all compared steps are used, of each rank's distance to the middle one. (The
-minimum of each step would turn noise into waiting, and with a mean, one long pause would decide.)
+vary, so means over all compared steps are used, of each rank's distance to the middle one, without
+the longest and the shortest, because one long pause would decide.
+Somebody always comes last: ranks are late only beyond what equal ranks are by chance
+(`run.equal_ranks`).
 
 A rank's position comes from one of these, depending on what the records have:
 
@@ -16,7 +18,7 @@ A rank's position comes from one of these, depending on what the records have:
   arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
   the sum of the two largest error bounds.
 
-Medians do not show a rank that comes late in every Nth step only, because it saves or logs then. So
+A rank that comes late in every Nth step only, because it saves or logs then, is seldom last. So
 where the steps in which ranks come apart lie at one distance beyond chance (`run.course`), the
 ranks are compared in these steps, and what they cost is spread over all.
 
@@ -34,6 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run import equal_ranks
 from stepscope.run.course import Course, EveryNth, course_of, every_nth
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.layout import RunLayout
@@ -125,10 +128,11 @@ class RankSkew:
         steps: Number of compared steps.
         step_ns: Their median duration, over all ranks.
         late: The ranks that arrive last: the last one, and those whose distance to it is less than
-            half of the median rank's.
+            half of the median rank's. If some of them are late beyond chance, these alone.
         wait_ns: How long another rank usually waits for them in a step: the median of the others.
-        saving_ns: How much shorter a step would be if they arrived no later than the next rank:
-            the minimum of the others' waits.
+            No more than the step.
+        saving_ns: How much shorter a step would be if they arrived no later than the last of the
+            others.
         last_share: Share of the steps in which one of them arrived last; by arrivals at
             collectives, the share of all waiting that was for them, or for ranks that they made
             late.
@@ -137,6 +141,9 @@ class RankSkew:
         course: How what the others wait changes over the steps, where that is beyond chance. If
             they wait in every Nth step only, the waits are means over all steps, and `last_share`
             is a share of these.
+        chance: How likely any of equal ranks is to come as late as the late ones
+            (`run.equal_ranks`).
+        cause: Why they come late, as a clause, where the windows tell; else empty.
     """
 
     basis: str
@@ -150,6 +157,8 @@ class RankSkew:
     error_ns: int
     ranks: tuple[RankWait, ...]
     course: Course | None = None
+    chance: float = 0.0
+    cause: str = ""
 
     @property
     def share(self) -> float:
@@ -160,9 +169,11 @@ class RankSkew:
     def is_notable(self) -> bool:
         """Whether it costs a twentieth of the step, is systematic, and exceeds the clocks' error.
 
-        It is systematic if the late ranks arrive last in more than half of the steps.
+        It is systematic if the late ranks arrive last in more than half of the steps, and equal
+        ranks would hardly be as late by chance.
         """
-        is_certain = self.wait_ns > self.error_ns and self.last_share > _MOSTLY
+        is_systematic = self.last_share > _MOSTLY and self.chance <= equal_ranks.LIMIT
+        is_certain = self.wait_ns > self.error_ns and is_systematic
         return self.share >= _NOTABLE_SHARE and is_certain
 
     def sentence(self) -> str:
@@ -196,7 +207,7 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     if len(rows) < _LEAST_STEPS:
         return None
     # Ranks that meet in every step take equally long on average.
-    usual = [statistics.median(row[i].dur_ns for row in rows) for i in range(len(ranks))]
+    usual = [statistics.fmean(row[i].dur_ns for row in rows) for i in range(len(ranks))]
     if max(usual) > _ALIKE * min(usual):
         return None
     is_device = any(record.device_ns is not None for row in rows for record in row)
@@ -367,7 +378,7 @@ def _compared(
 
 
 def _step_ns(rows: list[list[StepRecord]]) -> int:
-    return round(statistics.median(record.dur_ns for row in rows for record in row))
+    return round(_usual([record.dur_ns for row in rows for record in row]))
 
 
 def _numbers(rows: list[list[StepRecord]]) -> list[int]:
@@ -391,7 +402,7 @@ def skew_of_positions(
 
     Args:
         ranks: The ranks.
-        step_ns: The median step.
+        step_ns: The usual step. Nobody waits longer in a step than it takes.
         positions: Of each step, that of each rank.
         basis: What they come from.
         steps: The numbers of the steps, in order.
@@ -399,7 +410,29 @@ def skew_of_positions(
         is_device: Whether they were measured on the device.
         mean_step_ns: The mean step, if known: what waits in few steps are a share of.
     """
-    usual = _by_median(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
+    skew = _skew(
+        ranks, step_ns, positions, basis, steps, error_ns, mean_step_ns, is_device=is_device
+    )
+    return replace(
+        skew,
+        wait_ns=min(skew.wait_ns, skew.step_ns),
+        saving_ns=min(skew.saving_ns, skew.step_ns),
+        ranks=tuple(replace(one, wait_ns=min(one.wait_ns, skew.step_ns)) for one in skew.ranks),
+    )
+
+
+def _skew(
+    ranks: Sequence[int],
+    step_ns: int,
+    positions: Sequence[Sequence[int]],
+    basis: str,
+    steps: Sequence[int],
+    error_ns: int,
+    mean_step_ns: int,
+    *,
+    is_device: bool,
+) -> RankSkew:
+    usual = _by_means(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
     least_ns = _NOTABLE_SHARE * step_ns
     apart = [max(row) - statistics.median_low(row) for row in positions]
     found = None
@@ -407,7 +440,7 @@ def skew_of_positions(
         found = every_nth(steps, apart, max(least_ns, error_ns))
     if found is not None:
         at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
-        then = _by_median(ranks, step_ns, at, basis, error_ns, is_device=is_device)
+        then = _by_means(ranks, step_ns, at, basis, error_ns, is_device=is_device)
         part = len(at) / len(positions)
         then = replace(
             then,
@@ -419,7 +452,9 @@ def skew_of_positions(
             ranks=tuple(replace(one, wait_ns=round(part * one.wait_ns)) for one in then.ranks),
             course=found,
         )
-        if then.is_notable and _weight(then) > _weight(usual):
+        # On average over all steps, the same wait shows as well.
+        says_more = found.only and then.wait_ns > _MOSTLY * usual.wait_ns
+        if then.is_notable and (says_more or _weight(then) > _weight(usual)):
             return then
     late = [place for place, rank in enumerate(ranks) if rank in usual.late]
     others = [place for place in range(len(ranks)) if place not in late]
@@ -430,12 +465,10 @@ def skew_of_positions(
         for row in positions
     ]
     course = course_of(steps, waits, max(least_ns, error_ns))
-    # By the median they come late in most steps.
-    is_rare = isinstance(course, EveryNth) and course.only
-    return usual if is_rare else replace(usual, course=course)
+    return replace(usual, course=course)
 
 
-def _by_median(
+def _by_means(
     ranks: Sequence[int],
     step_ns: int,
     positions: Sequence[Sequence[int]],
@@ -444,31 +477,47 @@ def _by_median(
     *,
     is_device: bool,
 ) -> RankSkew:
-    steps = len(positions)
     # Times since the epoch are too large for exact halves; their differences are not.
     distances = [[position - row[0] for position in row] for row in positions]
     middles = [statistics.median(row) for row in distances]
     usual = [
-        statistics.median(row[i] - middle for row, middle in zip(distances, middles, strict=True))
+        _usual([row[i] - middle for row, middle in zip(distances, middles, strict=True)])
         for i in range(len(ranks))
     ]
     waits = [max(usual) - position for position in usual]
     typical = statistics.median(sorted(waits)[1:])
     late = [i for i, wait in enumerate(waits) if wait < typical / 2] or [waits.index(0.0)]
-    others = [wait for i, wait in enumerate(waits) if i not in late] or [0.0]
+    chances = {i: equal_ranks.chance_of(positions, i, late) for i in late}
+    # One that is as late by chance is not accused beside another that is not.
+    certain = [i for i in late if chances[i] <= equal_ranks.LIMIT]
+    late = certain or late
+    others = [i for i in range(len(ranks)) if i not in late]
     last = [0] * len(ranks)
     for row in positions:
         last[row.index(max(row))] += 1
     order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i]))
+    wait_ns = saving_ns = 0.0
+    if others:
+        wait_ns = statistics.median(
+            _usual([max(row[i] for i in late) - row[j] for row in distances]) for j in others
+        )
+        saving_ns = _usual([max(row) - max(row[j] for j in others) for row in distances])
     return RankSkew(
         basis=basis,
         is_device=is_device,
-        steps=steps,
+        steps=len(positions),
         step_ns=step_ns,
         late=tuple(ranks[i] for i in order if i in late),
-        wait_ns=round(statistics.median(others)),
-        saving_ns=round(min(others)),
-        last_share=sum(last[i] for i in late) / steps,
+        wait_ns=max(0, round(wait_ns)),
+        saving_ns=round(saving_ns),
+        last_share=sum(last[i] for i in late) / len(positions),
         error_ns=error_ns,
         ranks=tuple(RankWait(ranks[i], round(waits[i]), last[i]) for i in order),
+        chance=max(chances[i] for i in late),
     )
+
+
+def _usual(times_ns: Sequence[float]) -> float:
+    """The mean without the extremes: of each fifty times, the longest and the shortest."""
+    left_out = -(-len(times_ns) // 50) if len(times_ns) >= _LEAST_STEPS else 0
+    return statistics.fmean(sorted(times_ns)[left_out : len(times_ns) - left_out])

@@ -104,7 +104,8 @@ def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
     imported = done.stderr.split()
     rules = {name for name in imported if name.startswith("stepscope.advice.rules.")}
     assert rules == {
-        f"stepscope.advice.rules.{name}" for name in ("late_rank", "throttled_gpu", "uneven_stages")
+        f"stepscope.advice.rules.{name}"
+        for name in ("imbalance", "late_rank", "throttled_gpu", "uneven_stages")
     }
     others = (
         "llvmlite",

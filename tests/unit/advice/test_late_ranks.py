@@ -99,18 +99,14 @@ def _two_pairs(folder: Path, slow_ms: int) -> Diagnosis:
 
 def test_a_slow_link_is_the_cause_of_the_ranks_it_makes_late(tmp_path):
     diagnosis = _two_pairs(tmp_path / "slow", 6)
-    assert diagnosis.verdict.startswith("exposed-communication")
-    assert "Ranks 2, 3 come late" in diagnosis.verdict
-    assert diagnosis.verdict.endswith("for them: their communication takes longer")
+    assert diagnosis.verdict.startswith("late-rank: ranks 2, 3 come late")
+    assert "their transfers are slow" in diagnosis.verdict
     first = diagnosis.findings[0]
-    assert (first.id, first.rank) == ("exposed-communication", 2)
-    assert first.advice.startswith("Look at the links of ranks 2, 3 first")
+    assert (first.id, first.rank) == ("late-rank", 2)
+    assert first.advice.startswith("Look at the links between these ranks first")
     (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
     fast_ns = _two_pairs(tmp_path / "fast", 1).shown.step_ns
-    assert "a link as fast as the others' saves 51% of rank 2's step" in diagnosis.verdict
-    assert first.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
-    assert not first.is_upper_bound
-    assert "hiding all of it as well saves up to 25.0 ms" in first.assumption
+    assert "fixing it saves 51% of rank 2's step" in diagnosis.verdict
     assert late_rank.predicted_step_ns == pytest.approx(fast_ns, rel=0.02)
     assert between_ranks(diagnosis) == (
         "100% of all waiting in collectives is for ranks 2, 3; "

@@ -124,7 +124,7 @@ def test_turns_need_steps_that_each_wait_for_one_rank():
     assert find_turns(_waits(*((step, 0, 0) for step in range(4)))) is None
 
 
-MIXED = [2, 2, 1, 2, 2, 0, 2, 2, 3, 2]
+MIXED = [2, 2, 1, 2, 2, 0, 2, 2, 2, 3, 2, 2, 2]
 
 
 def test_mending_a_rank_that_is_late_in_most_steps_brings_what_it_costs_in_these(tmp_path):

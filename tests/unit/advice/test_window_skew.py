@@ -69,7 +69,7 @@ def test_a_rank_with_more_to_compute_is_late_and_others_waits_are_no_lack_of_ove
     "forward_ms",
     [
         pytest.param([[10, 80], [80, 10], [10, 80], [10, 80]], id="not in every step"),
-        pytest.param([[40, 44]] * 4, id="too little for so few steps"),
+        pytest.param([[40, 44], [41, 42], [40, 47], [42, 43]], id="too little for so few steps"),
         pytest.param([[10, 80]] * 2, id="two steps"),
     ],
 )

@@ -112,7 +112,7 @@ def test_several_late_ranks_are_named_together():
 def test_noise_alone_makes_no_rank_late():
     skew = rank_skew(job([10.0] * 8, steps=300, jitter_ms=4.0))
     assert not skew.is_notable
-    assert skew.share < 0.03
+    assert skew.chance > 0.05
 
 
 def test_one_long_pause_does_not_speak_for_all_steps():
@@ -322,7 +322,7 @@ def _every_third(rest_ms, steps=60, more_ms=30.0):
 @pytest.mark.parametrize("meet", [COMMUNICATION, BACKWARD])
 @pytest.mark.parametrize("slow", [(2,), (1, 2)])
 def test_a_rank_that_is_late_in_every_third_step_is_late(meet, slow):
-    """Medians show nothing. The saving is what the same job without it is shorter by."""
+    """The saving is what the same job without it is shorter by."""
     ranks = [_every_third(10.0) if rank in slow else 10.0 for rank in range(5)]
     skew = rank_skew(job(ranks, steps=60, meet=meet, jitter_ms=1.0))
     assert skew.late[0] in slow
@@ -349,7 +349,7 @@ def test_all_ranks_that_save_in_every_third_step_are_not_late():
 
 def test_a_rank_that_is_late_now_and_then_is_not_late():
     noise = random.Random(8)
-    rare = [10.0 + (30.0 if noise.random() < 0.3 else 0.0) for _ in range(60)]
+    rare = [10.0 + (30.0 if noise.random() < 0.15 else 0.0) for _ in range(60)]
     skew = rank_skew(job([10.0, 10.0, rare, 10.0], steps=60, jitter_ms=1.0))
     assert not skew.is_notable
     assert skew.course is None
@@ -377,5 +377,5 @@ def test_a_rank_that_is_late_from_one_step_on_is_said_to_be():
 def test_a_rank_that_is_always_late_and_later_in_every_third_step():
     skew = rank_skew(job([10.0, _every_third(25.0), 10.0], steps=60, jitter_ms=1.0))
     assert skew.late == (1,)
-    assert skew.wait_ns == pytest.approx(15 * MS, rel=0.1)
+    assert skew.wait_ns == pytest.approx(25 * MS, rel=0.1)
     assert skew.sentence().endswith("of it, most in every 3rd step")

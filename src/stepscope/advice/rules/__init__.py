@@ -29,6 +29,7 @@ _IDS = (
     "many-small-collectives",
     "rank-waiting",
     "late-rank",
+    "imbalance",
     "throttled-gpu",
     "allocator-churn",
     "out-of-memory",
@@ -86,7 +87,7 @@ class _Rules(Mapping[str, Callable[[Subject], list[Finding]]]):
 RULES: Mapping[str, Callable[[Subject], list[Finding]]] = _Rules()
 """Every rule by its id, in the order in which they are asked."""
 
-OF_THE_RUN = ("late-rank", "throttled-gpu", "uneven-stages")
+OF_THE_RUN = ("late-rank", "imbalance", "throttled-gpu", "uneven-stages")
 """Rules that compare all ranks of the run, and need nothing of a window."""
 
 OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})

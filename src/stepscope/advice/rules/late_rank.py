@@ -11,9 +11,10 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.blame.causes import SLOW_LINK, in_words
 from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
-from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS, RankSkew
+from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
 
@@ -27,6 +28,11 @@ _BY_COMPUTE = (
     "both traces): with the same kernels, only longer, its GPU is slower (clock, temperature, "
     "other programs: `stepscope monitor`); with more or larger ones, it has more to do (batch "
     "sizes, sequence lengths, tokens of its experts, layers)."
+)
+_BY_LINK = (
+    "Look at the links between these ranks first: their transfers take far longer than others of "
+    "the same size (`stepscope show collectives` on all ranks' traces compares the bandwidths of "
+    "the groups). Cables, switches, the choice of the network interface, and ranks that share one."
 )
 _EVERY_NTH = (
     "Find what this rank alone does every {0} steps: saving, evaluation, logging. Do it less "
@@ -79,6 +85,7 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),
                 Evidence("who comes late", ranks_in_words(skew.late), "text"),
+                *([Evidence("why", skew.cause, "text")] if skew.cause else []),
                 *_course(skew.course),
                 *(
                     Evidence(
@@ -93,7 +100,7 @@ def find(subject: Subject) -> list[Finding]:
                 *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
             ),
             steps=skew.course.steps if isinstance(skew.course, EveryNth | InSomeSteps) else (),
-            advice=_advice(skew.course, bool(longer) and longer[0].name == "compute"),
+            advice=_advice(skew, bool(longer) and longer[0].name == "compute"),
         )
     ]
 
@@ -109,10 +116,15 @@ def _how(skew: RankSkew) -> str:
         elif course is not None:
             is_part = isinstance(course, EveryNth) and not course.only
             late += f"{',' if is_part else ''} {course.words}"
-        return f"{late}: the others wait for {'them' if several else 'it'} at collectives"
+        why = f"; {skew.cause}" if skew.cause else ""
+        return f"{late}: the others wait for {'them' if several else 'it'} at collectives{why}"
     if isinstance(course, EveryNth) and course.only:
         return f"{comes} last {course.words}, and the others wait"
-    words = f"{comes} last in {percent(skew.last_share)} of the steps, and the others wait"
+    often = f"{percent(skew.last_share)} of the steps"
+    if skew.basis == RECORDED_WAITS:
+        last = round(skew.last_share * skew.steps)
+        often = f"{'all' if last == skew.steps else f'{last} of'} {skew.steps} recorded steps"
+    words = f"{comes} last in {often}, and the others wait"
     return words if course is None else f"{words} {_longer(course)}"
 
 
@@ -131,7 +143,10 @@ def _course(course: Course | None) -> tuple[Evidence, ...]:
     return (Evidence(label, course.evidence, "text"),)
 
 
-def _advice(course: Course | None, is_compute: bool) -> str:
+def _advice(skew: RankSkew, is_compute: bool) -> str:
+    course = skew.course
+    if skew.cause in {in_words(SLOW_LINK), in_words(SLOW_LINK, several=True)}:
+        return _BY_LINK
     if isinstance(course, EveryNth):
         return _EVERY_NTH.format(course.every)
     if isinstance(course, Rising):

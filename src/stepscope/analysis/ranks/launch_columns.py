@@ -1,6 +1,6 @@
 """Names of the columns that tell how far a rank's host and device got by each collective.
 
-`local_time` defines and fills them; `fleet.progress` reads them.
+`local_time` defines and fills them; `analysis.blame.progress` reads them.
 """
 
 from __future__ import annotations

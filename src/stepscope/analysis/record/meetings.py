@@ -17,7 +17,7 @@ from stepscope.run.step_record import BACKWARD, COMMUNICATION, StepRecord, input
 MOST_STEPS = 4096
 _NONE = -1
 _PHASES = (COMMUNICATION, BACKWARD)
-_COLUMNS = ("step", "start_ns", "dur_ns", "wait_ns", "window", "device_ns")
+_COLUMNS = ("step", "start_ns", "dur_ns", "wait_ns", "window", "device_ns", "cpu_ns")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def _row(record: StepRecord) -> list[int]:
         input_wait(record),
         _NONE if record.window is None else record.window,
         _NONE if record.device_ns is None else record.device_ns,
+        _NONE if record.cpu_ns is None else record.cpu_ns,
     ]
     times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
     return fixed + times
@@ -78,7 +79,7 @@ def _phase(phases: dict[str, int], name: str) -> int:
 
 
 def _record(row: list[int]) -> StepRecord:
-    step, start_ns, dur_ns, wait_ns, window, device_ns, *times = row
+    step, start_ns, dur_ns, wait_ns, window, device_ns, cpu_ns, *times = row
     host, device = times[: len(_PHASES)], times[len(_PHASES) :]
     return StepRecord(
         step=step,
@@ -88,5 +89,6 @@ def _record(row: list[int]) -> StepRecord:
         phases={name: ns for name, ns in zip(_PHASES, host, strict=True) if ns != _NONE},
         window=None if window == _NONE else window,
         device_ns=None if device_ns == _NONE else device_ns,
+        cpu_ns=None if cpu_ns == _NONE else cpu_ns,
         device_phases={name: ns for name, ns in zip(_PHASES, device, strict=True) if ns != _NONE},
     )

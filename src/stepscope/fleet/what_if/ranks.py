@@ -1,14 +1,14 @@
 """How long a job's step would take if ranks were like the others, or collectives faster.
 
 Definitions
-    All ranks are replayed at once, collective by collective (`fleet.blame.replay`); each change is
-    made alone. Step: from the first arrival of any rank at a collective to the end of the last
+    All ranks are replayed at once, collective by collective (`analysis.blame.replay`); each change
+    is made alone. Step: from the first arrival of any rank at a collective to the end of the last
     collective, divided by the number of steps. A step of the table ends with the last of its
     collectives; the first one begins with the first arrival.
     A change saves what it shortens a step by, but no more than in the long run, where that is known
-    (`fleet.blame.long_run`): of few steps, some save more than each of those that follow would.
+    (`analysis.blame.long_run`): of few steps, some save more than each of those that follow would.
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
-    usual (`fleet.blame.usual`), whatever the cause. What is less than usual stays as it is, and
+    usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays as it is, and
     so does what a rank was late by at its first collective.
     Transfers are what collectives take once the last rank has come; waits are no part of them. In
     half the time: as over links twice as fast, if only the links limit them. In no time: as if
@@ -23,15 +23,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.causes import FEWEST_RANKS
+from stepscope.analysis.blame.compared import Compared, compare_ranks
+from stepscope.analysis.blame.gains import Gains
+from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
+from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.blame.usual import Usual, find_usual
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.analysis.stragglers import check_ranks
-from stepscope.fleet.blame.gains import Gains
-from stepscope.fleet.blame.replay import Less, Replay
-from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.compared import Compared, compare_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
 from stepscope.fleet.what_if.changes import (
     AS_USUAL,
     CHANGES,
@@ -235,7 +236,12 @@ def _covered_share(job: Job, recorded_ns: int) -> float | None:
 
 
 def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
-    if not usual.excess_ns.any():
+    if len(matched.ranks) < FEWEST_RANKS:
+        yield (
+            "with two ranks there is no usual to compare with, so neither is replayed as fast as "
+            "the other"
+        )
+    elif not usual.excess_ns.any():
         yield (
             "no rank's work exceeds the usual, which takes at least three ranks or steps with the "
             "same collectives to tell"

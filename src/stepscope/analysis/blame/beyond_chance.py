@@ -8,9 +8,9 @@ Definitions
     It comes back: the second most of a step is at least a quarter of the most.
     It is steady or great. Steady: in each step the excess is compared with the mean of the others
     in that step, so that what disturbs all does not count; the mean difference is beyond what
-    Student's t allows in one of a thousand cases. Great: the second most of a step is at least
-    three times the most that any other rank has in any step. A process that loses its CPU now and
-    then, as on a shared machine, is neither.
+    Student's t allows in one of a thousand cases, over all ranks that might be picked. Great: the
+    second most of a step is at least three times the most that any other rank has in any step. A
+    process that loses its CPU now and then, as on a shared machine, is neither.
     With fewer than three steps only the first condition can be checked.
     One odd step must not excuse a rank that is late in all others, whether it paused in that step
     or others did: of at least four steps, it is enough if all this holds without the one in which
@@ -21,6 +21,7 @@ Definitions
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,8 @@ _FEWEST_STEPS = 3
 _COMES_BACK = 0.25
 _ORDER = 2
 """Terms of the expansion for Student's t. A third would ask more of the shortest recordings."""
-_NORMAL_LIMIT = 3.09
+_CHANCE = 0.001
+_NORMAL_LIMIT = NormalDist().inv_cdf(1 - _CHANCE)
 """What a normal variable exceeds in one of a thousand cases."""
 
 
@@ -70,13 +72,16 @@ def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
     second, most = np.sort(own)[-2:]
     if second < _COMES_BACK * most:
         return False
-    return bool(second >= _STANDS_OUT * others.max()) or _is_steady(own - others.mean(axis=1))
+    if second >= _STANDS_OUT * others.max():
+        return True
+    return _is_steady(own - others.mean(axis=1), excess_ns.shape[1])
 
 
-def _is_steady(difference: npt.NDArray[np.float64]) -> bool:
+def _is_steady(difference: npt.NDArray[np.float64], ranks: int) -> bool:
     steps = len(difference)
     error = float(difference.std(ddof=1)) / math.sqrt(steps)
-    return float(difference.mean()) > student_percentile(_NORMAL_LIMIT, steps - 1, _ORDER) * error
+    limit = NormalDist().inv_cdf(1 - _CHANCE / ranks)
+    return float(difference.mean()) > student_percentile(limit, steps - 1, _ORDER) * error
 
 
 def is_more_often(events: int, cases: int, other_events: int, other_cases: int) -> bool:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from stepscope.fleet.matched import GROUPS
+from stepscope.analysis.blame.matched import GROUPS
 
 WORLD = "world"
 TO_HIGHER, TO_LOWER = ", to higher ranks", ", to lower ranks"

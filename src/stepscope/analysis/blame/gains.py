@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.fleet.blame.long_run import LongRun
-from stepscope.fleet.blame.replay import Less, Replay
-from stepscope.fleet.matched import Matched
+from stepscope.analysis.blame.long_run import LongRun
+from stepscope.analysis.blame.matched import Matched
+from stepscope.analysis.blame.replay import Less, Replay
 
 
 @dataclass(frozen=True)

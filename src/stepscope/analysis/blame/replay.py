@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.blame.matched import Matched, Numbers
+from stepscope.analysis.blame.progress import UNKNOWN
 from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS
-from stepscope.fleet.matched import Matched, Numbers
-from stepscope.fleet.progress import UNKNOWN
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 

@@ -28,15 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
-from stepscope.fleet.blame.delays import Delays, pass_back
-from stepscope.fleet.blame.gains import Gain, Gains
-from stepscope.fleet.blame.replay import Less, Replay
-from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
-
-LATE_START = "late start"
-SLOW_LINK = "slow link"
+from stepscope.analysis.blame.beyond_chance import is_beyond_chance, is_more_often
+from stepscope.analysis.blame.causes import LATE_START, SLOW_LINK
+from stepscope.analysis.blame.delays import Delays, pass_back
+from stepscope.analysis.blame.gains import Gain, Gains
+from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.blame.usual import Usual, find_usual
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""

@@ -21,11 +21,8 @@ from tests.support.fleet_jobs import (
     simulate,
 )
 
-from stepscope.errors import UsageError
-from stepscope.fleet.blame.delays import Delays, pass_back
-from stepscope.fleet.blame.report import Blame, find_blame
-from stepscope.fleet.blame.usual import Usual, find_usual
-from stepscope.fleet.matched import (
+from stepscope.analysis.blame.delays import Delays, pass_back
+from stepscope.analysis.blame.matched import (
     ALONE,
     CIRCULAR,
     NOT_SYNCHRONISING,
@@ -33,6 +30,9 @@ from stepscope.fleet.matched import (
     Matched,
     match,
 )
+from stepscope.analysis.blame.report import Blame, find_blame
+from stepscope.analysis.blame.usual import Usual, find_usual
+from stepscope.errors import UsageError
 
 SQUARE = Grid(1, 2, 1, 1, 2, steps=5, micro_batches=2)
 """Ranks 0 1 / 2 3: rows meet over tensor, columns over data."""

@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.blame.causes import OTHER
+from stepscope.analysis.blame.progress import devices, launches
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
-from stepscope.fleet.progress import devices, launches
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 
@@ -69,7 +70,6 @@ SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 
 LOCAL = "local_"
 BESIDE = "beside_ns"
-OTHER = "other"
 OF_THE_GPU = ("compute", "copies")
 """Causes in which the rank's GPU works, and its host may be doing anything."""
 

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.fleet.groups import TO_HIGHER, TO_LOWER
-from stepscope.fleet.matched import OF_THE_GPU, Matched, Numbers
-from stepscope.fleet.progress import UNKNOWN
+from stepscope.analysis.blame.causes import FEWEST_RANKS
+from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER
+from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.analysis.blame.progress import UNKNOWN
 
 Flags = npt.NDArray[np.bool_]
 
@@ -26,10 +27,10 @@ class Usual:
     micro-batches in different orders, and a send goes on beside later work. So there it is the work
     for a send since the receive before it, all causes together, and nothing else is compared.
     Usual is the median over these ranks and all steps (the lower one of two), cause by cause. Where
-    there are fewer than three, nothing is beyond it. While a rank waits in a collective, its device
-    does what that of the rank that is waited for has left to do after it. So where it is known how
-    long each device worked for a
-    collective, a rank computes and copies no more beyond the usual than its device worked.
+    there are fewer than three, or the job has two ranks, nothing is beyond it. While a rank waits
+    in a collective, its device does what that of the rank that is waited for has left to do after
+    it. So where it is known how long each device worked for a collective, a rank computes and
+    copies no more beyond the usual than its device worked.
     Transfers are alike that have kind, dimension, group size and message size (within
     a factor of two) in common.
 
@@ -51,7 +52,7 @@ def find_usual(matched: Matched) -> Usual:
 
 
 def _excess(matched: Matched) -> Numbers:
-    if not len(matched.rank):
+    if len(matched.ranks) < FEWEST_RANKS:
         return np.zeros_like(matched.local_ns)
     meeting = pl.Series("dimension", matched.dimension).cast(pl.Categorical).to_physical()
     alike = meeting.cast(pl.Int64).to_numpy() * 64 + matched.kind

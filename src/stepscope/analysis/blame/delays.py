@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.fleet.blame.usual import Usual
-from stepscope.fleet.matched import Matched, Numbers
+from stepscope.analysis.blame.matched import Matched, Numbers
+from stepscope.analysis.blame.usual import Usual
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
 from stepscope.trace.machine.loops import in_machine_code
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.support.fleet_jobs import PROBLEMS, Grid, Problem, simulate
 from tests.support.pipelines import Job, table_of
 
-from stepscope.fleet import matched
-from stepscope.fleet.blame import delays, replay
-from stepscope.fleet.blame.usual import find_usual
+from stepscope.analysis.blame import delays, matched, replay
+from stepscope.analysis.blame.usual import find_usual
 from stepscope.fleet.what_if import replay as pipeline_replay
 from stepscope.fleet.what_if.operations import operations_of
 from stepscope.fleet.what_if.slowdown import Replays

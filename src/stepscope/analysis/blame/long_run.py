@@ -21,7 +21,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.fleet.blame.replay import (
+from stepscope.analysis.blame.causes import OTHER
+from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
+from stepscope.analysis.blame.replay import (
     RUNS_AHEAD,
     UNKNOWN_LAUNCH,
     Less,
@@ -29,7 +31,6 @@ from stepscope.fleet.blame.replay import (
     Times,
     replay_by_loop,
 )
-from stepscope.fleet.matched import OF_THE_GPU, OTHER, Matched, Numbers
 from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_REPEATED = 16

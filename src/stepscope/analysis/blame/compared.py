@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.blame.groups import find_groups
+from stepscope.analysis.blame.matched import Matched, Numbers, match
 from stepscope.analysis.ranks.clocks import Aligned, Clock, align
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
-from stepscope.fleet.groups import find_groups
-from stepscope.fleet.matched import Matched, Numbers, match
 
 
 @dataclass(frozen=True)

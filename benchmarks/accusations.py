@@ -1,0 +1,238 @@
+"""How often reports accuse the right rank, and how often a healthy one: simulated jobs, diagnosed.
+
+    python benchmarks/accusations.py --jobs 1000 --processes 8    # one table
+    python benchmarks/accusations.py --show 17 --plant input      # one job in full
+
+Each seed is a job of 2 to 64 ranks (`tests.support.simulator.many_ranks`), healthy or with one
+thing wrong; the machines' clocks are apart. Its run directory (step records and a window of each
+rank) or its folder of traces is diagnosed and compared rank by rank, as `report` and `stragglers`
+do it, and the answers are compared with what was planted.
+
+    report accuses     ranks that `late-rank` names
+    healthy accused    a healthy job, a late start or an imbalance in which any rank is named
+    right rank         exactly the planted ranks are named; of an imbalance none, and it is found
+    and cause          and the report says why: an input that is late, longer computation, ...
+    gain               what the accusation saves is within 10 % of what the simulated step takes
+                       less without what is wrong, or within 1 % of the step
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ in ("__main__", "__mp_main__"):
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+CLOSE, CLOSE_OF_STEP = 0.10, 0.01
+NOBODY = ("healthy", "imbalance", "late start")
+"""What has no culprit that costs each step something."""
+_CAUSES = {
+    "input": r"input",
+    "compute": r"compute|forward|backward|kernels",
+    "collector": r"garbage|collector|gc",
+    "nth": r"every {every}\w\w step|every second step",
+    "link": r"slow link|transfers are slow",
+}
+
+
+@dataclass
+class Outcome:
+    """One job, diagnosed. Times are shares of the steady step."""
+
+    seed: int
+    plant: str
+    ranks: int
+    on_gpu: bool
+    has_record: bool
+    planted: tuple[int, ...]
+    accused: tuple[int, ...]
+    has_cause: bool
+    found: tuple[str, ...]
+    true: float
+    promised: float | None
+    blamed: tuple[int, ...]
+    blamed_for: str
+    blamed_gain: float | None
+    leads: str
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether exactly the planted ranks are named."""
+        if self.plant == "imbalance":
+            return not self.accused and "imbalance" in self.found
+        if self.plant in NOBODY:
+            return not self.accused
+        return set(self.accused) == set(self.planted)
+
+    @property
+    def is_close(self) -> bool | None:
+        """Whether the gain is right; None where nothing was promised, or is not to be."""
+        if self.promised is None or not self.is_right or self.plant in NOBODY:
+            return None
+        return abs(self.promised - self.true) <= max(CLOSE * self.true, CLOSE_OF_STEP)
+
+
+def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False) -> Outcome:
+    """Simulate, diagnose and compare one job."""
+    from tests.support.simulator.many_ranks import random_job, simulate_job
+    from tests.support.simulator.many_ranks_files import write_job_run
+
+    from stepscope.advice.diagnosis import diagnose
+    from stepscope.fleet.job import read_job
+    from stepscope.fleet.stragglers import stragglers_of_job
+    from stepscope.run.reader import open_run
+    from stepscope.trace.paths import resolve_path
+
+    began = time.perf_counter()
+    job = random_job(seed, plant, most_ranks)
+    times = simulate_job(job)
+    true = 1 - simulate_job(job.healed).step_ns / times.step_ns
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_job_run(times, Path(folder) / "job")
+        diagnosis = diagnose(open_run(str(path)))
+        between = stragglers_of_job(read_job(resolve_path(str(path)).last_traces()))
+    late = [one for one in diagnosis.findings if one.id == "late-rank"]
+    accused: tuple[int, ...] = ()
+    promised = None
+    for one in late:
+        named = {item.label: item.value for item in one.evidence}["who comes late"]
+        accused = _numbers(str(named))
+        promised = (one.saving_ns or 0) / times.step_ns
+    words = " ".join(
+        " ".join((one.id, one.title, *(str(item.value) for item in one.evidence),
+                  *(item.label for item in one.evidence if item.label.startswith("'"))))
+        for one in diagnosis.findings
+        if one.id in ("late-rank", "imbalance") or (one.rank in accused and one.severity.is_weighty)
+    )  # fmt: skip
+    pattern = _CAUSES.get(plant, "").format(every=job.plant.every)
+    notable = between.causes.filter("is_notable")
+    worst = notable.row(0, named=True) if len(notable) else None
+    outcome = Outcome(
+        seed,
+        plant,
+        job.ranks,
+        job.on_gpu,
+        job.has_record,
+        job.plant.ranks,
+        accused,
+        bool(re.search(pattern, words, re.IGNORECASE)),
+        tuple(dict.fromkeys(one.id for one in diagnosis.findings)),
+        true,
+        promised,
+        () if worst is None else (worst["rank"], *(worst["indistinguishable_from"] or ())),
+        "" if worst is None else worst["cause"],
+        None if worst is None else worst["gain_ns"] / times.step_ns,
+        diagnosis.findings[0].id if diagnosis.findings else "",
+        time.perf_counter() - began,
+    )
+    if verbose:
+        print(job)
+        print(f"true gain {true:.1%}; {diagnosis.verdict}")
+        for one in diagnosis.findings[:12]:
+            print(
+                f"  {(one.saving_ns or 0) / times.step_ns:6.1%} {one.id} ({one.rank}): {one.title}"
+            )
+        print(f"stragglers: {between.verdict}", *between.notes, sep="; ")
+        print(outcome)
+    return outcome
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    """The ranks in words such as "ranks 1, 4 to 7"."""
+    found = re.findall(r"(\d+)(?: to (\d+))?", words)
+    return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
+
+
+def _judge(work: tuple[int, str, int]) -> Outcome:
+    return judge(*work)
+
+
+def judge_all(works: Sequence[tuple[int, str, int]], processes: int = 1) -> Iterator[Outcome]:
+    """Judge jobs, several at once; in no particular order."""
+    if processes <= 1:
+        yield from map(_judge, works)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        yield from pool.imap_unordered(_judge, works)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The rates, a row per plant."""
+    by_plant: dict[str, list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        by_plant[one.plant].append(one)
+    lines = [
+        (
+            f"{'plant':12}{'jobs':>6}{'accused':>9}{'right rank':>12}{'and cause':>11}{'gain':>8}"
+            f"{'stragglers':>12}{'symptom leads':>15}"
+        )
+    ]
+    for plant, these in by_plant.items():
+        close = [one.is_close for one in these if one.is_close is not None]
+        named = [
+            one for one in these
+            if (not one.blamed if plant in NOBODY else set(one.blamed) == set(one.planted))
+        ]  # fmt: skip
+        leads = [one for one in these if one.leads == "exposed-communication"]
+        lines.append(
+            f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
+            f"{_share([o.is_right for o in these]):>12}"
+            f"{_share([o.is_right and (o.has_cause or plant in NOBODY) for o in these]):>11}"
+            f"{_share(close):>8}{len(named) / len(these):>12.0%}{len(leads) / len(these):>15.0%}"
+        )
+    return "\n".join(lines)
+
+
+def _share(those: Sequence[bool | None]) -> str:
+    return f"{sum(map(bool, those)) / len(those):.0%}" if those else "-"
+
+
+def main() -> None:
+    """Command line."""
+    from tests.support.simulator.many_ranks import PLANTS
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--most-ranks", type=int, default=64, help="of a job; smaller is faster")
+    parser.add_argument("--plant", choices=PLANTS, help="this one only")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
+    parser.add_argument("--show", type=int, metavar="SEED", help="one job in full")
+    parser.add_argument("--wrong", action="store_true", help="list the jobs that are wrong")
+    parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    asked = parser.parse_args()
+    if asked.show is not None:
+        plant = asked.plant or PLANTS[asked.show % len(PLANTS)]
+        judge(asked.show, plant, asked.most_ranks, verbose=True)
+        return
+    plants = (asked.plant,) if asked.plant else PLANTS
+    works = [
+        (seed, plants[seed % len(plants)], asked.most_ranks)
+        for seed in range(asked.first, asked.first + asked.jobs)
+    ]
+    outcomes = sorted(judge_all(works, asked.processes), key=lambda one: one.seed)
+    print(table(outcomes))
+    if asked.wrong:
+        for one in outcomes:
+            if not one.is_right or one.is_close is False:
+                print(one)
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(one) for one in outcomes]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Who makes the other ranks wait in the recorded windows, by the comparison of `show stragglers`.
+
+The same collectives are matched, the same usual work is taken off, and the same replay says what
+that brings: `analysis.blame` has the definitions. With two ranks there is no usual, and nobody is
+accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from stepscope.advice.rank_summary import Meeting
+from stepscope.advice.ranks import RankComparison
+from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, SLOW_LINK, in_words
+from stepscope.errors import UsageError
+from stepscope.run.rank_skew import ARRIVALS, RankSkew
+
+if TYPE_CHECKING:
+    from stepscope.analysis.blame.report import Blame
+
+_PARTLY_RECORDED = ("compute", SLOW_LINK)
+"""Causes that records see only before the phase in which the ranks wait."""
+
+
+@dataclass(frozen=True)
+class Accused:
+    """Ranks that make the others wait in the recorded windows.
+
+    Attributes:
+        ranks: The rank; of a slow link all that it may be as well.
+        cause: Why, as `analysis.blame` names it.
+        wait_ns: What another rank waits for them in a step, on average.
+        gain_ns: What a step is shorter by without that.
+        steps: How many were compared.
+        step_ns: The step, from collective to collective.
+        is_of_host: Whether the collectives ran on CPUs.
+    """
+
+    ranks: tuple[int, ...]
+    cause: str
+    wait_ns: int
+    gain_ns: int
+    steps: int
+    step_ns: int
+    is_of_host: bool
+
+
+def accused_in_windows(meetings: Sequence[Meeting]) -> Accused | None:
+    """The ranks whose fix brings most, over the steady steps that all windows have."""
+    known = [one.arrivals for one in meetings if one.arrivals is not None]
+    if len(known) < FEWEST_RANKS:
+        return None
+    # Reports of single ranks that are cached start without these.
+    from stepscope.analysis.blame.compared import compare_ranks
+    from stepscope.analysis.blame.report import find_blame
+
+    with_window = [one for one in meetings if one.arrivals is not None]
+    steps = sorted(set.intersection(*(set(one.window_steps) for one in with_window)))
+    try:
+        compared = compare_ranks(known, tuple(steps) or None)
+    except UsageError:
+        return None  # `match_ranks` says why.
+    if not compared.report.fits or not len(compared.matched.rank):
+        return None
+    return _worst(find_blame(compared.matched, compared.offset_ns), len(known), known[0].of_host)
+
+
+def _worst(blame: Blame, ranks: int, is_of_host: bool) -> Accused | None:
+    for row in blame.accused.iter_rows(named=True):
+        late = (row["rank"], *(row["peers"] or ()))
+        # It may be any rank's, or is over: there is nobody to accuse.
+        if len(late) == ranks or row["cause"] == LATE_START:
+            continue
+        wait_ns = row["caused_wait_ns"] / (ranks - len(late)) / blame.steps
+        return Accused(
+            tuple(sorted(late)),
+            row["cause"],
+            min(round(wait_ns), round(blame.step_ns)),
+            row["gain_ns"],
+            blame.steps,
+            round(blame.step_ns),
+            is_of_host,
+        )
+    return None
+
+
+def with_all_late(accused: Accused, between: RankComparison) -> Accused:
+    """The accused, with ranks that are late beside it, and no more gain than arrivals allow.
+
+    Of several late ranks, fixing one alone brings less.
+    """
+    if accused.cause == SLOW_LINK:
+        return accused
+    if set(between.late) > set(accused.ranks):
+        gain_ns = between.gain_of_fixing(between.late)
+        if gain_ns > accused.gain_ns:
+            return replace(accused, ranks=between.late, gain_ns=gain_ns)
+    most_ns = between.gain_of_fixing(accused.ranks)
+    return replace(accused, gain_ns=min(accused.gain_ns, most_ns))
+
+
+def with_accused(
+    recorded: RankSkew | None,
+    seen: RankSkew | None,
+    accused: Accused | None,
+) -> RankSkew | None:
+    """Which ranks come late, from the records and the windows together.
+
+    On GPUs the windows show what all devices do, and records what they do before they wait: windows
+    decide who it is. On CPUs records do, or the waits of the windows where there are none: a few
+    steps of processes that share CPUs are no example of the others. Of the same ranks, the records'
+    many steps say how much it costs, unless records do not see all of it.
+
+    Args:
+        recorded: Late ranks by the step records, or by how long threads wait in the windows; None:
+            nobody.
+        seen: The ranks by what waiting costs them in the windows.
+        accused: Who makes the others wait there.
+    """
+    if accused is None:
+        return recorded
+    why = in_words(accused.cause, several=len(accused.ranks) > 1)
+    is_same = recorded is not None and set(recorded.late) == set(accused.ranks)
+    is_partly_seen = accused.cause in _PARTLY_RECORDED and not accused.is_of_host
+    if recorded is not None and is_same:
+        if recorded.course is not None or not is_partly_seen:
+            return replace(recorded, cause=why)
+        if accused.gain_ns <= recorded.saving_ns:
+            return replace(recorded, cause=why)
+    if accused.is_of_host:
+        return recorded
+    return _skew(accused, seen, why)
+
+
+def _skew(accused: Accused, seen: RankSkew | None, why: str) -> RankSkew:
+    is_same = seen is not None and set(seen.late) == set(accused.ranks)
+    return RankSkew(
+        basis=ARRIVALS,
+        is_device=not accused.is_of_host,
+        steps=accused.steps,
+        step_ns=accused.step_ns if seen is None else max(seen.step_ns, accused.step_ns),
+        late=accused.ranks,
+        wait_ns=accused.wait_ns,
+        saving_ns=accused.gain_ns,
+        last_share=1.0,
+        error_ns=0,
+        ranks=() if seen is None else seen.ranks,
+        course=seen.course if seen is not None and is_same else None,
+        chance=0.0,
+        cause=why,
+    )

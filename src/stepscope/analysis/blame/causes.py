@@ -1,0 +1,34 @@
+"""Why ranks make others wait, by name and in words; imported by reports that analyse nothing."""
+
+from __future__ import annotations
+
+import re
+
+LATE_START = "late start"
+SLOW_LINK = "slow link"
+OTHER = "other"
+FEWEST_RANKS = 3
+"""Of two ranks that differ, nothing says which is as it should be."""
+
+_IN_WORDS = {
+    OTHER: "something that was not recorded",
+    LATE_START: "it began late",
+    SLOW_LINK: "its transfers are slow",
+    "host": "its CPU is slower to launch work and to run Python",
+    "input": "it waits for its input",
+    "compute": "its computation takes longer",
+    "garbage_collection": "Python's garbage collector stops it",
+}
+
+
+def in_words(cause: str, *, several: bool = False) -> str:
+    """Why a rank makes the others wait, or why several do, as a clause."""
+    words = _IN_WORDS.get(cause, cause.replace("_", " "))
+    if not several:
+        return words
+    words = re.sub(r"\bits\b", "their", words).replace("their CPU is", "their CPUs are")
+    return (
+        words.replace("it waits", "they wait")
+        .replace("it began", "they began")
+        .replace("stops it", "stops them")
+    )

@@ -1,0 +1,41 @@
+"""Who is accused in simulated jobs of a few ranks: the benchmark's smallest, with its measures."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+from tests.support.project import ROOT
+
+
+@pytest.fixture(scope="module")
+def accusations() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "accusations", ROOT / "benchmarks" / "accusations.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_healthy_jobs_are_not_accused(accusations, seed):
+    assert accusations.judge(seed, "healthy", 4).accused == ()
+
+
+@pytest.mark.parametrize(("seed", "plant"), [(9, "input"), (42, "compute"), (7, "nth")])
+def test_a_planted_rank_is_named_alone_and_with_its_cause(accusations, seed, plant):
+    found = accusations.judge(seed, plant, 4)
+    assert found.accused == found.planted
+    assert found.has_cause
+
+
+def test_unequal_work_accuses_nobody(accusations):
+    found = accusations.judge(12, "imbalance", 4)
+    assert found.accused == ()
+    assert found.found[0] == "imbalance"
