@@ -87,7 +87,7 @@ def _worst(blame: Blame, ranks: int, is_of_host: bool) -> Accused | None:
 
 
 def with_all_late(accused: Accused, between: RankComparison) -> Accused:
-    """The accused, with ranks that are late beside it, and no more gain than arrivals allow.
+    """The accused, with ranks that are late beside it.
 
     Of several late ranks, fixing one alone brings less.
     """
@@ -97,8 +97,7 @@ def with_all_late(accused: Accused, between: RankComparison) -> Accused:
         gain_ns = between.gain_of_fixing(between.late)
         if gain_ns > accused.gain_ns:
             return replace(accused, ranks=between.late, gain_ns=gain_ns)
-    most_ns = between.gain_of_fixing(accused.ranks)
-    return replace(accused, gain_ns=min(accused.gain_ns, most_ns))
+    return accused
 
 
 def with_accused(
