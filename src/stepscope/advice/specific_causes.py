@@ -33,29 +33,32 @@ def specific_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     Args:
         findings: The findings of all ranks, the largest saving first.
     """
-    ordered = list(findings)
-    for one in findings:
+    order = list(range(len(findings)))
+    reasons: dict[int, str] = {}
+    for mine, one in enumerate(findings):
         if one.id not in _SYMPTOMS or one.saving_ns is None:
             continue
         specific, share = _SYMPTOMS[one.id]
         waits_ns = _waits_for_launches(one) if one.id == _LAUNCHES else math.inf
+        here = order.index(mine)
         causes = [
             place
-            for place, other in enumerate(ordered)
-            if (other.id in specific or (other.saving_ns or 0) > waits_ns)
-            and other.rank == one.rank
+            for place in range(here + 1, len(order))
+            if (other := findings[order[place]]).rank == one.rank
+            and (other.id in specific or (other.saving_ns or 0) > waits_ns)
             and (other.saving_ns or 0) >= share * one.saving_ns
         ]
-        here = ordered.index(one)
-        if causes and max(causes) > here:
-            for place in (place for place in causes if place > here):
-                why = "most of that comes from it"
-                if ordered[place].id not in specific:
-                    why = "the GPU waits for it longer than for late launches"
-                placed = f"above {one.id}, because {why}"
-                ordered[place] = replace(ordered[place], placed=placed)
-            ordered.insert(max(causes), ordered.pop(here))
-    return tuple(ordered)
+        for place in causes:
+            why = "most of that comes from it"
+            if findings[order[place]].id not in specific:
+                why = "the GPU waits for it longer than for late launches"
+            reasons[order[place]] = f"above {one.id}, because {why}"
+        if causes:
+            order.insert(max(causes), order.pop(here))
+    return tuple(
+        replace(findings[place], placed=reasons[place]) if place in reasons else findings[place]
+        for place in order
+    )
 
 
 def _waits_for_launches(finding: Finding) -> float:

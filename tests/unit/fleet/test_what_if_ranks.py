@@ -175,7 +175,7 @@ def test_it_says_what_it_cannot_tell(tmp_path):
     job = job_of(meet(build, 2, ms(3)), tmp_path / "ranks")
     result = what_if_over_ranks(job)
     notes = " ".join(result.notes)
-    assert "takes at least three ranks or steps" in notes
+    assert "with two ranks there is no usual to compare with" in notes
     assert "of the recorded steps; what comes before and after stays as it is" in notes
     assert result.verdict.startswith("all transfers in half the time save 1.50 ms")
     alone = Ranks(job.parts[:1], 2)
