@@ -194,7 +194,7 @@ def causes_first(
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
     A finding that saves more than the others wait for the late ranks stays above both: it is the
-    larger problem.
+    larger problem. What ranks wait for late ones saves no more than they do.
 
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
@@ -213,10 +213,13 @@ def causes_first(
             causes.append(one)
         elif is_slow_link(one, late, findings):
             causes.append(_of_slow_link(one, late, limits))
-        elif _is_symptom(one, late, waits):
+        elif _is_symptom(one, late, waits) or _waits_for(one, late):
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
-            symptoms.append(replace(one, severity=Severity.LOW, assumption=assumption))
+            lower = replace(one, severity=Severity.LOW, assumption=assumption)
+            symptoms.append(
+                _no_more_than(late.saving_ns, lower) if _waits_for(one, late) else lower
+            )
         elif (one.saving_ns or 0) > late.wait_ns:
             larger.append(one)
         else:
@@ -232,6 +235,19 @@ def causes_first(
         for one in symptoms
     ]
     return (*larger, *causes, *rank_findings, *others, *symptoms)
+
+
+def _waits_for(one: Finding, late: Lateness) -> bool:
+    return one.id == _RANK_WAITING and (one.waits_for is None or one.waits_for in late.ranks)
+
+
+def _no_more_than(saving_ns: int, one: Finding) -> Finding:
+    if not saving_ns or one.saving_ns is None or one.saving_ns <= saving_ns:
+        return one
+    step_ns = one.predicted_step_ns
+    if step_ns is not None:
+        step_ns += one.saving_ns - saving_ns
+    return replace(one, saving_ns=saving_ns, predicted_step_ns=step_ns)
 
 
 def imbalance_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
