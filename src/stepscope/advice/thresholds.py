@@ -34,6 +34,7 @@ class Thresholds:
         saving_high: Share that makes it high.
         launch_bound_idle: Minimum share of the device's time that is idle because launches come
             late.
+        launch_bound_host: Below that, share of the step that the host needs at least for itself.
         launch_bound_launches: Minimum number of launches in the window.
         python_stretch_ns: Minimum length of a stretch of Python without operators.
         synchronisation_wait: Minimum share of the step spent waiting for the device.
@@ -103,6 +104,7 @@ class Thresholds:
     saving_medium: float = 0.1
     saving_high: float = 0.3
     launch_bound_idle: float = 0.15
+    launch_bound_host: float = 0.5
     launch_bound_launches: int = 30
     python_stretch_ns: int = 100_000
     synchronisation_wait: float = 0.02

@@ -22,7 +22,7 @@ from tests.support.simulator.random_programs import random_program
 CAUSE, NOTHING = 0.05, 0.02
 ALWAYS = 20
 """Trainings of the default selection; all others are judged with the slow tests."""
-MOST_MISJUDGED = 2
+MOST_MISJUDGED = 1
 """Of these."""
 SEEDS = hardest_seeds(len(SCENARIOS))
 # Reached today; what must be reached stands beside it.

@@ -25,6 +25,9 @@ OF_THE_RECORD = {
 """Rules of the step record or of sampled metrics: test_rules.py, test_rank_skew.py and
 test_throttled.py have their cases."""
 
+OF_RANKS_WITH_RECORDS = {"imbalance"}
+"""Rules of several steps of all ranks: test_accusations.py has their cases."""
+
 OF_A_PIPELINE = {"pipeline-bubble", "uneven-stages"}
 """Rules of ranks that send to each other: test_pipelines.py has their cases."""
 
@@ -87,6 +90,7 @@ def test_the_same_is_found_on_amd(tmp_path, monkeypatch):
 def test_every_rule_has_a_positive_and_a_negative_case():
     planted = set().union(*(scenario.expected for scenario in SCENARIOS))
     elsewhere = OF_THE_RECORD | OF_A_PIPELINE | OF_THE_SNAPSHOT | WHERE_NOTHING_ELSE_EXPLAINS_IT
+    elsewhere |= OF_RANKS_WITH_RECORDS
     assert planted | elsewhere == set(RULES)
     for rule in planted:
         assert any(rule not in scenario.expected for scenario in SCENARIOS)

@@ -176,7 +176,8 @@ def test_devices_and_linked_events_are_those_asked_for(tmp_path):
 def test_thresholds_are_the_users(starved):
     ids = [finding["id"] for finding in json.loads(report(starved, "--format", "json"))["findings"]]
     assert ids[0] == "launch-bound"
-    words = ["--threshold", "launch_bound_idle=1.0", "--threshold", "small_kernel_count=100000"]
+    limits = ("launch_bound_idle=1.0", "launch_bound_host=2.0", "small_kernel_count=100000")
+    words = [word for limit in limits for word in ("--threshold", limit)]
     quiet = json.loads(report(starved, "--format", "json", *words))["findings"]
     assert "launch-bound" not in {finding["id"] for finding in quiet}
     for wrong, said in (

@@ -30,7 +30,6 @@ from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.nullable import are_among
 
 ID = "launch-bound"
-_MOSTLY = 0.5
 _SLOWS = "recording slows dispatch"
 
 
@@ -48,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
     is_rate = share >= limits.launch_bound_idle
     graph = window.graph
     alone_ns = host_alone_of(window)
-    if not is_rate and alone_ns < _MOSTLY * graph.replayed_step_ns:
+    if not is_rate and alone_ns < limits.launch_bound_host * graph.replayed_step_ns:
         return []
     changes = unchanged(graph)
     lanes = sorted(graph.host_lanes)

@@ -165,7 +165,8 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     freed = np.where(
         is_blocked[within], stream.call_end_ns[within], stream.start_ns[source[within]]
     )
-    first, last = (int(ends[0]) for ends in (np.flatnonzero(mine), np.flatnonzero(mine)[::-1]))
+    numbers = number[mine]
+    first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
     before = np.flatnonzero(mine & (number - depth < first))
     place = before - depth + (last + 1 - first)
     before, place = before[place >= first], place[place >= first]
