@@ -78,7 +78,12 @@ class HostCalls:
     table: pl.DataFrame
 
     def resolve(
-        self, work: StepWork, records: pl.DataFrame, main_lane: int, until_ns: int
+        self,
+        work: StepWork,
+        records: pl.DataFrame,
+        main_lane: int,
+        until_ns: int,
+        of_harness: pl.Series,
     ) -> Resolved:
         """Find what each blocking call waited for.
 
@@ -87,6 +92,7 @@ class HostCalls:
             records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
             main_lane: The main thread.
             until_ns: Until when the devices were busy with work of earlier steps.
+            of_harness: Calls that no step makes: see `calls.edges_of_recording`.
         """
         with_call = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
         table = self.table.join(
@@ -121,6 +127,7 @@ class HostCalls:
         call_start = waits["start_ns"].to_numpy()
         first_launch_ns = work.call_start_ns[linked].min() if len(linked) else until_ns
         is_first = (call_start < first_launch_ns) & (waits["role"] != EVENT_SYNC).to_numpy()
+        is_first &= ~waits["event"].is_in(of_harness.implode()).to_numpy()
         is_backlog = (waits["lane_id"] == main_lane).to_numpy()
         is_backlog &= (call_start < until_ns) | is_first
         is_backlog[row] = False

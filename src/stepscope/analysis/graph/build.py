@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
 from stepscope.analysis.graph.assembly import assemble
 from stepscope.analysis.graph.batch_arrivals import find_arrivals
 from stepscope.analysis.graph.blocking_calls import read_calls
@@ -101,7 +102,8 @@ def _graph_of(
     handovers = find_handovers(activity, main_lane, window)
     del activity  # it is large, and so is what follows
     records = read_sync_records(trace, work)
-    resolved = calls.resolve(work, records, main_lane, begin_ns)
+    of_harness = harness_synchronisations(trace)
+    resolved = calls.resolve(work, records, main_lane, begin_ns, of_harness)
     queue = find_launch_queue(trace, work)
     arrivals = find_arrivals(trace, host, main_lane, host_window, len(chosen), batch_ns)
     active = active_time(

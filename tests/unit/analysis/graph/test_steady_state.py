@@ -98,3 +98,13 @@ def test_one_step_is_taken_to_come_again_and_again():
         training(us(200), **about)
     )
     assert free.saving_ns == pytest.approx(real, rel=0.02)
+
+
+def test_what_a_recorder_waits_for_before_one_step_is_no_wait_of_each_step():
+    t = GpuTrace()
+    with t.step():
+        t.sync()
+        for _ in range(20):
+            t.op("aten::mm").launch("gemm", us(300))
+    graph = build_step_graph(t.load())
+    assert not (graph.edge_kind == EdgeKind.SYNC).any()
