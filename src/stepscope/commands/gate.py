@@ -8,7 +8,14 @@ from pathlib import Path
 import click
 
 from stepscope.commands.interrupted import telling_what_stays
-from stepscope.commands.options import INTEGERS, format_option, output_option, rows_option
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    process_options,
+    rows_option,
+    seconds_of,
+)
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
 
@@ -42,29 +49,12 @@ from stepscope.report.outputs import Layout, Output
     show_default=True,
     help="Steps of each run.",
 )
-@click.option(
-    "--budget",
-    default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="Time for everything, such as 90s, 10m or 1h.",
-)
-@click.option(
-    "--scratch",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("stepscope-gate"),
-    show_default=True,
-    help="Folder for the runs and logs; it stays.",
-)
-@click.option(
-    "--allow-writes",
-    "writable",
-    multiple=True,
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Let the versions write there, though it is outside the folders that runs copy."
-    " Repeatable.",
+@process_options(
+    budget="30m",
+    scratch="stepscope-gate",
+    kept="the runs and logs",
+    who="versions",
+    whose="runs",
 )
 @format_option("comparison", INTEGERS)
 @output_option
@@ -90,7 +80,6 @@ def command(
     new.py -- python {version} --lr 0.1`. Each run is a process of its own, and works in copies of
     the folders. The noise is what the runs of one version differ by.
     """
-    from stepscope.adapters.options.values import parse_seconds
     from stepscope.analysis.comparison.gate import FailOn, checks_of
     from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.analysis.selection.scope import Scope
@@ -99,10 +88,7 @@ def command(
     from stepscope.trace.paths import resolve_path
     from stepscope.trial.turns import Request, run_in_turns
 
-    try:
-        budget_s = parse_seconds(budget)
-    except ValueError as error:
-        raise click.UsageError(f"--budget {budget}: not {error}") from None
+    budget_s = seconds_of(budget)
     checks = [FailOn.parse(condition) for condition in conditions]
     request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
     with telling_what_stays(scratch):

@@ -348,3 +348,65 @@ def _columns(
     if chosen is not None and not chosen.format.has_columns:
         raise click.UsageError(f"--columns does not apply to --format {chosen.format.name}")
     return tuple(word.strip() for word in text.split(",") if word.strip()) or None
+
+
+def process_options(
+    *, budget: str, scratch: str, kept: str, who: str, whose: str
+) -> Callable[[Command], Command]:
+    """`--budget`, `--scratch` and `--allow-writes`, of verbs that run a training several times.
+
+    Args:
+        budget: Default of the first.
+        scratch: Default of the second.
+        kept: What lies in that folder.
+        who: Who may write elsewhere.
+        whose: Who copies folders.
+    """
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(
+            (
+                click.option(
+                    "--budget",
+                    default=budget,
+                    show_default=True,
+                    metavar="TIME",
+                    help="Time for everything, such as 90s, 10m or 1h.",
+                ),
+                click.option(
+                    "--scratch",
+                    metavar="DIR",
+                    type=click.Path(path_type=Path, file_okay=False),
+                    default=Path(scratch),
+                    show_default=True,
+                    help=f"Folder for {kept}; it stays.",
+                ),
+                click.option(
+                    "--allow-writes",
+                    "writable",
+                    multiple=True,
+                    metavar="PATH",
+                    type=click.Path(path_type=Path),
+                    help=f"Let the {who} write there, though it is outside the folders that"
+                    f" {whose} copy. Repeatable.",
+                ),
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def seconds_of(budget: str) -> float:
+    """The value of `--budget` in seconds.
+
+    Raises:
+        UsageError: It is no time.
+    """
+    from stepscope.adapters.options.values import parse_seconds
+
+    try:
+        return parse_seconds(budget)
+    except ValueError as error:
+        raise click.UsageError(f"--budget {budget}: not {error}") from None

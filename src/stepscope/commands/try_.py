@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from stepscope.commands.interrupted import telling_what_stays
-from stepscope.commands.options import INTEGERS, format_option, output_option
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    process_options,
+    seconds_of,
+)
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
 from stepscope.report.outputs import output as output_of
@@ -36,29 +42,12 @@ from stepscope.report.outputs import output as output_of
     show_default=True,
     help="Steps of each process.",
 )
-@click.option(
-    "--budget",
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="Time for everything, such as 90s, 10m or 1h.",
-)
-@click.option(
-    "--scratch",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("stepscope-try"),
-    show_default=True,
-    help="Folder for the runs, logs and files of the trials; it stays.",
-)
-@click.option(
-    "--allow-writes",
-    "writable",
-    multiple=True,
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Let the script write there, though it is outside the folders that trials copy."
-    " Repeatable.",
+@process_options(
+    budget="10m",
+    scratch="stepscope-try",
+    kept="the runs, logs and files of the trials",
+    who="script",
+    whose="trials",
 )
 @click.option(
     "--snapshot",
@@ -99,7 +88,6 @@ def command(
     Each works in copies of your folders, so yours stay as they are. `{scratch}` in the command
     stands for a folder of each process's own, which stays.
     """
-    from stepscope.adapters.options.values import parse_seconds
     from stepscope.report.trial.narration import Narration
     from stepscope.trial.experiment import Request, try_fixes
     from stepscope.trial.fixes import FIXES
@@ -111,10 +99,7 @@ def command(
         return 0
     if not command_line:
         raise click.UsageError("no command: stepscope try -- python train.py")
-    try:
-        budget_s = parse_seconds(budget)
-    except ValueError as error:
-        raise click.UsageError(f"--budget {budget}: not {error}") from None
+    budget_s = seconds_of(budget)
     checks = [GainCheck.parse(condition) for condition in conditions]
     request = Request(
         command_line, scratch, steps, budget_s, only, without, tries_all, snapshot, writable

@@ -356,9 +356,18 @@ def time_limit_s(longest_s: float, variant: Variant | None = None) -> float:
 
 
 def new_folder(scratch: Path) -> Path:
-    """Create a folder for the attempts of one experiment."""
+    """Create a folder for the attempts of one experiment.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
     from stepscope.run.layout import run_name
 
     folder = scratch.absolute() / run_name(time.time_ns(), os.getpid())
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"--scratch {scratch}: cannot be made: {error.strerror or error}"
+        ) from error
     return folder

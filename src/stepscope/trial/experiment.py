@@ -370,12 +370,7 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
         UsageError: It cannot be started, or the scratch folder cannot be made.
     """
     choice = "" if request.snapshot is None else choose_settings(request.snapshot)
-    try:
-        folder = new_folder(request.scratch)
-    except OSError as error:
-        raise UsageError(
-            f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
-        ) from error
+    folder = new_folder(request.scratch)
     return Experiment(request, audience, folder, time.monotonic(), choice).run()
 
 

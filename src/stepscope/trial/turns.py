@@ -125,12 +125,7 @@ def run_in_turns(request: Request, audience: Audience) -> Turns:
         UsageError: A version cannot be started, or the scratch folder cannot be made.
     """
     begun = time.monotonic()
-    try:
-        folder = new_folder(request.scratch)
-    except OSError as error:
-        raise UsageError(
-            f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
-        ) from error
+    folder = new_folder(request.scratch)
     given = own_standard_input()
     names = (BEFORE, AFTER)
     sides = [

@@ -28,7 +28,6 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import Replay, replay, unchanged
-from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
@@ -194,7 +193,7 @@ def _from_trace(subject: Subject) -> _Measured | None:
 
 def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
-    waited_ns = intervals.clip(_waits(window), *window.window).total_ns
+    waited_ns = intervals.clip(window.graph.input_waits, *window.window).total_ns
     again = window.once(_replayed_without_waits)
     if not waited_ns or not again.saving_ns:
         return None
@@ -209,17 +208,12 @@ def _changes(subject: Subject) -> Changes | None:
     window = subject.window
     if window is None:
         return None
-    return _without_waits(window) if len(_waits(window)) else None
-
-
-def _waits(window: WindowView) -> intervals.Intervals:
-    """When the main thread waits for its input."""
-    return window.graph.host.of(HostCause.INPUT, lanes=(window.graph.main_lane,))
+    return _without_waits(window) if len(window.graph.input_waits) else None
 
 
 def _without_waits(window: WindowView) -> Changes:
     graph = window.graph
-    return unchanged(graph).scale_host(_waits(window), 0.0, lanes=(graph.main_lane,))
+    return unchanged(graph).scale_host(window.graph.input_waits, 0.0, lanes=(graph.main_lane,))
 
 
 def _replayed_without_waits(window: WindowView) -> Replay:

@@ -82,9 +82,9 @@ class Changes:
         less = inside - _scaled(inside, factor)
         waits = np.zeros(len(rows), np.int64)
         if graph.host_scale != 1.0:
-            inputs = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
             own = graph.lane[rows] == graph.main_lane
-            inside = intervals.covered(intervals.intersection(moments, inputs), start, end)
+            waited = intervals.intersection(moments, graph.input_waits)
+            inside = intervals.covered(waited, start, end)
             waits = np.where(own, inside - _scaled(inside, factor), 0)
         shortened = self._shorten(rows, self._unslowed(less - waits) + waits)
         if graph.is_gpu.any():

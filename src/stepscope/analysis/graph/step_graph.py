@@ -56,7 +56,7 @@ from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.locked_cache import locked_cached_property
 
@@ -143,12 +143,17 @@ class StepGraph:
         return len(self.start_ns)
 
     @locked_cached_property
+    def input_waits(self) -> Intervals:
+        """When the main thread waits for its input."""
+        return self.host.of(HostCause.INPUT, lanes=(self.main_lane,))
+
+    @locked_cached_property
     def input_ns(self) -> Int64Array:
         """How long the main thread waits for its input within each piece of it."""
         found = np.zeros(len(self), np.int64)
         rows = np.flatnonzero(~self.is_gpu & (self.lane == self.main_lane))
-        waits = self.host.of(HostCause.INPUT, lanes=(self.main_lane,))
-        found[rows] = intervals.covered(waits, self.start_ns[rows], self.end_ns[rows])
+        start, end = self.start_ns[rows], self.end_ns[rows]
+        found[rows] = intervals.covered(self.input_waits, start, end)
         return found
 
     @locked_cached_property
