@@ -36,6 +36,8 @@ _WORDS = {
     "xpu_sync": Category.DEVICE_SYNC,
     "mtia_ccp_events": Category.KERNEL,
     "hpu_op": Category.RUNTIME,  # recorded on the host
+    "fee": Category.PYTHON_FUNCTION,  # VizTracer's "function entry and exit"
+    "FEE": Category.PYTHON_FUNCTION,
 }
 
 _SUFFIXES = (

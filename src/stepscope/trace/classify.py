@@ -33,12 +33,12 @@ Rules = tuple[tuple[str, str], ...]
 """Pairs of pattern and group, in order of precedence."""
 
 _COLLECTIVES: Rules = (
-    (r"all_?reduce", "all_reduce"),
-    (r"all_?gather", "all_gather"),
-    (r"reduce_?scatter", "reduce_scatter"),
-    (r"all_?to_?all|all2all", "all_to_all"),
+    (r"all[-_]?reduce", "all_reduce"),
+    (r"all[-_]?gather", "all_gather"),
+    (r"reduce[-_]?scatter", "reduce_scatter"),
+    (r"all[-_]?to[-_]?all|all2all", "all_to_all"),
     (r"broadcast", "broadcast"),
-    (r"send|recv|p2p", "send_recv"),
+    (r"send|recv|p2p|collective-permute", "send_recv"),
     (r"barrier", "barrier"),
     (r"scatter", "scatter"),
     (r"gather", "gather"),
@@ -99,7 +99,7 @@ _FUSED: Rules = (
 _REDUCING = r"^triton_(red|per|mix|cooperative|split_scan)"
 
 _COMMUNICATION_LIBRARY = (
-    r"nccl|rccl|msccl|hccl|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem"
+    r"nccl|rccl|msccl|hccl|^hcom_|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem"
     r"|deep_ep(::|\d)|multimem_|cross_device_reduce|(one|two)_shot_|quickreduce"
     r"|allreduce_prototype|(?-i:\w::(dispatch|combine)[<(])|(^|\W)ucc_|ucc_(tl|ec|mc)_"
     # NVSHMEM's own kernels on streams, torch's symmetric memory, Triton-distributed.
@@ -113,7 +113,11 @@ _COMMUNICATION_LIBRARY = (
 )
 _LOCAL_WORK_OF_LIBRARIES = r"deep_ep(::|\d+)layout"
 """Kernels of communication libraries that only compute: counting tokens per expert."""
-_COMMUNICATION_WORD = r"all_?reduce|all_?gather_?(kernel|into)|reduce_?scatter|all_?to_?all|all2all"
+_COMMUNICATION_WORD = (
+    r"all_?reduce|all_?gather_?(kernel|into)|reduce_?scatter|all_?to_?all|all2all"
+    # XLA's words.
+    r"|^(all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast))"
+)
 
 _KERNELS_OF_COMMUNICATION: Rules = (
     (r"clean_low_latency_buffer|cached_notify([^_]|$)", "barrier"),
@@ -209,7 +213,7 @@ _KERNELS: Rules = (
     ),
     (
         (
-            r"gemm|gemv|nvjet|cublas|^Cijk_|splitK|matmul|(^|_)b?mm_|cutlass.*tensorop|wmma|hipblas"
+            r"gemm|gemv|nvjet|cublas|^dot(_general)?(\.\d+)?$|^Cijk_|splitK|matmul|(^|_)b?mm_|cutlass.*tensorop|wmma|hipblas"
             r"|rocblas|dot_kernel|marlin|epilogue::impl|grouped_mm|scaled_mm"
         ),
         "gemm",

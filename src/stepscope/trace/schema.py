@@ -93,7 +93,7 @@ NAMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "kind": KIND,  # by name; an event's own metadata overrides it in `derived.kind`
     "group": pl.String,  # finer than kind: "gemm", "attention", "all_reduce", …
 }
-"""One row per distinct pair of `name` and `raw_category`."""
+"""One row per distinct `name`, `raw_category` and `category`."""
 
 LANES: dict[str, pl.DataType | type[pl.DataType]] = {
     "lane_id": pl.UInt32,  # row number, from 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,11 @@ class Tables:
                 for table, of in TABLES.items()
             }
         )
+
+    def pass_on(self, take: Callable[[Chunk], None]) -> SmallTables:
+        """Hands over the growing tables as one chunk, and returns the small ones."""
+        take(Chunk(**{table: getattr(self, table) for table in GROWING}))
+        return SmallTables(**{table: getattr(self, table) for table in SMALL})
 
     @classmethod
     def joined(cls, chunks: Sequence[Chunk], small: SmallTables) -> Tables:

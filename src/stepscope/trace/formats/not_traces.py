@@ -90,6 +90,30 @@ def _is_speedscope(beginning: bytes) -> bool:
     return start.startswith(b"{") and b"speedscope.app/file-format-schema" in start
 
 
+_XPLANE = re.compile(
+    # Field 1, a plane: its id (field 1), if any, and its name (field 2).
+    rb"^\x0a[\x80-\xff]*[\x00-\x7f](?:\x08[\x80-\xff]*[\x00-\x7f])?\x12[\x01-\x7f]"
+    rb"(?:/device:|/host:|Task Environment|Derived)"
+)
+
+
+def _is_proton_tree(beginning: bytes) -> bool:
+    """Whether the content is a tree of frames with metrics, and no list of events."""
+    start = beginning[:_BEGINNING_BYTES].lstrip()
+    words = (b'"frame"', b'"metrics"', b'"children"')
+    return start.startswith(b"[") and b'"ph"' not in start and all(w in start for w in words)
+
+
+def _is_rocpd(beginning: bytes) -> bool:
+    """Whether the content is a database of one of ROCm's recorders."""
+    return beginning.startswith(b"SQLite format 3\0") and b"rocpd_" in beginning
+
+
+def _is_rpd(beginning: bytes) -> bool:
+    """Whether the content is a database of RPD, whose tables have no suffix."""
+    return _is_rocpd(beginning) and b"rocpd_api_ops" in beginning
+
+
 _CPU_PROFILE = re.compile(rb'^\s*\{\s*"nodes"\s*:\s*\[\s*\{\s*"id"')
 _COLLAPSED = re.compile(rb"^[^\n{}\[\]]*;[^\n]*[^\n;] \d+\r?\n")
 
@@ -140,6 +164,31 @@ NOT_TRACES = (
         "a recording of memray, not a trace",
         "`python -m memray flamegraph FILE` draws it",
         lambda beginning: b"memray\0" in beginning[:64],  # in a frame of LZ4, or by itself
+    ),
+    NotATrace(
+        "a tree of Triton Proton, which holds totals and no times",
+        'record with proton.start(NAME, data="trace"), which writes a trace that opens',
+        _is_proton_tree,
+    ),
+    NotATrace(
+        "the JSON of rocprofv3, which is not read",
+        "record with `rocprofv3 --output-format pftrace`, which writes a trace that opens",
+        lambda beginning: b'"rocprofiler-sdk-tool"' in beginning[:_BEGINNING_BYTES],
+    ),
+    NotATrace(
+        "a database of ROCm's RPD, which is not read",
+        "`rpd2tracing.py FILE trace.json` writes a trace that opens",
+        _is_rpd,
+    ),
+    NotATrace(
+        "a database of rocprofv3, which is not read",
+        "record with `rocprofv3 --output-format pftrace`, which writes a trace that opens",
+        _is_rocpd,
+    ),
+    NotATrace(
+        "a profile of XProf (XPlane), which is not read",
+        "the file *.trace.json.gz beside it opens",
+        lambda beginning: _XPLANE.match(beginning) is not None,
     ),
     NotATrace("a web page, not a trace", "open it in a browser", _is_html),
     NotATrace("a program, not a trace", "give the trace that it wrote", _begins_with(b"\x7fELF")),

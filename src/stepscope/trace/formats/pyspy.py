@@ -15,10 +15,10 @@ from dataclasses import replace
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.classify import classify_names
 from stepscope.trace.formats.chrome.reader import read_tables
+from stepscope.trace.formats.event_names import renamed
 from stepscope.trace.formats.trace_format import Input, TraceFormat
-from stepscope.trace.schema import ARGS, EVENTS, LANES, NAMES, Category
+from stepscope.trace.schema import ARGS, EVENTS, LANES, Category
 from stepscope.trace.tables import Tables
 
 _BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
@@ -43,7 +43,7 @@ def read_pyspy(trace: Input) -> Tables:
     events = (
         tables.events.drop("category")
         .join(tables.args, on="event", how="left", maintain_order="left")
-        .join(tables.names.select("name_id", *_NAME_KEY), on="name_id", how="left")
+        .join(tables.names.select("name_id", "name", "raw_category", "category"), on="name_id")
         # Frames first seen in the same sample start together. The outermost ends last, and events
         # are numbered by their ends.
         .sort("start_ns", "dur_ns", "event", descending=[False, True, True])
@@ -57,17 +57,10 @@ def read_pyspy(trace: Input) -> Tables:
             .otherwise("category")
             .alias("category"),
         )
-        .drop("event", "name_id")
+        .drop("event")
         .with_row_index("event")
     )
-    names = _names(tables, events)
-    events = events.join(
-        names.select("name_id", *_NAME_KEY),
-        on=_NAME_KEY,
-        how="left",
-        nulls_equal=True,
-        maintain_order="left",
-    )
+    names, events = renamed(tables.names, events)
     return replace(
         tables,
         events=events.select(pl.col(c).cast(dtype) for c, dtype in EVENTS.items()),
@@ -75,19 +68,6 @@ def read_pyspy(trace: Input) -> Tables:
         names=names,
         lanes=_lanes(tables, events),
     )
-
-
-def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
-    """Returns the old names, which instants and counters may use, then the new names of frames."""
-    known = tables.names.select("name_id", *_NAME_KEY)
-    new = (
-        events.select(_NAME_KEY)
-        .unique(maintain_order=True)
-        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True, maintain_order="left")
-    )
-    both = pl.concat([known.select(_NAME_KEY), new]).with_row_index("name_id")
-    classified = classify_names(both)
-    return classified.select(pl.col(c).cast(dtype) for c, dtype in NAMES.items())
 
 
 def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:

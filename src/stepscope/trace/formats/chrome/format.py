@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.trace_format import Input, TraceFormat
@@ -26,17 +27,24 @@ _READ = WorkSoFar()
 
 
 def _read(trace: Input) -> Tables:
+    from stepscope.trace.formats.chrome.device_lanes import with_device_lanes
     from stepscope.trace.formats.chrome.reader import read_tables
 
     tables = read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
     _READ.done += trace.content.consumed_bytes
-    return tables
+    return with_device_lanes(tables)
 
 
 def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
+    from stepscope.trace.formats.chrome.device_lanes import names_other_devices, with_unknown_lanes
     from stepscope.trace.formats.chrome.reader import read_in_chunks
 
-    return read_in_chunks(trace.name, trace.content, trace.problems, _events_reader(trace), take)
+    if names_other_devices(trace.content.peek()):
+        # What an event stands for depends on names, flows and arguments of the whole file.
+        return _read(trace).pass_on(take)
+    read = _events_reader(trace)
+    small = read_in_chunks(trace.name, trace.content, trace.problems, read, take)
+    return replace(small, problems=with_unknown_lanes(small.problems, small.lanes))
 
 
 def _events_reader(trace: Input) -> ReadEvents:

@@ -205,6 +205,11 @@ class NamesAndLanes:
                 "raw_category": pl.Series([category for _, category in names], dtype=pl.String),
                 "category": categories_of(np.array(self._name_code, np.uint8)),
             }
+        ).with_columns(
+            # VizTracer's frames, as torch writes them.
+            name=pl.when(pl.col("raw_category").str.to_lowercase() == "fee")
+            .then(pl.col("name").str.replace(r"^(.*) \((.*):(\d+)\)$", "$2($3): $1"))
+            .otherwise("name")
         )
 
     def lanes_table(self) -> pl.DataFrame:
