@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.errors import UsageError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.export.selection import Selection
 from stepscope.run.files import replacing
 from stepscope.trace.paths import PathTarget, TraceRef
@@ -62,13 +62,26 @@ class Request:
     with_findings: bool = True
 
     @cached_property
-    def findings(self) -> tuple[Finding, ...]:
-        """The findings of the run; empty if they are not wanted."""
+    def _diagnosed(self) -> tuple[tuple[Finding, ...], str]:
+        """The findings of the run, and why there are none if it cannot be judged."""
         if not self.with_findings or self.target.path == "-":
-            return ()
+            return (), ""
         from stepscope.advice.diagnosis import diagnose
 
-        return tuple(diagnose(self.target.run).findings)
+        try:
+            return tuple(diagnose(self.target.run).findings), ""
+        except StepscopeError as error:
+            return (), f"findings are not marked: {error}"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the run; empty if they are not wanted, or if it cannot be judged."""
+        return self._diagnosed[0]
+
+    @property
+    def without_findings(self) -> str:
+        """Why the run cannot be judged; empty if it can, or if findings are not wanted."""
+        return self._diagnosed[1]
 
     def rank_of(self, source: Source) -> int | None:
         """The rank of a trace, where a note must say which one it is about; None: it is alone."""

@@ -38,6 +38,8 @@ def export(asked: Request) -> Exported:
             )
             written.append(write_perfetto(part, overlays, write, several))
             _note(part, written[-1], source, notes)
+    if asked.without_findings:
+        notes.append(asked.without_findings)
     return Exported((asked.destination,), _summary(written), tuple(notes))
 
 

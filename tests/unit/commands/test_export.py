@@ -56,6 +56,17 @@ def test_findings_are_marked_at_their_place(trace_file, tmp_path):
     assert "findings" not in [packet.track_descriptor.name for packet in found.packet]
 
 
+def test_a_trace_that_cannot_be_judged_is_exported_and_says_so(tmp_path):
+    path = tmp_path / "frames.json"
+    frame = {"ph": "X", "cat": "fee", "name": "f (a.py:1)", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+    path.write_text(json.dumps([frame]))
+    done = export(path, "-o", tmp_path / "frames.pftrace")
+    assert done.exit_code == 0
+    assert "1 slices" in done.output
+    assert "findings are not marked:" in done.output
+    assert "holds no operators" in done.output
+
+
 def test_a_cut_trace_opens_like_any_other(trace_file, tmp_path):
     assert export(trace_file, "--to", "chrome", "--steps", "2").exit_code == 0
     assert load(tmp_path / "job.json.gz").steps["step"].to_list() == [2]

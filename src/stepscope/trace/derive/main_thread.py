@@ -8,7 +8,7 @@ main one. Otherwise the first of these that any thread has decides:
 3. waits for a DataLoader: the thread that waits longest;
 4. launches of GPU work outside the autograd engine;
 5. operators outside the autograd engine: the thread that spends the most time in them;
-6. launches, then operators, of any kind.
+6. launches, then operators, then calls, of any kind.
 
 The autograd engine runs the backward pass of a GPU training on a thread of its own, which often
 launches more than the main thread does. That is why the number of launches alone decides nothing.
@@ -47,7 +47,7 @@ def find_main_lane(events: pl.DataFrame, names: pl.DataFrame) -> int | None:
     Returns:
         The lane, or None if no thread has an operator or a call.
     """
-    is_optimizer, is_backward, is_wait, is_launch, is_operator, is_engine = _roles(names)
+    is_optimizer, is_backward, is_wait, is_launch, is_operator, is_engine, is_call = _roles(names)
     name_id = events["name_id"].to_numpy()
     lane = events["lane_id"].to_numpy()
     duration = events["dur_ns"].to_numpy()
@@ -71,6 +71,7 @@ def find_main_lane(events: pl.DataFrame, names: pl.DataFrame) -> int | None:
         (operators & ~inside, duration),
         (launches, None),
         (operators, duration),
+        (is_call[name_id], duration),
     ):
         found = most(mask, weights)
         if found is not None:
@@ -93,6 +94,7 @@ def _roles(names: pl.DataFrame) -> list[BoolArray]:
         operator=(category == Category.CPU_OP.value)
         & (group != "profiler_step").fill_null(value=True),
         engine=name.str.starts_with(ENGINE),
+        call=is_call,
     )
     return [filled(column, value=False) for column in found]
 

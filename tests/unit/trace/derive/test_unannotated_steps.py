@@ -228,6 +228,13 @@ def main_thread(build):
     return None if lane is None else tables.lanes["tid"][lane]
 
 
+def test_a_thread_that_only_waits_for_the_device_is_the_main_one():
+    build = TableBuilder()
+    build.host("cudaDeviceSynchronize", 0, 50, thread=4, category="runtime")
+    build.host("main.py(1): f", 0, 90, thread=5, category="python_function")
+    assert main_thread(build) == "4"
+
+
 def test_the_main_thread_is_not_the_one_with_most_launches():
     build = TableBuilder()
     annotate(build, BATCH, 0, 500, thread=1)
