@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import MOST_ENTRIES, TRACE_NAMES, is_trace_name
 from stepscope.run.error_words import error_in_words
@@ -17,6 +15,7 @@ from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
 from stepscope.run.remote import http_options, is_http, known_version, redacted, version_of
 from stepscope.run.remote_errors import cannot_be_opened
+from stepscope.run.side_json import parse_json
 from stepscope.run.timeouts import Deadline
 from stepscope.run.user_cache import user_cache
 
@@ -137,7 +136,7 @@ def _newest_run(file_system: Any, root: str, deadline: Deadline) -> str:
             continue
         deadline.check()
         try:
-            job = orjson.loads(file_system.cat_file(f"{name}/{RUN_FILE}"))
+            job = parse_json(file_system.cat_file(f"{name}/{RUN_FILE}"))
         except (OSError, ValueError):
             continue
         if isinstance(job, dict) and isinstance(job.get("created_ns"), int):

@@ -14,6 +14,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
 from stepscope.run.regular_files import read_regular
+from stepscope.run.side_json import parse_json
 from stepscope.run.step_record import ITERATION
 from stepscope.run.utf8_json import utf8_json
 
@@ -426,10 +427,10 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
     try:
-        data = orjson.loads(read_regular(path, _MOST_BYTES))
+        data = parse_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise UnreadableInputError(f"{path}: not valid JSON: {error}") from error
     word = vars(kind)["format"]
     if not isinstance(data, dict) or data.get("format") != word:

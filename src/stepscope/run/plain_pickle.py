@@ -2,6 +2,10 @@
 
 Numbers, texts, bytes, lists, tuples, dictionaries and sets of these are what torch writes into its
 dumps. Any opcode that could import or call something ends the reading, before anything was done.
+
+A pickle of plain values can still be hostile: a tuple of tuples that are shared takes exponential
+time to hash, compare or show. So what is hashed here is text, bytes or a number, and readers look
+at the type of a value before they do anything else with it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset({"PROTO", "FRAME"})
+_HASHED = (str, bytes, int, float, bool)
+"""Types of what may be a key, or an item of a set."""
+_LARGEST = 2**64
 
 
 def read_plain_pickle(data: bytes, name: str = "the pickle") -> Any:
@@ -71,6 +78,10 @@ class _Reader:
         """Carries out one opcode."""
         stack = self._stack
         if opcode in _VALUES:
+            if type(argument) is int and not -_LARGEST <= argument < _LARGEST:
+                raise UnreadableInputError(
+                    f"{self._name}: refused: byte {position} begins a number of more than 64 bits"
+                )
             stack.append(argument)
         elif opcode in _CONSTANTS:
             stack.append(_CONSTANTS[opcode])
@@ -115,13 +126,13 @@ class _Reader:
             self._container(list).extend(values)
         elif opcode == "SETITEM":
             key, value = self._pop(2)
-            self._container(dict)[key] = value
+            self._container(dict)[_hashed(key)] = value
         elif opcode == "SETITEMS":
             values = self._pop_to_mark()
             self._container(dict).update(_pairs(values))
         elif opcode == "ADDITEMS":
             values = self._pop_to_mark()
-            self._container(set).update(values)
+            self._container(set).update(map(_hashed, values))
         else:
             raise UnreadableInputError(
                 f"{self._name}: refused: byte {position} is {opcode}, which plain values do "
@@ -158,12 +169,23 @@ class _Reader:
 def _pairs(values: list[Any]) -> dict[Any, Any]:
     if len(values) % 2:
         raise ValueError("a key without a value")
-    return dict(zip(values[::2], values[1::2], strict=True))
+    return dict(zip(map(_hashed, values[::2]), values[1::2], strict=True))
+
+
+def _hashed(value: Any) -> Any:
+    """Returns a value that can be hashed at once."""
+    if type(value) not in _HASHED:
+        raise ValueError(f"a {type(value).__name__} as a key, which is no text and no number")
+    return value
+
+
+def _frozen(values: list[Any]) -> frozenset[Any]:
+    return frozenset(map(_hashed, values))
 
 
 _MADE: dict[str, Callable[[list[Any]], Any]] = {
     "LIST": list,
     "TUPLE": tuple,
-    "FROZENSET": frozenset,
+    "FROZENSET": _frozen,
     "DICT": _pairs,
 }

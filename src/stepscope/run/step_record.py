@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 
 from stepscope.run.regular_files import open_regular, read_regular
+from stepscope.run.side_json import parse_json
 from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
@@ -38,6 +39,8 @@ STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 """Names of phases that count as the wait for the batch."""
 _MOST_BYTES = 4_000_000_000
+_LATEST_NS = 2**62
+"""In the year 2116."""
 _LINE_BYTES = 1024
 """More than the length of a line with a dozen phases."""
 
@@ -179,13 +182,13 @@ def decode_step(line: bytes) -> StepRecord:
     Raises:
         ValueError: The line is not a step record; the message says why.
     """
-    data = orjson.loads(line)
+    data = parse_json(line)
     if not isinstance(data, dict):
         raise ValueError("not an object")
     try:
         return StepRecord(
             step=_whole(data["step"]),
-            start_ns=_whole(data["start_ns"]),
+            start_ns=_whole(data["start_ns"], _LATEST_NS),
             dur_ns=_whole(data["dur_ns"]),
             data_wait_ns=_whole(data.get("data_wait_ns", 0)),
             phases={str(k): _whole(v) for k, v in dict(data.get("phases", {})).items()},
@@ -262,9 +265,12 @@ def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
     return records[-most:]
 
 
-def _whole(value: object) -> int:
+def _whole(value: object, most: int = 2**53) -> int:
+    """A whole number that can be added to others without leaving 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{str(value)[:40]!r} is not a whole number")
+    if abs(value) > most:
+        raise TypeError(f"{value} is too large")
     return value
 
 

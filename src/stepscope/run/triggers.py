@@ -18,6 +18,7 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.files import write_atomically
 from stepscope.run.manifest import read_rank
 from stepscope.run.regular_files import open_regular
+from stepscope.run.side_json import parse_json
 
 DIRECTORY = "triggers"
 _FORMAT = "stepscope-trigger"
@@ -63,7 +64,7 @@ class Trigger:
         Raises:
             ValueError: The line is not a trigger; the message says why.
         """
-        values = orjson.loads(data)
+        values = parse_json(data)
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             raise ValueError("not a trigger")
         steps, first_step = values.get("steps", 0), values.get("first_step")

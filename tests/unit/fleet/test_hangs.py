@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 
 import pytest
 from click.testing import CliRunner
-from tests.support.flight_dumps import FORMS, as_cpp, as_python, document, entry
+from tests.support.flight_dumps import FORMS, FRAMES, as_cpp, as_json, as_python, document, entry
 
 from stepscope.commands.hangs import command
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
@@ -569,3 +570,48 @@ def test_two_dumps_of_one_rank_are_refused():
         find_hang([*dumps({0: WAITS}), *dumps({0: WAITS})])
     with pytest.raises(UsageError, match="no flight recorder dump"):
         find_hang([])
+
+
+def hostile_value():
+    """What cannot be hashed, compared or shown in the lifetime of a machine."""
+    value = (1, 2)
+    for _ in range(80):
+        value = (value, value)
+    return value
+
+
+@pytest.mark.parametrize("form", [as_python, as_json])
+def test_values_are_what_they_should_be_or_nothing(form):
+    odd = [2**64, -(2**70), 1e300, "\ud800", "x" * 10_000, [[[]]], {"a": {}}, None, True]
+    if form is as_python:
+        odd = [*odd[2:], hostile_value(), b"bytes"]
+    names = [*entry(1), "seq_id", "thread_id"]
+    entries = [entry(number + 1, **{name: value}) for number, (name, value) in
+               enumerate((name, value) for name in names for value in odd)]  # fmt: skip
+    frames = [{"name": value, "filename": value, "line": value} for value in odd]
+    whole = document([*entries, entry(9000, frames=frames)], ALL)
+    whole["pg_config"] |= {
+        str(number): {"name": value, "desc": value, "ranks": value}
+        for number, value in enumerate(odd)
+    }
+    whole["version"] = odd[-2]
+    data = json.dumps(whole).encode() if form is as_json else pickle.dumps(whole)
+    found = parse_dump(data, 0, "d")
+    assert len(found.entries) > len(entries) / 2
+    hang = find_hang([found])
+    for frame in (hang.ranks, hang.operations):
+        frame.write_json().encode()
+
+
+def test_what_many_entries_share_is_read_once():
+    shared = [[1] * 16] * 50_000
+    entries = [entry(n, sizes=shared, frames=FRAMES * 100) for n in range(200)]
+    one = entry(0)
+    whole = document([*entries, *[one] * 10_000], ALL)
+    ranks = {"ranks": str(list(range(10_000)))}
+    whole["pg_config"] = {str(number): ranks for number in range(2_000)}
+    began = time.process_time()
+    found = parse_dump(pickle.dumps(whole), 0, "d")
+    assert time.process_time() - began < 20  # each for itself takes minutes
+    assert len(found.entries) == 201
+    assert "9999 entries could not be read" in found.notes[0]

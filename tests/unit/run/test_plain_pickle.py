@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import pickle
+import struct
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from stepscope.errors import UnreadableInputError
 from stepscope.run.plain_pickle import read_plain_pickle
 
-numbers = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
+numbers = st.one_of(
+    st.integers(-(2**64), 2**64 - 1), st.floats(allow_nan=False), st.booleans(), st.none()
+)
 leaves = st.one_of(numbers, st.text(), st.binary())
 values = st.recursive(
     leaves,
@@ -22,7 +25,7 @@ values = st.recursive(
         st.lists(inner),
         st.tuples(inner, inner),
         st.lists(inner).map(tuple),
-        st.dictionaries(st.one_of(st.text(), st.integers()), inner),
+        st.dictionaries(st.one_of(st.text(), st.integers(-5, 5)), inner),
     ),
 )
 
@@ -93,3 +96,31 @@ def test_damage_is_an_error_of_ours(value, data):
 def test_what_is_no_pickle_is_said(data):
     with pytest.raises(UnreadableInputError):
         read_plain_pickle(data)
+
+
+def shared_pairs(depth):
+    """A tuple of two equal tuples, and so on: hashing it takes 2**depth steps."""
+    return b"".join(b"j" + struct.pack("<I", number) + b"\x86\x94" for number in range(depth))
+
+
+@pytest.mark.parametrize("tuples", [shared_pairs(60), b"\x85" * 300_000])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"}", b"K\x01s"),  # SETITEM
+        (b"}(", b"K\x01u"),  # SETITEMS
+        (b"(", b"K\x01d"),  # DICT
+        (b"\x8f(", b"\x90"),  # ADDITEMS
+        (b"(", b"\x91"),  # FROZENSET
+    ],
+)
+def test_what_takes_for_ever_to_hash_is_no_key(tuples, before, after):
+    data = b"\x80\x04)\x94" + before + b")" + tuples + after + b"."
+    with pytest.raises(UnreadableInputError, match="a tuple as a key"):
+        read_plain_pickle(data)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**64) - 1, 10**4000])
+def test_numbers_that_no_table_can_hold_are_refused(number):
+    with pytest.raises(UnreadableInputError, match="byte .* more than 64 bits"):
+        read_plain_pickle(pickle.dumps([number]))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepscope.run.step_record import StepRecord, decode_step, encode_step, read_steps
 
-wholes = st.integers(0, 2**62)
+wholes = st.integers(-(2**53), 2**53)
 optional = st.none() | wholes
 peaks = st.integers(1, 4).flatmap(
     lambda n: st.tuples(*[st.tuples(*[wholes] * n), st.tuples(*[wholes] * n)])

@@ -22,10 +22,9 @@ Definitions
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -35,6 +34,7 @@ from typing import Any
 from stepscope.errors import UnreadableInputError
 from stepscope.run.plain_pickle import MOST_BYTES, read_plain_pickle
 from stepscope.run.regular_files import read_regular
+from stepscope.run.side_json import LARGEST, parse_json
 
 COMPLETED, TIMED_OUT, STARTED, SCHEDULED = "completed", "timed out", "started", "scheduled"
 KNOWN_MAJOR = 2
@@ -44,6 +44,11 @@ _PROTOCOL = b"\x80"
 _MOST_ENTRIES = 1_000_000
 _MOST_SHOWN = 64
 _MOST_RANKS = 1_000_000
+_MOST_CHARACTERS = 1_000
+_MOST_LENGTHS = 2_000_000
+"""Lengths of tensors in one dump that are read, however often a pickle repeats them."""
+_NAMED = (b"entries", b"pg_config")
+"""What every dump has in it, in whatever form."""
 _SILENT = ("gloo", "mpi", "ucc")
 """Backends whose entries never become "completed"."""
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
@@ -197,12 +202,13 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
     except OSError as error:
         raise UnreadableInputError(f"{path}: {error.strerror or error}") from error
     number = rank if rank is not None else rank_of_dump(path)
-    found = parse_dump(data, 0 if number is None else number, str(path))
-    if number is None:  # asked last: a file of another kind needs no other name
+    if number is None:
+        if not any(name in data for name in _NAMED):  # a file of another kind needs no other name
+            raise UnreadableInputError(f"{path}: no flight recorder dump: it has no entries")
         raise UnreadableInputError(
             f"{path}: the name has no rank: call the file, for example, nccl_trace_rank_3"
         )
-    return found
+    return parse_dump(data, number, str(path))
 
 
 def parse_dump(data: bytes, rank: int, name: str) -> Dump:
@@ -219,17 +225,23 @@ def parse_dump(data: bytes, rank: int, name: str) -> Dump:
             f"{name}: no flight recorder dump: it has no version and no entries"
         )
     notes = []
-    version = str(found.get("version", "unknown"))
+    version = _text(found.get("version", "unknown"))
     if _major(version) > KNOWN_MAJOR:
         notes.append(f"{name}: version {version} is newer than {KNOWN_MAJOR}.x: read as that")
     groups = _groups(found.get("pg_config"))
     raw = found.get("entries") or []
     if not isinstance(raw, list):
         raise UnreadableInputError(f"{name}: its entries are no list")
+    raw = raw[-_MOST_ENTRIES:]
     entries, skipped = [], 0
-    seen: dict[Tensors, Tensors] = {}
-    for place, one in enumerate(raw[-_MOST_ENTRIES:]):
-        entry = _entry(one, place, groups, seen) if isinstance(one, dict) else None
+    parts = _parts()
+    read: set[int] = set()
+    for place, one in enumerate(raw):
+        entry = None
+        # A recorder writes each entry; a pickle can say one of them a million times.
+        if isinstance(one, dict) and id(one) not in read:
+            read.add(id(one))
+            entry = _entry(one, place, groups, parts)
         if entry is None:
             skipped += 1
         else:
@@ -267,8 +279,8 @@ def _record(one: Any) -> int | None:
 def _content(data: bytes, name: str) -> Any:
     if data.lstrip()[:1] in {b"{", b"["}:
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
+            return parse_json(data)
+        except ValueError as error:
             raise UnreadableInputError(f"{name}: damaged JSON: {error}") from None
     if not data:
         raise UnreadableInputError(f"{name}: the file is empty")
@@ -290,33 +302,90 @@ def _number(value: Any) -> int | None:
     """A whole number, also one that is written as text."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if value == value and abs(value) < 2**63 else None  # noqa: PLR0124 - NaN
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value.strip()):
-        return int(value)
-    return None
+    is_number = isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value.strip())
+    if is_number or (isinstance(value, float) and math.isfinite(value)):
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) <= LARGEST else None
+
+
+def _text(value: Any) -> str:
+    """A short text that UTF-8 can hold; empty where the value is neither text nor number.
+
+    Whatever else a pickle holds may contain itself, or take exponential time to be shown.
+    """
+    if isinstance(value, (int, float)):
+        return str(value)
+    if not isinstance(value, str):
+        return ""
+    return value[:_MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 
 def _groups(listed: Any) -> dict[str, Group]:
     """By name. Torch's own tool passes the ranks to `eval`; here they are numbers in a text."""
     found = {}
+    ranks_in = _once(_ranks)
     for key, one in listed.items() if isinstance(listed, dict) else ():
         if not isinstance(one, dict):
             continue
-        name = str(one.get("name", key))
-        text = str(one.get("ranks", ""))[: 12 * _MOST_RANKS]
-        ranks = tuple(int(rank) for rank in re.findall(r"\d{1,9}", text))
-        found[name] = Group(name, str(one.get("desc", "")), ranks)
+        name = _text(one.get("name", key))
+        found[name] = Group(name, _text(one.get("desc", "")), ranks_in(one.get("ranks")))
     found.pop("", None)
     return found
 
 
+def _ranks(listed: Any) -> tuple[int, ...]:
+    text = listed[: 12 * _MOST_RANKS] if isinstance(listed, str) else ""
+    return tuple(int(rank) for rank in re.findall(r"[0-9]{1,9}", text))
+
+
+def _once(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that reads each part once, however many others share it.
+
+    The parts must live as long as it does.
+    """
+    found: dict[tuple[int, ...], Any] = {}
+
+    def read_once(*parts: Any) -> Any:
+        key = tuple(map(id, parts))
+        if key not in found:
+            found[key] = read(*parts)
+        return found[key]
+
+    return read_once
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Reads what many entries have in common, each once.
+
+    Attributes:
+        tensors: Reads lengths and types; equal ones are one object.
+        where: Reads frames.
+    """
+
+    tensors: Callable[..., Tensors | None]
+    where: Callable[..., str]
+
+
+def _parts() -> _Parts:
+    equal: dict[Tensors, Tensors] = {}
+    left = _MOST_LENGTHS
+
+    def tensors(sizes: Any, types: Any) -> Tensors | None:
+        nonlocal left
+        found = _tensors(sizes, types) if left > 0 and isinstance(sizes, list) else None
+        if found is None:
+            return None
+        left -= sum(1 + len(lengths) for _, lengths in found)
+        return equal.setdefault(found, found)
+
+    return _Parts(_once(tensors), _once(_where))
+
+
 def _entry(
-    one: dict[Any, Any], place: int, groups: dict[str, Group], seen: dict[Tensors, Tensors]
+    one: dict[Any, Any], place: int, groups: dict[str, Group], parts: _Parts
 ) -> Entry | None:
-    profiling = str(one.get("profiling_name", ""))
+    profiling = _text(one.get("profiling_name", ""))
     backend, _, operation = profiling.rpartition(":")
     peer = None
     if (pair := _PEER.search(operation)) is not None:
@@ -339,22 +408,22 @@ def _entry(
         operation=operation or "unknown",
         backend=backend,
         peer=peer,
-        given=_tensors(one.get("input_sizes"), one.get("input_dtypes"), seen),
-        taken=_tensors(one.get("output_sizes"), one.get("output_dtypes"), seen),
+        given=parts.tensors(one.get("input_sizes"), one.get("input_dtypes")),
+        taken=parts.tensors(one.get("output_sizes"), one.get("output_dtypes")),
         state=_state(one, backend),
         created_ns=_number(one.get("time_created_ns")) or 0,
         started_ns=_number(one.get("time_discovered_started_ns")) or None,
         place=place,
-        where=_where(one.get("frames")),
+        where=parts.where(one.get("frames")),
     )
 
 
 def _group_of(one: dict[Any, Any], groups: dict[str, Group]) -> Group:
     told = one.get("process_group")
     if isinstance(told, (list, tuple)) and told:
-        name, description = str(told[0]), str(told[1]) if len(told) > 1 else ""
+        name, description = _text(told[0]), _text(told[1]) if len(told) > 1 else ""
     else:
-        name, description = str(one.get("pg_id", "0")), ""
+        name, description = _text(one.get("pg_id", "0")), ""
     listed = groups.get(name)
     if listed is None:
         return Group(name, description)
@@ -363,7 +432,7 @@ def _group_of(one: dict[Any, Any], groups: dict[str, Group]) -> Group:
 
 
 def _state(one: dict[Any, Any], backend: str) -> str:
-    recorded = str(one.get("state", ""))
+    recorded = _text(one.get("state", ""))
     if recorded == COMPLETED or _number(one.get("time_discovered_completed_ns")):
         return COMPLETED
     if one.get("retired"):
@@ -371,20 +440,17 @@ def _state(one: dict[Any, Any], backend: str) -> str:
     return STARTED if recorded == STARTED else SCHEDULED
 
 
-def _tensors(sizes: Any, types: Any, seen: dict[Tensors, Tensors]) -> Tensors | None:
+def _tensors(sizes: list[Any], types: Any) -> Tensors:
     """Type and lengths of each tensor."""
-    if not isinstance(sizes, list):
-        return None
     names = types if isinstance(types, list) else []
-    found = tuple(
+    return tuple(
         (
-            str(names[place]) if place < len(names) else "",
+            _text(names[place]) if place < len(names) else "",
             tuple(_number(length) or 0 for length in shape[:16]),
         )
         for place, shape in enumerate(sizes)
         if isinstance(shape, (list, tuple))
     )
-    return seen.setdefault(found, found)
 
 
 @lru_cache(maxsize=4096)
@@ -407,10 +473,9 @@ def _where(frames: Any) -> str:
     for frame in frames[:256] if isinstance(frames, list) else ():
         if not isinstance(frame, dict):
             continue
-        filename = str(frame.get("filename", ""))
-        text = (
-            f"{filename.rpartition('/')[2]}:{_number(frame.get('line'))} in {frame.get('name', '')}"
-        )
+        filename = _text(frame.get("filename", ""))
+        line, name = _number(frame.get("line")), _text(frame.get("name", ""))
+        text = f"{filename.rpartition('/')[2]}:{line} in {name}"
         best = best or text
         if "/torch/" not in filename:
             return text

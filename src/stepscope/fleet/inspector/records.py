@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.regular_files import is_regular
+from stepscope.run.side_json import parse_json
 from stepscope.trace.formats.not_traces import is_inspector_output
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
@@ -256,8 +256,8 @@ def _row(context: _Context, collective: dict[str, Any]) -> tuple[Any, ...] | Non
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        found = parse_json(line)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 

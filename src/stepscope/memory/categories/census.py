@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
@@ -36,6 +35,7 @@ from stepscope.memory.categories.kinds import CATEGORY, MemoryCategory
 from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.schema import Types
 from stepscope.run.regular_files import open_regular
+from stepscope.run.side_json import parse_json
 
 SUFFIX = ".census.jsonl"
 VERSION = 1
@@ -135,7 +135,7 @@ def parse_census(lines: Iterable[bytes], name: str) -> Census:
 
 def _record(line: bytes) -> dict[str, Any]:
     try:
-        value = orjson.loads(line)
+        value = parse_json(line)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.exported.recognition import BEGINNING_BYTES, PAGE, is_timeline_file
 from stepscope.memory.reading.content import read_content
+from stepscope.run.side_json import parse_json
 from stepscope.trace.source.opening import beginning_of, open_source
 from stepscope.trace.source.progress import Progress
 
@@ -93,8 +93,8 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
             "steps; record fewer"
         )
     try:
-        document = orjson.loads(data.tobytes())
-    except orjson.JSONDecodeError as error:
+        document = parse_json(data.tobytes())
+    except ValueError as error:
         raise UnreadableInputError(
             f"{path}: the memory timeline is damaged: {error}; export it again"
         ) from error

@@ -18,6 +18,7 @@ from stepscope.trace.formats.chrome.tolerant.json_text import (
     may_go_on,
     standard_text,
     strict_value,
+    without_surrogates,
 )
 from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, read_lenient
 from stepscope.trace.source.content import Content
@@ -205,9 +206,10 @@ class _Walk:
                 value, end = strict_value(self.text, start)
                 if not may_go_on(self.text, end):
                     raw = self.text[start:end]
-                    if clean(raw) != raw:
+                    text = without_surrogates(raw)
+                    if text != raw:
                         self.problem("invalid_utf8")
-                    self.assembler.metadata.append((key, clean(raw)))
+                    self.assembler.metadata.append((key, text))
                     self.here = end
                     return True
             except (ValueError, StopIteration, RecursionError) as failure:
