@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
     from stepscope.trace.model import Trace
 
+OUT_OF_MEMORY = "out-of-memory"
+"""The finding that leads a report: the run ended of it."""
+
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
 
@@ -63,10 +66,10 @@ class Diagnosis:
         run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
-        findings: All findings, the most severe first; of one severity the largest saving first,
-            then those without a saving. Of these, if a rank comes late, its causes come first, and
-            their effects on the other ranks last (`late_ranks`). What most of `launch-bound` comes
-            from stands above it (`specific_causes`).
+        findings: All findings, the most severe first; of one severity `OUT_OF_MEMORY` first, then
+            the largest saving, then those without a saving. Of these, if a rank comes late, its
+            causes come first, and their effects on the other ranks last (`late_ranks`). What most
+            of `launch-bound` comes from stands above it (`specific_causes`).
         between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
@@ -198,6 +201,9 @@ def judge(
         findings = imbalance_first(findings)
     findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
     verdict, shown = verdict_of(ranks, findings, limits, late)
+    if findings and (failed := findings[0]).id == OUT_OF_MEMORY:
+        why = next((one.value for one in failed.evidence if one.label == "why"), failed.title)
+        verdict = f"{failed.id}: {why}. Until then: {verdict}"
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
@@ -239,6 +245,7 @@ def _findings(
     found.sort(
         key=lambda one: (
             _ORDER[one[2].severity],
+            one[2].id != OUT_OF_MEMORY,
             one[2].saving_ns is None,
             -(one[2].saving_ns or 0),
             *one[:2],

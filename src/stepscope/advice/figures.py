@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.run.figures import significant
+from stepscope.run.figures import binary_size, significant
 
-_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+__all__ = ("binary_size", "speed")
+
 _SLOW = 0.1
 """Bandwidths below this, in GB/s, are told in MB/s."""
-
-
-def in_binary_unit(count_bytes: float) -> tuple[float, str]:
-    """A number of bytes in the largest binary unit that fits, and that unit."""
-    for step, unit in _SIZES:
-        # 1,023.9 KiB would round to 1,024 KiB: the next unit is used.
-        if abs(count_bytes) >= step * 0.9995:
-            return count_bytes / step, unit
-    return round(count_bytes), "B"
-
-
-def binary_size(count_bytes: float) -> str:
-    """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
-    number, unit = in_binary_unit(count_bytes)
-    return f"{significant(number)} {unit}"
 
 
 def speed(gigabytes_per_second: float) -> str:

@@ -24,6 +24,8 @@ from stepscope.run.importing import importing
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.advice.thresholds import Thresholds
     from stepscope.analysis.selection.scope import Scope
     from stepscope.run.reader import Run
@@ -71,9 +73,9 @@ def command(
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
     traces, a quoted glob, a URL, or - for a trace on standard input. Of several paths, traces that
     are ranks of one run are one report, and every other path gets its own. Of a directory of traces
-    that are not ranks of one run, the newest is judged. For a py-spy recording, shows the functions
-    that took the time; for a memory snapshot, what the peak consists of; for a file of metrics, how
-    busy and full the GPUs were.
+    that are not ranks of one run, the newest is judged. A memory snapshot, or a directory of them
+    with one of each rank, is judged by itself. For a py-spy recording, shows the functions that
+    took the time; for a file of metrics, how busy and full the GPUs were.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
@@ -81,12 +83,12 @@ def command(
     check_standard_input_once(*paths, baseline)
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
-    from stepscope.memory.snapshot_files import is_snapshot_file
+    from stepscope.memory.snapshot_files import snapshots_of
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path, resolve_runs
 
     keep_freed_memory()
-    snapshots = [path for path in paths if is_snapshot_file(path)]
+    snapshots = {path: found for path in paths if (found := snapshots_of(path))}
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     rest = tuple(path for path in paths if path not in snapshots)
     if len(paths) == 1 and rest and (metrics := resolve_path(rest[0]).metrics) is not None:
@@ -99,10 +101,10 @@ def command(
     check_one_document(len(snapshots) + len(runs), output)
     layout = Layout(table=table, is_full=is_full)
     with sink_for(file) as sink:
-        for number, path in enumerate(snapshots):
+        for number, (path, found) in enumerate(snapshots.items()):
             if number:
                 sink.write("\n")
-            _show_snapshot(path, output, sink)
+            _write_snapshots(path, found, limits, output, sink, layout)
         for number, run in enumerate(runs, start=len(snapshots)):
             if number:
                 sink.write("\n")
@@ -144,7 +146,13 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
 
         recordings = sampled_recordings(run)
         if not recordings:
-            raise
+            # A run that ended in its first step leaves snapshots at most.
+            from stepscope.analysis.memory.opening import newest_snapshots
+
+            if not (snapshots := newest_snapshots(run)):
+                raise
+            _write_snapshots(run.location, snapshots, asked.limits, output, sink, layout)
+            return
         output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
@@ -155,17 +163,21 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
     output.write(diagnosis, sink, layout)
 
 
-def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
-    """Show what a memory snapshot holds, and where its questions are answered."""
-    from stepscope.memory.opening import find_snapshot
-    from stepscope.memory.questions.table import answer, question
+def _write_snapshots(
+    location: str,
+    paths: Sequence[str],
+    limits: Thresholds,
+    output: Output,
+    sink: Sink,
+    layout: Layout,
+) -> None:
+    """Show the verdict on memory snapshots, and where more questions are answered."""
+    from stepscope.advice.memory_report import report_snapshots
 
-    with working(f"Reading {path}"):
-        drawn = output_of("memory", output.format.name)
-        view = find_snapshot(path).open()
-        found = answer(view, question("overview"), is_drawn=drawn.wants_details)
-    drawn.write(found, sink, Layout(rows=15))
-    sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
+    drawn = output_of("snapshots", output.format.name)
+    found = report_snapshots(location, paths, limits, is_drawn=drawn.wants_details)
+    drawn.write(found, sink, layout)
+    sink.remark(f"`stepscope memory {found.shown.path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

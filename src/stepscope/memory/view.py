@@ -152,6 +152,10 @@ class MemoryView:
         )
         return pl.concat([first, mine])
 
+    def has_history(self, device: int) -> bool:
+        """Whether any request or free of a device was recorded, rather than a state alone."""
+        return len(self.replay.curve.filter(pl.col("device") == device)) > 0
+
     def peak_bytes(self, device: int) -> int:
         """The most that the program held at any time, in rounded sizes."""
         return int(self.curve(device)["allocated_bytes"].to_numpy().max())
@@ -167,6 +171,8 @@ class MemoryView:
         rows = np.flatnonzero(values == values.max())
         row = int(rows[held[rows].argmax()])
         what = "the peak" if of == "allocated_bytes" else f"the peak of {of.removesuffix('_bytes')}"
+        if not self.has_history(device):
+            what = "when the snapshot was taken"
         return Moment(device, int(curve["event"][row]), curve["time_ns"][row], what)
 
     def end(self, device: int) -> Moment:
@@ -218,6 +224,19 @@ class MemoryView:
             for row in self.replay.contradictions.iter_rows(named=True)
             if row["device"] == device
         ]
+        if not self.devices:
+            found.append(
+                "the snapshot holds no segment and no event: nothing was recorded; begin with "
+                "torch.cuda.memory._record_memory_history() before the first tensor is made, or "
+                "record with memory_history=True"
+            )
+        elif not self.has_history(device):
+            found.append(
+                "no history was recorded: this is what was held when the snapshot was taken, not a "
+                "peak, and steps, leaks and causes cannot be seen; begin with "
+                "torch.cuda.memory._record_memory_history() before the training, or record with "
+                "memory_history=True"
+            )
         if self.replay.is_overflowed:
             found.append(
                 "the recorder's ring was full: older events are missing, and the peak may have "

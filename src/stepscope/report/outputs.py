@@ -148,6 +148,14 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(MARKDOWN, "memory.markdown", picks_table=True),
         Output(HTML, "memory.html", wants_details=True),
     ),
+    # What memory snapshots alone say: advice.memory_report.MemoryReport.
+    "snapshots": (
+        Output(TABLE, "snapshots.terminal"),
+        Output(JSON, "snapshots.json"),
+        Output(CSV, "snapshots.csv", picks_table=True),
+        Output(MARKDOWN, "snapshots.markdown"),
+        Output(HTML, "snapshots.html", wants_details=True),
+    ),
     # What changed between two runs: comparison.result.CheckedComparison.
     "comparison": (
         Output(TABLE, "comparison.terminal"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.advice.figures import in_binary_unit
-from stepscope.run.figures import duration, percent, plural, three_digits
+from stepscope.run.figures import duration, in_binary_unit, percent, plural, three_digits
 
 __all__ = (
     "count",

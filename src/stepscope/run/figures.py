@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from stepscope.run.step_numbers import consecutive
 
 _UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _MOST_PARTS = 8
 
 
@@ -55,6 +56,21 @@ def significant(number: float) -> str:
         return f"{number:,.0f}"
     text = f"{number:.3g}"
     return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def in_binary_unit(count_bytes: float) -> tuple[float, str]:
+    """A number of bytes in the largest binary unit that fits, and that unit."""
+    for step, unit in _SIZES:
+        # 1,023.9 KiB would round to 1,024 KiB: the next unit is used.
+        if abs(count_bytes) >= step * 0.9995:
+            return count_bytes / step, unit
+    return round(count_bytes), "B"
+
+
+def binary_size(count_bytes: float) -> str:
+    """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
+    number, unit = in_binary_unit(count_bytes)
+    return f"{significant(number)} {unit}"
 
 
 def ordinal(number: int) -> str:

@@ -39,6 +39,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import SIGHTINGS, Census
+from stepscope.memory.questions.oom import out_of_memory as out_of_memory_answer
 from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import RunLayout
@@ -137,46 +138,55 @@ def test_running_out_is_found_with_what_would_have_helped():
             frames = stack("model.py:4:forward", "torch/nn/modules/module.py:1:_call_impl")
             allocator.malloc(20 * MIB, frames=frames)
     (found,) = out_of_memory.find(subject(allocator.snapshot()))
-    assert "model.py:4 forward" in found.title
+    assert found.title.endswith("model.py:4 forward: full")
     assert evidence(found)["asked for"] == 20 * MIB
     assert evidence(found)["held: activation"] == 200 * MIB
-    assert found.advice.startswith("Would have sufficed, by simulation, the cheapest first: ")
-    assert "MiB less" in found.advice
+    assert found.advice.startswith("Would have been enough, by simulation, the cheapest first: ")
+    assert "(frees " in found.advice
     assert out_of_memory.find(subject(plain_training())) == []
 
 
-@pytest.mark.parametrize("capacity", [True, False])
-def test_remedies_that_do_not_suffice_are_not_said_to(capacity):
-    """Beside one tensor of 150 MiB, 80 of activations; the request asks for more than there is."""
+def test_a_remedy_that_is_not_enough_is_not_said_to_be():
+    """Beside weights, which cannot be split, halving what little is left does not help."""
     allocator, stack = Allocator(total=200 * MIB), Frames()
-    allocator.annotate(
-        allocator.malloc(20 * MIB, frames=stack("model.py:4:forward")), "stepscope:activation"
-    )
+    weight = stack("torch/nn/modules/linear.py:1:__init__", "model.py:4:__init__")
+    for _ in range(9):
+        allocator.malloc(20 * MIB, frames=weight)
+    allocator.malloc(10 * MIB, frames=stack("train.py:2:batch"))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(190 * MIB, frames=stack("torch/nn/modules/linear.py:1:__init__"))
+    view = subject(allocator.snapshot()).memory
+    found = out_of_memory_answer(view)
+    enough = dict(found.remedies.select("remedy", "is_enough").iter_rows())
+    shard = next(words for words in enough if words.startswith("shard"))
+    assert "over 2 GPUs" in shard
+    assert enough[shard]
+    assert not enough[next(words for words in enough if words.startswith("keep the weights"))]
+
+
+def test_without_the_memory_there_was_nothing_is_said_to_be_enough():
+    allocator, stack = Allocator(total=200 * MIB), Frames()
+    allocator.malloc(20 * MIB, frames=stack("model.py:4:forward"))
     with pytest.raises(OutOfMemory):
         allocator.malloc(300 * MIB, frames=stack("model.py:9:attend"))
     snapshot = allocator.snapshot()
-    if not capacity:
-        for event in (event for events in snapshot["device_traces"] for event in events):
-            if event["action"] == "oom":
-                del event["device_free"]
+    del snapshot["device_traces"][0][-1]["device_free"]
     (found,) = out_of_memory.find(subject(snapshot))
-    assert found.title.endswith("model.py:9 attend")
-    assert evidence(found)["asked for"] == 300 * MIB
-    told = "No single one suffices, by simulation. Would have helped" if capacity else "Would have"
-    assert found.advice.startswith(told)
-    assert "sufficed" not in found.advice
+    assert found.advice.startswith("Would have helped")
+    assert "enough" not in found.advice
 
 
-def test_where_nothing_helps_the_model_is_too_large():
-    """A single request, which nothing was held beside."""
-    allocator = Allocator(total=200 * MIB, settings=Settings(expandable=True))
+@pytest.mark.parametrize("is_expandable", [True, False])
+def test_a_request_larger_than_the_card_is_a_wrong_shape(is_expandable):
+    allocator = Allocator(total=200 * MIB, settings=Settings(expandable=is_expandable))
+    allocator.malloc(20 * MIB, frames=Frames()("model.py:4:forward"))
     with pytest.raises(OutOfMemory):
-        allocator.malloc(300 * MIB, frames=Frames()("model.py:9:attend"))
+        allocator.malloc(3000 * MIB, frames=Frames()("model.py:9:attend"))
     (found,) = out_of_memory.find(subject(allocator.snapshot()))
-    assert found.advice == (
-        "No single remedy that was tried frees anything: use a smaller model or more GPUs."
-    )
-    assert not [label for label in evidence(found) if label.startswith("held: ")]
+    assert found.title.endswith("model.py:9 attend: larger than the card")
+    assert found.advice.startswith("Check the shape of what model.py:9 attend makes: 2.93 GiB in")
+    assert "in 32 pieces" in found.advice
+    assert "model.py:4" not in found.advice
 
 
 def test_fragmentation_is_found_with_the_setting_that_helps():

@@ -119,6 +119,10 @@ _OF_MEMORY = (
 """Rules that find nothing without recorded memory: a snapshot, or a census beside a trace."""
 
 
+MEMORY_RULES = (*_OF_MEMORY, "memory-near-limit", "memory-far-below-limit")
+"""Rules that a snapshot alone can answer, in the order in which they are asked."""
+
+
 def rules_of_a_rank(has_memory: bool) -> tuple[str, ...]:
     """The rules to ask about one rank, in order.
 

@@ -25,8 +25,8 @@ _FILLED = 0.9
 
 
 def find(subject: Subject) -> list[Finding]:
-    """One finding for the fullest device, if even there most memory is unused."""
-    known = rooms(subject)
+    """One finding for the fullest device on which no request failed, if most memory is unused."""
+    known = [room for room in rooms(subject) if not room.has_failed]
     if not known:
         return []
     room = max(known, key=lambda one: one.share)

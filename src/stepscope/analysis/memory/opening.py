@@ -19,7 +19,7 @@ from stepscope.memory.opening import (
 from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
-from stepscope.run.reader import RankRun
+from stepscope.run.reader import RankRun, Run
 from stepscope.run.regular_files import is_regular
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef, resolve_path
@@ -120,6 +120,12 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     if census is None:
         return None
     return MemoryView(history_of_trace(trace, census), census, remarks=remarks, kind=_OF_HOST)
+
+
+def newest_snapshots(run: Run) -> list[str]:
+    """The newest snapshot of each rank of a run that recorded any, in order."""
+    found = (snapshots_in(RankLayout(rank.directory).snapshots) for rank in run.ranks)
+    return [str(files[-1]) for files in found if files]
 
 
 def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryView:

@@ -26,9 +26,9 @@ from stepscope.memory.categories.rules import (
     GIVES_GRADIENTS_BACK,
     Rule,
     categories_of_stacks,
-    stacks_with,
 )
 from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
+from stepscope.memory.program.stacks import stacks_with
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 

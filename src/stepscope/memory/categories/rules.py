@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.model import Snapshot
+from stepscope.memory.program.stacks import first_match
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RUL
         One row per stack: stack, then as text category, and if_kept, the category of what outlives
         its step; null where no rule applies.
     """
-    first = _first_rules(snapshot, [rule.pattern for rule in rules])
+    first = first_match(snapshot, [rule.pattern for rule in rules])
     words = pl.Series([rule.category.value for rule in rules] + [None], dtype=pl.String)
     kept = [(rule.if_kept or rule.category).value for rule in rules]
     return pl.DataFrame(
@@ -107,31 +107,3 @@ def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RUL
             "if_kept": pl.Series([*kept, None], dtype=pl.String).gather(first),
         }
     )
-
-
-def stacks_with(snapshot: Snapshot, pattern: str) -> pl.Series:
-    """Whether each stack has a frame in which a regular expression finds "file:function"."""
-    return _first_rules(snapshot, [pattern]) == 0
-
-
-def _first_rules(snapshot: Snapshot, patterns: Sequence[str]) -> pl.Series:
-    """Of each stack the first pattern that one of its frames matches; `len(patterns)` for none."""
-    texts = snapshot.frames.select(
-        pl.concat_str(
-            pl.col("filename").fill_null(""), pl.lit(":"), pl.col("name").fill_null("")
-        ).alias("text")
-    )["text"]
-    nothing = len(patterns)
-    # Frames number in the thousands, and each is looked at once, however many stacks have it.
-    best = np.full(len(texts), nothing, np.int64)
-    for number, text in enumerate(texts.to_list()):
-        best[number] = next(
-            (place for place, pattern in enumerate(patterns) if re.search(pattern, text)), nothing
-        )
-    flat = snapshot.stacks.filter(pl.col("frames").list.len() > 0).explode("frames")
-    ruled = flat.select("stack", rule=pl.Series(best).gather(flat["frames"]))
-    first = ruled.group_by("stack").agg(pl.col("rule").min())
-    stacks = snapshot.stacks.select("stack").join(
-        first, on="stack", how="left", maintain_order="left"
-    )
-    return stacks["rule"].fill_null(nothing)

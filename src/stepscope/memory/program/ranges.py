@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.model import Snapshot
+from stepscope.memory.program.derived_steps import STEPS, DerivedSteps, derived_steps
 from stepscope.memory.schema import Types
 
 
@@ -65,10 +66,12 @@ class Ranges:
     Attributes:
         table: With the columns of `RANGES`.
         unmatched: Ends without a beginning, which were left out.
+        derived: Steps from the stacks of requests, for where the program marked none.
     """
 
     table: pl.DataFrame
     unmatched: int
+    derived: DerivedSteps
 
     @property
     def steps(self) -> pl.DataFrame:
@@ -76,13 +79,19 @@ class Ranges:
 
         They are the ranges that are named as steps. A step without an end lasts to the beginning
         of the next. Where no range is named so, each call of the first optimizer ends a step:
-        torch marks these by itself.
+        torch marks these by itself. Where it marked none either, they are those of `derived`.
         """
         steps = self.table.filter(pl.col("step").is_not_null()).sort("device", "start_ns")
         if steps.is_empty():
-            return self._steps_by_optimizer()
+            steps = self._steps_by_optimizer()
+            return self.derived.table if steps.is_empty() else steps
         following = pl.col("start_ns").shift(-1).over("device")
         return steps.select("device", "step", "start_ns", pl.coalesce("end_ns", following))
+
+    @property
+    def steps_basis(self) -> str:
+        """How steps are known that the program did not mark; empty where it did."""
+        return self.derived.basis
 
     def _steps_by_optimizer(self) -> pl.DataFrame:
         calls = self.table.filter(
@@ -133,12 +142,14 @@ def ranges_of(snapshot: Snapshot) -> Ranges:
         rows, schema={column: RANGES[column] for column in columns}, orient="row"
     ).with_row_index("range")
     names = table["name"].to_list()
+    has_steps = any(_STEP.match(name) or re.match(_OPTIMIZER_STEP, name) for name in names)
     return Ranges(
         table.with_columns(
             step=pl.Series([_step_number(name) for name in names], dtype=pl.Int64),
             phase=pl.Series([phase_of(name) for name in names], dtype=PHASE),
         ).select(pl.col(column).cast(kind) for column, kind in RANGES.items()),
         unmatched,
+        DerivedSteps(pl.DataFrame(schema=STEPS)) if has_steps else derived_steps(snapshot),
     )
 
 

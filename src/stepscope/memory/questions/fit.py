@@ -1,17 +1,25 @@
 """Will it fit: the peak at a size that was not run, such as a larger batch or a longer sequence.
 
 Runs of one program at different sizes make the same requests in the same order; only their bytes
-differ. The requests of the runs are matched by the stack that makes them and their order within it,
-and the bytes of each are continued to the new size: by a line through two runs, by a parabola
-through three (attention grows with the square of the sequence). The largest run is then replayed
-with the continued requests, through the model of the GPU's allocator, so that a peak that moves
-elsewhere is found as well. A run on a CPU can stand for one on a GPU, as far as both make the same
-requests: kernels on a GPU have workspaces of their own.
+differ. The requests of the runs are matched by what they are: the functions that make them, without
+line numbers, which change with every edit and every option, and their order within these. A match
+must obey a law of size: a request stays, or grows no faster than the square of the size (attention
+does). The bytes of each are continued to the new size: by a line through two runs, by a parabola
+through three. The largest run is then replayed with the continued requests, through the model of
+the GPU's allocator, so that a peak that moves elsewhere is found as well. A run on a CPU can stand
+for one on a GPU, as far as both make the same requests: kernels on a GPU have workspaces of their
+own.
+
+From one run, the size is taken to be the batch: activations, inputs and temporaries whose bytes are
+a multiple of it grow with it, and the rest stays.
+
+What has no like in the other runs, or no known category, may stay or grow: the peak is then a
+range, and so is the answer. Where that is too much of the peak, nothing is said to fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +28,8 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.prediction import (
-    Peaks,
     Run,
     fits_into,
     observed_peaks,
@@ -30,14 +38,22 @@ from stepscope.memory.questions.prediction import (
 )
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import MemoryView, held_at
 
 _MOST_RUNS = 3
 _LARGEST_SIZE = 1 << 20
+_LEAST_COVERED = 0.9
+"""Of the largest run's peak: what must be known to grow or stay before anything is said to fit."""
+_ROUNDING = 0.05
+"""By what share a request may grow faster than the square of the size: it is padded."""
+_GROWS = [kind.value for kind in
+          (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)]  # fmt: skip
 TARGETS: Types = {
     "size": pl.Float64,
     "is_observed": pl.Boolean,
     "peak_requested_bytes": pl.Int64,
+    "at_least_bytes": pl.Int64,
+    "at_most_bytes": pl.Int64,
     "peak_allocated_bytes": pl.Int64,
     "peak_reserved_bytes": pl.Int64,
     "fits": pl.Boolean,
@@ -51,25 +67,34 @@ class Fit:
     Attributes:
         device: The device of the runs.
         sizes: The sizes that were run.
-        matched_share: How much of the largest run's requested bytes has its like in all runs. The
-            rest keeps its size.
+        verdict: What the answer is, in one sentence.
+        matched_share: How much of the largest run's requested bytes has its like in all runs; with
+            one run, how much is of a known category.
+        covered_share: How much of what the largest run holds at its peak has.
         error_share: By how much the peak is missed at the worst when each run is predicted from
-            the others; None with two runs, which are needed to predict at all.
+            the others; None with fewer than three runs.
         capacity_bytes: What the device has for the allocator; None: not given.
-        largest_size: The largest whole size that fits; None without a capacity.
+        largest_size: The largest whole size that certainly fits; None without a capacity, and where
+            too little is covered.
+        largest_size_at_most: The largest whole size that may fit; None without a capacity.
         settings: Of the simulated allocator.
         targets: One row per size that was asked for, after those that were run: size, is_observed,
-            peak_requested_bytes, peak_allocated_bytes (rounded to blocks), peak_reserved_bytes (by
-            simulation), fits (null without a capacity).
+            peak_requested_bytes, the range that it is in (at_least_bytes, at_most_bytes: the error,
+            and what may stay or grow), peak_allocated_bytes (rounded to blocks),
+            peak_reserved_bytes (by simulation), fits (null: without a capacity, or it cannot be
+            said).
         notes: What a reader must know.
     """
 
     device: int
     sizes: tuple[float, ...]
+    verdict: str
     matched_share: float
+    covered_share: float
     error_share: float | None
     capacity_bytes: int | None
     largest_size: int | None
+    largest_size_at_most: int | None
     settings: str
     targets: pl.DataFrame
     notes: tuple[str, ...]
@@ -85,7 +110,7 @@ def will_it_fit(
     """Predicts the peak at other sizes.
 
     Args:
-        runs: Two or three runs of the same program at different sizes.
+        runs: One to three runs of the same program at different sizes.
         targets: Sizes to predict.
         device: The device; None: the fullest of the largest run.
         capacity_bytes: What the device has for the allocator.
@@ -96,9 +121,10 @@ def will_it_fit(
     """
     ordered = sorted(runs, key=lambda run: run.size)
     sizes = tuple(run.size for run in ordered)
-    if not 2 <= len(ordered) <= _MOST_RUNS or len(set(sizes)) < len(sizes):
+    is_right = 1 <= len(ordered) <= _MOST_RUNS and len(set(sizes)) == len(sizes)
+    if not is_right or sizes[0] <= 0:
         raise UsageError(
-            "fit needs two or three runs of the same program at different sizes: "
+            "fit needs one to three runs of the same program at different sizes: "
             "stepscope memory RUN fit --size 4 --also OTHER=8 --target 16"
         )
     largest = ordered[-1].view
@@ -106,29 +132,59 @@ def will_it_fit(
     settings = settings or settings_of(largest.snapshot.settings)
     model = _Model(ordered, chosen)
     error = None if len(ordered) < _MOST_RUNS else _error(ordered, chosen)
-    notes = list(largest.notes(chosen))
-    if error is None:
-        notes.append("with two runs the error is not known: add a third with --also")
-    if model.matched_share < 1:
-        notes.append(
-            f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs, "
-            "and keep their size"
-        )
-    rows = [_row(run.size, observed_peaks(run.view, chosen), is_observed=True) for run in ordered]
-    for size in targets:
-        peaks = predicted_peaks(model.at(size), chosen, settings, capacity_bytes)
-        rows.append(_row(size, peaks, is_observed=False))
+    answers = _Answers(model, settings, capacity_bytes, error or 0.0)
+    rows = [_observed(run, chosen) for run in ordered] + [answers.row(size) for size in targets]
+    least, most = answers.largest()
     return Fit(
         device=chosen,
         sizes=sizes,
+        verdict=_verdict(model, rows[len(ordered) :], capacity_bytes),
         matched_share=model.matched_share,
+        covered_share=model.covered_share,
         error_share=error,
         capacity_bytes=capacity_bytes,
-        largest_size=_largest(model, settings, capacity_bytes),
+        largest_size=least,
+        largest_size_at_most=most,
         settings=str(settings),
         targets=pl.DataFrame(rows, schema=TARGETS, orient="row"),
-        notes=tuple(notes),
+        notes=(*largest.notes(chosen), *_notes(model, len(ordered))),
     )
+
+
+def _verdict(model: _Model, predicted: Sequence[tuple[object, ...]], capacity: int | None) -> str:
+    if not model.is_covered:
+        why = "have no like in the other runs" if model.has_others else "are of unknown category"
+        begin = f"cannot say: {1 - model.covered_share:.0%} of the bytes at the peak {why}"
+    elif capacity is None:
+        begin = "give --capacity to ask whether it fits"
+    else:
+        begin = "; ".join(
+            f"size {row[0]:g}: "
+            + {True: "fits", False: "does not fit", None: "cannot say, it is too close"}[row[-1]]  # type: ignore[index]
+            for row in predicted
+        )
+    certain = [f"{row[0]:g}" for row in predicted if row[-1] is False]
+    if not model.is_covered and certain:
+        begin += f"; but what is known does not fit at {', '.join(certain)}"
+    return begin
+
+
+def _notes(model: _Model, runs: int) -> list[str]:
+    notes = []
+    if runs == 1:
+        notes.append(
+            "from one run, the size is taken to be the batch: activations, inputs and temporaries "
+            "whose bytes are a multiple of it grow with it, and the rest stays; add a run at "
+            "another size with --also"
+        )
+    elif runs < _MOST_RUNS:
+        notes.append("with two runs the error is not known: add a third with --also")
+    if model.matched_share < 1 and model.has_others:
+        notes.append(
+            f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs: "
+            "at the least they keep their size, at the most they grow with it"
+        )
+    return notes
 
 
 class _Model:
@@ -141,32 +197,80 @@ class _Model:
 
     def __init__(self, runs: Sequence[Run], device: int) -> None:
         self.device = device
-        self.replay: Replay = runs[-1].view.replay
+        view = runs[-1].view
+        self.replay: Replay = view.replay
+        self.has_others = len(runs) > 1
         self._sizes = np.array([run.size for run in runs])
         keys: dict[str, int] = {}
         keyed = [_keyed(run.view, device, keys) for run in runs]
         base = keyed[-1]
         for number, other in enumerate(keyed[:-1]):
             base = base.join(
-                other.select("key", "place", pl.col("requested_bytes").alias(f"bytes_{number}")),
+                _expected_places(base, other, number),
                 on=["key", "place"],
                 how="left",
                 maintain_order="left",
             )
         self._allocation = base["allocation"]
         self._last = base["requested_bytes"].to_numpy().astype(np.float64)
-        others = [base[f"bytes_{number}"] for number in range(len(runs) - 1)]
-        matched = pl.select(pl.all_horizontal(*(one.is_not_null() for one in others))).to_series()
-        self._is_matched = matched.to_numpy()
-        self._bytes = np.stack(
-            [*(one.fill_null(0).to_numpy().astype(np.float64) for one in others), self._last]
-        )
+        if self.has_others:
+            others = [base[f"bytes_{number}"] for number in range(len(runs) - 1)]
+            self._bytes = np.stack(
+                [*(one.fill_null(-1).to_numpy().astype(np.float64) for one in others), self._last]
+            )
+            self._is_known = self._obeys_a_law()
+        else:
+            mine = view.allocations.filter(pl.col("device") == device)
+            category = base.select("allocation").join(
+                mine.select("allocation", pl.col("category").cast(pl.String)),
+                on="allocation",
+                how="left",
+                maintain_order="left",
+            )["category"]
+            # The bytes of a tensor with a batch dimension are a multiple of the batch.
+            is_multiple = np.mod(self._last, runs[-1].size) == 0
+            grows = category.is_in(_GROWS).to_numpy() & is_multiple
+            self._bytes = np.stack([np.where(grows, 0.0, self._last), self._last])
+            self._sizes = np.array([0.0, runs[-1].size])
+            self._is_known = (category != MemoryCategory.UNKNOWN.value).to_numpy()
         total = self._last.sum()
-        self.matched_share = float(self._last[self._is_matched].sum() / total) if total else 1.0
+        self.matched_share = float(self._last[self._is_known].sum() / total) if total else 1.0
+        self.covered_share = self._covered(view)
 
-    def at(self, size: float) -> Replay:
-        """The largest run as it would be at a size."""
-        predicted = np.where(self._is_matched, self._continued(size), self._last)
+    @property
+    def is_covered(self) -> bool:
+        """Whether enough of the peak is known to grow or stay."""
+        return self.covered_share >= _LEAST_COVERED
+
+    def _obeys_a_law(self) -> npt.NDArray[np.bool_]:
+        """Whether each request is in all runs, and grows as a tensor can with the size.
+
+        It never shrinks by more than rounding, and grows no faster than the square of the size.
+        """
+        known = (self._bytes >= 0).all(axis=0)
+        for row in range(len(self._bytes) - 1):
+            smaller, larger = self._bytes[row], self._bytes[row + 1]
+            most = (self._sizes[row + 1] / self._sizes[row]) ** 2 * (1 + _ROUNDING)
+            known &= (larger >= smaller * (1 - _ROUNDING)) & (larger <= smaller * most + 512)
+        return np.asarray(known)
+
+    def _covered(self, view: MemoryView) -> float:
+        held = held_at(view.allocations, self.device, view.peak(self.device).event)
+        known = pl.DataFrame({"allocation": self._allocation, "is_known": self._is_known})
+        joined = held.join(known, on="allocation", how="left")
+        size = joined["requested_bytes"]
+        total = int(size.sum())
+        return int(size.filter(joined["is_known"]).sum()) / total if total else 1.0
+
+    def at(self, size: float, *, grows: bool = False) -> Replay:
+        """The largest run as it would be at a size.
+
+        Args:
+            size: The size.
+            grows: Whether what is not known grows with the size, rather than stay.
+        """
+        rest = self._last * max(1.0, size / self._sizes[-1]) if grows else self._last
+        predicted = np.where(self._is_known, self._continued(size), rest)
         whole = np.maximum(np.rint(predicted), 1).astype(np.int64)
         changed = pl.DataFrame({"allocation": self._allocation, "changed": whole})
         allocations = self.replay.allocations.join(
@@ -191,6 +295,90 @@ class _Model:
         return total
 
 
+def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl.DataFrame:
+    """The requests of another run by the keys and places that they have in the largest.
+
+    A run with more steps than another repeats its requests. Where the numbers of requests of a key
+    are no multiples of each other, nobody knows which belong together: these are left out.
+
+    Returns:
+        key, place, bytes_`number`.
+    """
+    counts = base.group_by("key").agg(pl.len().alias("count"))
+    counts = counts.join(other.group_by("key").agg(pl.len().alias("other")), on="key")
+    few, many = pl.min_horizontal("count", "other"), pl.max_horizontal("count", "other")
+    counts = counts.filter(many % few == 0)
+    return (
+        base.select("key", "place")
+        .join(counts, on="key")
+        .with_columns(wanted=pl.col("place") % pl.col("other"))
+        .join(
+            other.select("key", "place", pl.col("requested_bytes").alias(f"bytes_{number}")),
+            left_on=["key", "wanted"],
+            right_on=["key", "place"],
+        )
+        .select("key", "place", f"bytes_{number}")
+    )
+
+
+class _Answers:
+    """Whether sizes fit, with what is not known folded in.
+
+    Args:
+        model: The requests.
+        settings: Of the simulated allocator.
+        capacity: What the device has; None: not given.
+        error: By what share the model misses peaks.
+    """
+
+    def __init__(
+        self, model: _Model, settings: AllocatorSettings, capacity: int | None, error: float
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._capacity = capacity
+        self._error = error
+
+    def row(self, size: float) -> tuple[object, ...]:
+        """The row of a size in `TARGETS`."""
+        model = self._model
+        device = model.device
+        peaks = predicted_peaks(model.at(size), device, self._settings)
+        most = peak_requested(model.at(size, grows=True), device)
+        fits = None
+        if self._capacity is not None:
+            fits = None if self._may_fit(size) else False
+            if fits is None and model.is_covered and self._surely_fits(size):
+                fits = True
+        return (
+            float(size),
+            False,
+            peaks.requested_bytes,
+            round(peaks.requested_bytes * (1 - self._error)),
+            round(most * (1 + self._error)),
+            peaks.allocated_bytes,
+            peaks.reserved_bytes,
+            fits,
+        )
+
+    def largest(self) -> tuple[int | None, int | None]:
+        """The largest sizes that certainly fit, and that may."""
+        if self._capacity is None:
+            return None, None
+        least = _largest(self._surely_fits) if self._model.is_covered else None
+        return least, _largest(self._may_fit)
+
+    def _surely_fits(self, size: float) -> bool:
+        return self._fits(self._model.at(size, grows=True), 1 + self._error)
+
+    def _may_fit(self, size: float) -> bool:
+        return self._fits(self._model.at(size), 1 - self._error)
+
+    def _fits(self, replay: Replay, factor: float) -> bool:
+        capacity = int((self._capacity or 0) / max(factor, 0.01))
+        return fits_into(replay, self._model.device, self._settings, capacity)
+
+
 def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
     """The allocations of a device, each with the number of its key and its place among its like.
 
@@ -200,13 +388,11 @@ def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
         keys: The number of each key; those that are new are added.
     """
     snapshot = view.snapshot
+    file = pl.col("filename").fill_null("").str.replace_all("\\", "/", literal=True)
     frame = snapshot.frames.select(
         "frame",
         text=pl.concat_str(
-            pl.col("filename").fill_null(""),
-            pl.col("line").cast(pl.String).fill_null(""),
-            pl.col("name").fill_null(""),
-            separator=":",
+            file.str.split("/").list.last(), pl.col("name").fill_null(""), separator=":"
         ),
     )
     stacks = (
@@ -242,19 +428,15 @@ def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
     return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 
-def _row(size: float, peaks: Peaks, *, is_observed: bool) -> tuple[object, ...]:
-    sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
-    return (float(size), is_observed, *sizes, peaks.fits)
+def _observed(run: Run, device: int) -> tuple[object, ...]:
+    peaks = observed_peaks(run.view, device)
+    known = peaks.requested_bytes
+    sizes = (known, known, known, peaks.allocated_bytes, peaks.reserved_bytes)
+    return (float(run.size), True, *sizes, None)
 
 
-def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -> int | None:
+def _largest(fits: Callable[[int], bool]) -> int:
     """The largest whole size that fits, by bisection; 0: not even 1 does."""
-    if capacity is None:
-        return None
-
-    def fits(size: int) -> bool:
-        return fits_into(model.at(size), model.device, settings, capacity)
-
     low, high = 0, 1
     while high < _LARGEST_SIZE and fits(high):
         low, high = high, 2 * high

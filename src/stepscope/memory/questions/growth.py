@@ -20,6 +20,8 @@ from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
 
 _FEWEST_STEPS = 3
+_UNEVEN = 0.5
+"""Standard deviation of the distances between allocations of a line, as a part of their mean."""
 LINES: Types = {
     "line": pl.String,
     "per_step_bytes": pl.Int64,
@@ -47,7 +49,9 @@ class Growth:
             at the end of the last: line, per_step_bytes (over the steps between the first
             and the last), survived_bytes, allocations, steps (in how many steps it was made),
             is_leak, category. A line leaks if this was made in at least two steps, and in half of
-            those between the first and the last. Those that leak come first, then by size.
+            those between the first and the last. Those that leak come first, then by size. Without
+            steps: lines that make something again and again, evenly over the history, and free none
+            of it, while other memory comes and goes; a "step" is then from one to the next.
         notes: What a reader must know.
     """
 
@@ -73,9 +77,12 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
         steps = "no steps" if ends.is_empty() else f"only {len(ends)} steps"
         why = (
             f"the file shows {steps}, and growth shows in three or more: record more of them, "
-            "and mark steps with record_function('ProfilerStep#N') or record with Stepscope"
+            "and mark steps with record_function('ProfilerStep#N') or record with Stepscope; lines "
+            "that leak are those that make something again and again, evenly, and never free it"
         )
         notes = (*notes, why)
+    elif basis := view.categories.ranges.steps_basis:
+        notes = (*notes, f"the program marks no steps: {basis}")
     last_event = None if ends.is_empty() else int(ends["event"][-1])
     held = (
         view.allocations.clear()
@@ -93,7 +100,7 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
         pl.col("survived_bytes").fill_null(0),
     )
     numbers = ends["step"].to_list()
-    lines = _lines(survived, numbers)
+    lines = _lines(survived, numbers) if len(ends) >= _FEWEST_STEPS else _kept_evenly(view, chosen)
     per_step = None
     if len(ends) >= _FEWEST_STEPS:
         first, last = steps_table["end_requested_bytes"][1], steps_table["end_requested_bytes"][-1]
@@ -131,8 +138,6 @@ def _ends_of_steps(view: MemoryView, device: int) -> pl.DataFrame:
 
 
 def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
-    if len(steps) < _FEWEST_STEPS:
-        return pl.DataFrame(schema=LINES)
     between = steps[1:-1]
     is_between = pl.col("step").is_in(between)
     enough = max(1, len(between) // 2)
@@ -153,3 +158,36 @@ def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
         .sort("is_leak", "survived_bytes", "line", descending=[True, True, False])
     )
     return found.select(pl.col(name).cast(kind) for name, kind in LINES.items())
+
+
+def _kept_evenly(view: MemoryView, device: int) -> pl.DataFrame:
+    """Lines whose allocations come evenly and are never freed, while others are."""
+    mine = view.allocations.filter(
+        (pl.col("device") == device) & pl.col("start_event").is_not_null()
+    )
+    if mine.is_empty():
+        return pl.DataFrame(schema=LINES)
+    freed = np.sort(mine.filter(pl.col("free_event").is_not_null())["free_event"].to_numpy())
+    events = mine["start_event"].to_numpy()
+    span = int(events.max() - events.min())
+    rows = []
+    lines = mine.group_by("line").agg(
+        pl.len().alias("count"), pl.col("free_event").is_not_null().any().alias("is_freed")
+    )
+    for line in lines.filter((pl.col("count") > _FEWEST_STEPS) & ~pl.col("is_freed"))[
+        "line"
+    ].sort():
+        held = mine.filter(pl.col("line") == line).sort("start_event")
+        places = held["start_event"].to_numpy()
+        gaps = np.diff(places)
+        turns = np.diff(np.searchsorted(freed, places))
+        is_even = gaps.std() <= _UNEVEN * gaps.mean() and int(places[-1] - places[0]) >= span // 2
+        if is_even and (turns > 0).all():
+            size = held["requested_bytes"]
+            kind = main_category(held, "line", "requested_bytes")["category"][0]
+            count = len(held)
+            rows.append(
+                (line, int(size.sum()) // count, int(size.sum()), count, count, True, str(kind))
+            )
+    table = pl.DataFrame(rows, schema=LINES, orient="row")
+    return table.sort("survived_bytes", "line", descending=[True, False])

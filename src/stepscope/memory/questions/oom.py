@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.memory.allocator.rounding import SMALL_BYTES
 from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.program.lines import NO_STACK, lines_of
+from stepscope.memory.questions.bounded import BoundedRuns
 from stepscope.memory.questions.composition import composition
-from stepscope.memory.questions.fragmentation import fragmentation
+from stepscope.memory.questions.fragmentation import Fragmentation, fragmentation
 from stepscope.memory.questions.growth import growth
-from stepscope.memory.questions.remedies import remedies
+from stepscope.memory.questions.remedies import Failure, failure_category, remedies
 from stepscope.memory.sampled import of_device
-from stepscope.memory.simulator.capacity import capacity_of, needed_bytes
+from stepscope.memory.simulator.capacity import Capacity, needed_bytes
 from stepscope.memory.view import MemoryView, Moment
+from stepscope.run.figures import binary_size
+
+_USUAL_OUTSIDE_SHARE = 1 / 64
+"""Of the card: what the CUDA context and libraries take of any process."""
+
+
+class Cause(str, Enum):
+    """What a request failed of."""
+
+    PROCESS_LIMIT = "a limit of the process"
+    """The device had enough free: `set_per_process_memory_fraction` or the like stopped it."""
+    LARGER_THAN_CARD = "larger than the card"
+    """The request alone is more than the allocator could ever have."""
+    FRAGMENTED = "fragmented"
+    """What was held and the request fit together, but what was free was in the wrong places."""
+    OUTSIDE = "held outside torch"
+    """It would have fit if other processes and libraries had not held so much of the card."""
+    FULL = "full"
+    """What was held and the request do not fit together."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +49,7 @@ class OutOfMemory:
         event: The event.
         time_ns: When; None where the file has no times.
         failures: How many requests failed in the recording; this is the last.
+        requests_after: How many requests were served after it.
         line: The line that asked.
         asked_bytes: What it asked for, rounded.
         needed_bytes: What the device would have had to give: a whole segment.
@@ -36,11 +59,15 @@ class OutOfMemory:
         releasable_bytes: Free, and would have gone back to the device.
         pinned_bytes: Free, but in segments that were partly in use.
         largest_free_bytes: The largest free block.
+        private_pools_bytes: What was reserved for CUDA graphs and other private pools: what is free
+            in it serves nothing else.
         outside_bytes: What of the GPU was neither free nor reserved: outside torch's allocator (the
             CUDA context, NCCL, other processes). None: nobody sampled how large the GPU is.
-        capacity_bytes: The most that the allocator could reserve; None where nothing says.
-        cause: What the request failed of, in one sentence.
-        remedies: What would have helped, the cheapest first: `remedies.REMEDIES`.
+        capacity_bytes: The most that the allocator could reserve; None where nothing says. With a
+            limit of the process, the most that it is known to have reserved.
+        cause: What the request failed of.
+        why: The same in a sentence, with figures.
+        remedies: What would have helped: `remedies.REMEDIES`.
         categories: What was held, by category, as in `composition.Composition`.
         lines: The same by line.
         allocations: The same by allocation.
@@ -51,6 +78,7 @@ class OutOfMemory:
     event: int
     time_ns: int | None
     failures: int
+    requests_after: int
     line: str
     asked_bytes: int
     needed_bytes: int
@@ -60,9 +88,11 @@ class OutOfMemory:
     releasable_bytes: int
     pinned_bytes: int
     largest_free_bytes: int
+    private_pools_bytes: int
     outside_bytes: int | None
     capacity_bytes: int | None
-    cause: str
+    cause: Cause
+    why: str
     remedies: pl.DataFrame
     categories: pl.DataFrame
     lines: pl.DataFrame
@@ -70,12 +100,15 @@ class OutOfMemory:
     notes: tuple[str, ...]
 
 
-def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
+def out_of_memory(
+    view: MemoryView, device: int | None = None, total_bytes: int | None = None
+) -> OutOfMemory:
     """Explains the last request that failed.
 
     Args:
         view: The snapshot.
         device: The device; None: the fullest of those on which a request failed.
+        total_bytes: What the GPU has, if that is known from elsewhere than samples.
 
     Raises:
         UsageError: None failed.
@@ -86,33 +119,68 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
     moment = Moment(chosen, row["event"], row["time_ns"], "when a request failed")
     held = composition(view, moment)
     parts = fragmentation(view, moment=moment)
-    capacity = capacity_of(view.replay, chosen)
-    asked = int(row["size_bytes"] or 0)
-    needed = needed_bytes(asked, settings_of(view.snapshot.settings))
+    bounded = BoundedRuns(view.replay, chosen)
+    sampled = of_device(view.sampled, chosen)
+    if sampled is not None and sampled.total_bytes:
+        total_bytes = sampled.total_bytes
     lines = lines_of(view.snapshot)
-    free = row["device_free_bytes"]
+    later = view.replay.allocations.filter(
+        (pl.col("device") == chosen) & (pl.col("start_event") > moment.event)
+    )
+    asked = int(row["size_bytes"] or 0)
+    facts = _Facts(
+        line=NO_STACK if row["stack"] is None else lines["line"][row["stack"]],
+        asked=asked,
+        needed=needed_bytes(asked, settings_of(view.snapshot.settings)),
+        device_free=row["device_free_bytes"],
+        place=(row["pool"] or 0, row["stream"] or 0, "large" if asked > SMALL_BYTES else "small"),
+        parts=parts,
+        capacity=bounded.capacity,
+        total=total_bytes,
+    )
+    failure = Failure(
+        event=moment.event,
+        line=facts.line,
+        category=failure_category(view, row["stack"]),
+        asked_bytes=asked,
+        card_bytes=facts.card,
+        is_outside=facts.cause is Cause.OUTSIDE,
+    )
+    tried = remedies(view, failure, held, growth(view, chosen), bounded)
+    if facts.cause is Cause.LARGER_THAN_CARD:  # to free something does not help
+        tried = tried.filter(pl.col("is_enough").fill_null(value=False))
+    notes = [*held.notes]
+    if not bounded.is_reproduced:
+        notes.append(
+            "from an empty allocator on, the model serves the request that failed: how memory was "
+            "divided before the recording is not known, so that no remedy is sure to be enough "
+            "unless it helps from the recorded state on, too"
+        )
     return OutOfMemory(
         device=chosen,
         event=moment.event,
         time_ns=moment.time_ns,
         failures=len(failures),
-        line=NO_STACK if row["stack"] is None else lines["line"][row["stack"]],
+        requests_after=len(later),
+        line=facts.line,
         asked_bytes=asked,
-        needed_bytes=needed,
-        device_free_bytes=free,
+        needed_bytes=facts.needed,
+        device_free_bytes=facts.device_free,
         reserved_bytes=parts.reserved_bytes,
         allocated_bytes=held.allocated_bytes,
         releasable_bytes=parts.releasable_bytes,
         pinned_bytes=parts.pinned_bytes,
         largest_free_bytes=parts.largest_free_bytes,
-        outside_bytes=_outside(view, chosen, parts.reserved_bytes, free),
-        capacity_bytes=capacity.bytes,
-        cause=_cause(asked, needed, free, parts.pinned_bytes),
-        remedies=remedies(view, moment.event, held, growth(view, chosen), capacity),
+        private_pools_bytes=facts.private_pools,
+        outside_bytes=facts.outside,
+        capacity_bytes=bounded.capacity.bytes,
+        cause=facts.cause,
+        why=facts.why,
+        remedies=tried,
         categories=held.categories,
         lines=held.lines,
         allocations=held.allocations,
-        notes=held.notes,
+        notes=tuple(notes),
     )
 
 
@@ -129,19 +197,132 @@ def _device(view: MemoryView, device: int | None) -> int:
     )
 
 
-def _outside(view: MemoryView, device: int, reserved: int, free: int | None) -> int | None:
-    sampled = of_device(view.sampled, device)
-    if sampled is None or sampled.total_bytes is None or free is None:
-        return None
-    return sampled.total_bytes - free - reserved
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of a failed request; sizes in bytes.
 
+    Attributes:
+        line: The line that asked.
+        asked: What it asked for, rounded.
+        needed: What the device would have had to give.
+        device_free: What the device had free; None: the file does not say.
+        place: Pool, stream and size class, within which free memory serves it.
+        parts: How the reserved memory was divided.
+        capacity: What the allocator could reserve.
+        total: What the card has; None: not known.
+    """
 
-def _cause(asked: int, needed: int, free: int | None, pinned: int) -> str:
-    if free is not None and free >= needed:
-        return (
-            "a limit of the process stopped it: the device had room (see "
-            "torch.cuda.set_per_process_memory_fraction)"
+    line: str
+    asked: int
+    needed: int
+    device_free: int | None
+    place: tuple[int, int, str]
+    parts: Fragmentation
+    capacity: Capacity
+    total: int | None
+
+    @property
+    def outside(self) -> int | None:
+        """What of the card was neither free nor reserved."""
+        if self.total is None or self.device_free is None:
+            return None
+        return self.total - self.device_free - self.parts.reserved_bytes
+
+    @property
+    def card(self) -> int | None:
+        """What the card has for one process that is alone on it."""
+        return None if self.total is None else int(self.total * (1 - _USUAL_OUTSIDE_SHARE))
+
+    @property
+    def private_pools(self) -> int:
+        """What private pools had reserved."""
+        groups = self.parts.groups
+        return int(groups.filter(pl.col("pool") != 0)["reserved_bytes"].sum())
+
+    @property
+    def cause(self) -> Cause:
+        """What it failed of."""
+        if self.capacity.is_limit:
+            return Cause.PROCESS_LIMIT
+        capacity, in_use = self.capacity.bytes, self.parts.in_use_bytes
+        if capacity is None or self.capacity.most_bytes is None:  # nobody knows what was free
+            return Cause.FRAGMENTED if self._free >= self.needed else Cause.FULL
+        fits_an_empty_card = self.card is not None and self.needed <= self.card
+        if self.needed > capacity:
+            return Cause.OUTSIDE if fits_an_empty_card else Cause.LARGER_THAN_CARD
+        is_scattered = self.asked > (self.device_free or 0)
+        if in_use + self.asked <= capacity and is_scattered:
+            return Cause.FRAGMENTED
+        if self.card is not None and in_use + self.asked <= self.card:
+            return Cause.OUTSIDE
+        return Cause.FULL
+
+    @property
+    def _free(self) -> int:
+        return self.parts.reserved_bytes - self.parts.in_use_bytes
+
+    @property
+    def why(self) -> str:
+        """The cause in a sentence."""
+        size = binary_size
+        asked = f"{self.line} asked for {size(self.asked)}"
+        room = self.capacity.bytes
+        free = "" if self.device_free is None else f"{size(self.device_free)} free on the device"
+        if self.cause is Cause.PROCESS_LIMIT:
+            return (
+                f"{asked} with {free}: a limit of the process stopped it "
+                "(torch.cuda.set_per_process_memory_fraction); "
+                f"{size(self.parts.reserved_bytes)} were reserved"
+            )
+        if self.cause is Cause.LARGER_THAN_CARD and room is not None:
+            what = (
+                f"the card has {size(self.total)}"
+                if self.total is not None
+                else f"the allocator could have {size(room)} in all"
+            )
+            return (
+                f"{asked}, but {what}: freeing memory cannot help; check the shape of what is made "
+                "there (a broadcast, a product of dimensions, a wrong unit)"
+            )
+        if self.cause is Cause.OUTSIDE:
+            return (
+                f"{asked} with {free}; {size(self.outside or 0)} of the card were held outside "
+                "torch's allocator, by other processes or libraries"
+            )
+        if self.cause is Cause.FRAGMENTED:
+            return (
+                f"{asked}; {size(self._free)} of the reserved memory were free"
+                f"{', and ' + free if free else ''}, but not in one piece that could serve it: "
+                f"{self._where_it_is_free()}"
+            )
+        held = f"{size(self.parts.in_use_bytes)} were in use"
+        if room is None or self.capacity.most_bytes is None:
+            return f"{asked}; {held}, and too little was free"
+        if 0 < self.asked <= (self.device_free or 0):
+            return (
+                f"{asked}, for which the allocator needs {size(self.needed)} in one segment, with "
+                f"{free}"
+            )
+        short = self.parts.in_use_bytes + self.asked - room
+        return f"{asked}; {held} of the {size(room)} that there were: {size(short)} too few"
+
+    def _where_it_is_free(self) -> str:
+        """Where free memory is, in the order of how much there is."""
+        pool, stream, size_class = self.place
+        free = pl.col("releasable_bytes") + pl.col("pinned_bytes")
+        is_own = (pl.col("pool") == pool) & (pl.col("stream") == stream)
+        groups = self.parts.groups.with_columns(
+            free=free,
+            where=pl.when(is_own & (pl.col("size_class") == size_class))
+            .then(pl.lit("in segments that are partly in use"))
+            .when(is_own)
+            .then(pl.lit("in segments for requests of another size"))
+            .when((pl.col("pool") != 0) & (pl.col("pool") != pool))
+            .then(pl.lit("in private pools (CUDA graphs, torch.cuda.MemPool)"))
+            .when(pl.col("pool") != pool)
+            .then(pl.lit("in the default pool"))
+            .otherwise(pl.lit("cached by other streams")),
         )
-    if pinned >= asked or pinned + (free or 0) >= needed:
-        return "fragmentation: enough was free, but in segments that were partly in use"
-    return "the memory was full: what was free, even in one piece, would not have sufficed"
+        sums = groups.group_by("where").agg(pl.col("free").sum()).filter(pl.col("free") > 0)
+        ordered = sums.sort("free", "where", descending=[True, False]).iter_rows()
+        return ", ".join(f"{binary_size(free)} {where}" for where, free in ordered)

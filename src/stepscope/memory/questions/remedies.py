@@ -1,49 +1,56 @@
 """What would have let a failed request succeed: changes, tried out by simulation.
 
-Each remedy changes the recorded requests or the allocator's settings, and the changed history is
-run through the model of the allocator. What it frees is what the allocator then needs less, at the
-moment of the failed request: bytes that are cached in the wrong place count as needed.
+Each remedy changes the recorded requests, the allocator's settings or the memory that there is, and
+the changed history is run through the model of the allocator, with the memory that there was. Bytes
+that are cached in the wrong place count as needed only where the allocator cannot give them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import polars as pl
 
-from stepscope.memory.allocator.settings import MIB, AllocatorSettings, settings_of
+from stepscope.memory.allocator.settings import AllocatorSettings
 from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.rules import categories_of_stacks
+from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.questions.composition import Composition
 from stepscope.memory.questions.growth import Growth
+from stepscope.memory.questions.settings import usual_settings
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
+from stepscope.memory.simulator.operations import failed_requests
 from stepscope.memory.simulator.requests import Requests
-from stepscope.memory.simulator.simulate import simulate
 from stepscope.memory.view import MemoryView
+from stepscope.run.figures import plural
 
 _NOTHING = 1  # bytes: the simulator identifies allocations by their place, so none is removed
 _LARGE_SHARE = 0.05
 _EIGHT_BIT = 0.25
 """Of the bytes of optimizer states in single precision."""
+_MOST_PIECES = 64
+_RANKS = (2, 4, 8, 16, 32, 64)
 
-_Chooser = Callable[[pl.Expr], pl.Series]
-"""Gives the numbers of the allocations that satisfy a condition."""
+_OF_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
+_OF_MODEL = (MemoryCategory.PARAMETER, MemoryCategory.GRADIENT, MemoryCategory.OPTIMIZER_STATE)
 
 REMEDIES: Types = {
     "remedy": pl.String,
-    "cost": pl.String,
+    "is_enough": pl.Boolean,
     "frees_bytes": pl.Int64,
     "needs_bytes": pl.Int64,
-    "is_enough": pl.Boolean,
+    "cost": pl.String,
     "assumption": pl.String,
 }
-"""One row per remedy, the cheapest first.
+"""One row per remedy: those that are enough first, then the cheapest.
 
-`needs_bytes` is what the allocator would have had to reserve to serve the failed request, with
-memory without a bound; `frees_bytes` is by how much that is less than without the remedy;
-`is_enough`: with the memory that there was, nothing fails. Null where that memory is not known.
+`is_enough`: with the memory that there was, no request that was served fails, and the one that
+failed is served; null where that memory, or what it failed of, is not known well enough.
+`needs_bytes` is the least memory with which the allocator would have served everything, the failed
+request too; `frees_bytes` is by how much that is less than without the remedy.
 """
 
 
@@ -53,145 +60,336 @@ class _Remedy:
 
     Attributes:
         what: What to do.
-        cost: What it costs: "none", "some speed", "other numbers".
+        cost: What it costs: "none", "some speed", "other numbers", "much speed", "more GPUs".
         rank: Its place by cost, the cheapest first.
         assumption: What the simulation takes for granted.
-        settings: The allocator's settings.
-        scaled: The allocations that shrink; None: none.
+        settings: The allocator's settings; None: as recorded.
+        is_scaled: Which allocations shrink.
         factor: To what part of their size.
+        request_factor: To what part of its size the failed request shrinks.
+        merged: Columns ("pool", "stream") in which all is one.
+        capacity: What the allocator can reserve; None: as recorded.
     """
 
     what: str
     cost: str
     rank: int
-    assumption: str
-    settings: AllocatorSettings
-    scaled: pl.Series | None = None
+    assumption: str = ""
+    settings: AllocatorSettings | None = None
+    is_scaled: pl.Expr | None = None
     factor: float = 1.0
+    request_factor: float = 1.0
+    merged: tuple[str, ...] = ()
+    capacity: Capacity | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The request that failed.
+
+    Attributes:
+        event: The event.
+        line: The line that asked.
+        category: What its stack says that it is for; None: nothing.
+        asked_bytes: What it asked for, rounded.
+        card_bytes: What the card has for the allocator if nothing else takes of it; None: unknown.
+        is_outside: Whether what is held outside torch's allocator made it fail.
+    """
+
+    event: int
+    line: str
+    category: str | None
+    asked_bytes: int
+    card_bytes: int | None
+    is_outside: bool
+
+
+def failure_category(view: MemoryView, stack: int | None) -> str | None:
+    """The category that the stack of a failed request tells; None: it tells none."""
+    if stack is None:
+        return None
+    found = categories_of_stacks(view.snapshot).filter(pl.col("stack") == stack)["category"]
+    return found.item() if len(found) else None
 
 
 def remedies(
-    view: MemoryView, failed: int, held: Composition, grown: Growth, capacity: Capacity
+    view: MemoryView, failure: Failure, held: Composition, grown: Growth, bounded: BoundedRuns
 ) -> pl.DataFrame:
     """Tries remedies for a request that failed.
 
     Args:
         view: The snapshot.
-        failed: The event of the failed request.
+        failure: The request.
         held: What was held then.
         grown: What the steps had accumulated.
-        capacity: What the allocator could reserve.
+        bounded: Runs the changed histories.
 
     Returns:
         With the columns of `REMEDIES`.
     """
-    device = held.device
-    recorded = settings_of(view.snapshot.settings)
-    requests = Requests(view.replay, device)
-    before = _needs(view.replay, requests, device, recorded, failed)
-    rows = []
-    for remedy in _candidates(view, held, grown, recorded):
-        changed = _changed(view.replay, remedy)
-        requests = Requests(changed, device)
-        needs = _needs(changed, requests, device, remedy.settings, failed)
-        rows.append(
-            (
-                remedy.rank,
-                remedy.what,
-                remedy.cost,
-                before - needs,
-                needs,
-                _is_enough(changed, requests, device, remedy.settings, failed, capacity),
-                remedy.assumption,
-            )
-        )
+    tried = _Tried(view, failure, held, bounded)
+    rows = [
+        *tried.best_of(_settings(bounded.recorded.settings)),
+        *(tried.row(one) for one in _of_the_limit(failure, bounded.capacity)),
+        *(tried.row(one) for one in _of_places(view, held.device)),
+        *(tried.row(one) for one in _of_what_is_held(held, grown, failure)),
+        *tried.first_enough(_pieces(failure)),
+        *tried.first_enough(_shards(held, failure)),
+    ]
     table = pl.DataFrame(rows, schema={"rank": pl.Int64, **REMEDIES}, orient="row")
+    is_enough = pl.col("is_enough").fill_null(value=False)
     return (
-        table.filter(pl.col("frees_bytes") > 0)
-        .sort("rank", "frees_bytes", "remedy", descending=[False, True, False])
+        table.filter(is_enough | (pl.col("frees_bytes") > 0))
+        .sort(~is_enough, "rank", -pl.col("frees_bytes"), "remedy")
         .drop("rank")
     )
 
 
-def _candidates(
-    view: MemoryView, held: Composition, grown: Growth, recorded: AllocatorSettings
-) -> list[_Remedy]:
-    allocations = view.allocations
-    category = pl.col("category").cast(pl.String)
+class _Tried:
+    """Tries remedies, and makes rows of what came of it."""
 
-    def rows(condition: pl.Expr) -> pl.Series:
-        return allocations.filter((pl.col("device") == held.device) & condition)["allocation"]
+    def __init__(
+        self, view: MemoryView, failure: Failure, held: Composition, bounded: BoundedRuns
+    ) -> None:
+        self._bounded = bounded
+        self._failure = failure
+        self._device = held.device
+        self._allocations = view.allocations
+        self._before = bounded.needed_bytes(bounded.recorded)
 
+    def row(self, remedy: _Remedy) -> tuple[object, ...]:
+        """The row of a remedy, with its rank before the columns of `REMEDIES`."""
+        change = self._changed(remedy)
+        is_enough, needs = self._bounded.is_enough(change), self._bounded.needed_bytes(change)
+        frees = self._before - needs
+        return (
+            remedy.rank, remedy.what, is_enough, frees, needs, remedy.cost, remedy.assumption,
+        )  # fmt: skip
+
+    def best_of(self, tried: list[_Remedy]) -> Iterator[tuple[object, ...]]:
+        """Of alternatives that one name stands for, the row of the best."""
+        best: dict[str, tuple[object, ...]] = {}
+        for remedy in tried:
+            row = self.row(remedy)
+            name = remedy.what.partition(":")[0]
+            other = best.get(name)
+            if other is None or (bool(row[2]), row[3]) > (bool(other[2]), other[3]):
+                best[name] = row
+        yield from best.values()
+
+    def first_enough(self, tried: list[_Remedy]) -> Iterator[tuple[object, ...]]:
+        """Of alternatives in order of what they cost, the row of the first that is enough.
+
+        If none is enough, that of the last.
+        """
+        for place, remedy in enumerate(tried):
+            if place + 1 == len(tried) or self._bounded.is_enough(self._changed(remedy)):
+                yield self.row(remedy)
+                break
+
+    def _changed(self, remedy: _Remedy) -> Change:
+        recorded = self._bounded.recorded
+        replay, requests = recorded.replay, recorded.requests
+        if remedy.is_scaled is not None or remedy.merged or remedy.request_factor != 1:
+            replay = self._scaled(replay, remedy)
+            failed = failed_requests(replay, self._device).with_columns(
+                *(pl.lit(0).cast(pl.Int64).alias(name) for name in remedy.merged),
+                size_bytes=pl.when(pl.col("event") == self._failure.event)
+                .then((pl.col("size_bytes") * remedy.request_factor).ceil().cast(pl.Int64))
+                .otherwise("size_bytes"),
+            )
+            requests = Requests(replay, self._device, failed)
+        return Change(
+            replay,
+            requests,
+            remedy.settings or recorded.settings,
+            remedy.capacity or recorded.capacity,
+        )
+
+    def _scaled(self, replay: Replay, remedy: _Remedy) -> Replay:
+        allocations = replay.allocations.with_columns(
+            pl.lit(0).cast(replay.allocations.schema[name]).alias(name) for name in remedy.merged
+        )
+        if remedy.is_scaled is not None:
+            chosen = self._allocations.select(
+                (pl.col("device") == self._device) & remedy.is_scaled.fill_null(value=False)
+            ).to_series()
+            size = pl.col("requested_bytes")
+            smaller = (size * remedy.factor).cast(pl.Int64).clip(lower_bound=_NOTHING)
+            allocations = allocations.with_columns(
+                requested_bytes=pl.when(chosen)
+                .then(pl.min_horizontal(size, smaller))
+                .otherwise(size)
+            )
+        return replace(replay, allocations=allocations)
+
+
+def _settings(recorded: AllocatorSettings) -> list[_Remedy]:
+    return [
+        _Remedy(
+            f"set PYTORCH_CUDA_ALLOC_CONF={one}",
+            "none",
+            0 if one.expandable_segments else 1,
+            "the driver supports virtual memory" if one.expandable_segments else "",
+            settings=one,
+        )
+        for one in usual_settings(recorded)
+    ]
+
+
+def _of_the_limit(failure: Failure, capacity: Capacity) -> list[_Remedy]:
+    """More memory for the allocator: another limit of the process, or less outside torch."""
+    if capacity.is_limit and capacity.most_bytes is not None:
+        more = capacity.most_bytes + 1
+        return [
+            _Remedy(
+                "raise the limit of the process (torch.cuda.set_per_process_memory_fraction)",
+                "none",
+                0,
+                "no other process needs what the device had free",
+                capacity=Capacity(more, False, "a higher limit", is_limit=True, most_bytes=None),
+            )
+        ]
+    if failure.is_outside and failure.card_bytes is not None:
+        return [
+            _Remedy(
+                "free what is held outside torch's allocator on this GPU (end other processes; "
+                "nvidia-smi lists them)",
+                "none",
+                0,
+                "what is outside is not needed, but for the CUDA context",
+                capacity=Capacity(failure.card_bytes, True, "the card", most_bytes=None),
+            )
+        ]
+    return []
+
+
+def _of_places(view: MemoryView, device: int) -> list[_Remedy]:
+    """One stream, or one private pool, instead of several that cache for themselves."""
+    mine = view.allocations.filter(pl.col("device") == device)
     found = []
-    if not recorded.expandable_segments:
+    if mine["stream"].n_unique() > 1:
         found.append(
             _Remedy(
-                "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-                "none",
-                0,
-                "the driver supports virtual memory",
-                replace(recorded, expandable_segments=True, max_split_bytes=None),
+                "allocate on one stream: what one stream caches serves no other",
+                "some speed",
+                2,
+                "the other streams use tensors of the one stream (record_stream), and keep no more",
+                merged=("stream",),
             )
         )
-    if recorded.max_split_bytes is None and not recorded.expandable_segments:
+    private = mine.filter(pl.col("pool") != 0)["pool"].n_unique()
+    if private:
         found.append(
             _Remedy(
-                "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
-                "none",
-                0,
-                "",
-                replace(recorded, max_split_bytes=128 * MIB),
+                f"do without the {plural(private, 'private pool')} (of CUDA graphs or "
+                "torch.cuda.MemPool): what it caches serves nothing else",
+                "some speed",
+                3,
+                "what is in them lives as long as recorded; a graph must not be replayed then",
+                merged=("pool",),
             )
         )
-    found += [
+    return found
+
+
+def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list[_Remedy]:
+    """Changes of the program that hold less."""
+    category = pl.col("category").cast(pl.String)
+    share = dict(held.categories.select("category", "allocated_share").iter_rows())
+
+    def is_large(*kinds: MemoryCategory) -> bool:
+        return bool(sum(share.get(kind.value, 0.0) for kind in kinds) >= _LARGE_SHARE)
+
+    def is_of(*kinds: MemoryCategory) -> pl.Expr:
+        return category.is_in([kind.value for kind in kinds])
+
+    found = [
         _Remedy(
             f"free what {line} leaves behind in every step",
             "none",
             1,
             "nothing needs what earlier steps made there",
-            recorded,
-            rows((pl.col("line") == line) & pl.col("step").is_not_null()),
-            0.0,
+            is_scaled=(pl.col("line") == line) & pl.col("step").is_not_null(),
+            factor=0.0,
         )
         for line in grown.lines.filter("is_leak")["line"].head(1)
     ]
-    share = dict(held.categories.select("category", "allocated_share").iter_rows())
-    if share.get(MemoryCategory.OPTIMIZER_STATE, 0) >= _LARGE_SHARE:
-        found.append(
+    found += _of_activations(held)
+    found += _of_the_largest(held)
+    if is_large(MemoryCategory.OPTIMIZER_STATE):
+        state = is_of(MemoryCategory.OPTIMIZER_STATE)
+        found += [
             _Remedy(
                 "keep the optimizer state in 8 bit (bitsandbytes, torchao)",
                 "other numbers",
                 3,
                 "the state is in single precision",
-                recorded,
-                rows(category == MemoryCategory.OPTIMIZER_STATE.value),
-                _EIGHT_BIT,
-            )
-        )
-    found += _of_activations(held, recorded, rows)
-    found += _of_the_largest(held, recorded, rows)
-    of_batch = [
-        kind.value
-        for kind in (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
-    ]
-    if sum(share.get(kind, 0) for kind in of_batch) >= _LARGE_SHARE:
+                is_scaled=state,
+                factor=_EIGHT_BIT,
+            ),
+            _Remedy(
+                "keep the optimizer state in the host's memory",
+                "much speed",
+                5,
+                "the optimizer's step runs there",
+                is_scaled=state,
+                factor=0.0,
+            ),
+        ]
+    if is_large(MemoryCategory.PARAMETER):
+        weights = is_of(MemoryCategory.PARAMETER)
+        found += [
+            _Remedy(
+                "hold the weights in half of their bytes (bfloat16 for float32, 8 bit for "
+                "bfloat16)",
+                "other numbers",
+                3,
+                "all of them",
+                is_scaled=weights,
+                factor=0.5,
+                request_factor=_if_of(failure, 0.5, MemoryCategory.PARAMETER),
+            ),
+            _Remedy(
+                "quantise the weights to a quarter of their bytes (8 bit for float32, 4 bit for "
+                "bfloat16)",
+                "other numbers",
+                4,
+                "all of them",
+                is_scaled=weights,
+                factor=0.25,
+                request_factor=_if_of(failure, 0.25, MemoryCategory.PARAMETER),
+            ),
+            _Remedy(
+                "keep the weights in the host's memory, and bring each layer when it is used",
+                "much speed",
+                5,
+                "nothing of them stays on the GPU",
+                is_scaled=weights,
+                factor=0.0,
+            ),
+        ]
+    if is_large(*_OF_BATCH):
         found.append(
             _Remedy(
                 "halve the batch, and accumulate gradients over two",
                 "some speed",
                 4,
                 "activations, inputs and temporaries halve with the batch",
-                recorded,
-                rows(category.is_in(of_batch)),
-                0.5,
+                is_scaled=is_of(*_OF_BATCH),
+                factor=0.5,
+                request_factor=_if_of(failure, 0.5, *_OF_BATCH),
             )
         )
     return found
 
 
-def _of_activations(
-    held: Composition, recorded: AllocatorSettings, rows: _Chooser
-) -> list[_Remedy]:
+def _if_of(failure: Failure, factor: float, *kinds: MemoryCategory) -> float:
+    """The factor for the failed request: 1 unless it is of these kinds."""
+    return factor if failure.category in [kind.value for kind in kinds] else 1.0
+
+
+def _of_activations(held: Composition) -> list[_Remedy]:
     """Checkpointing the line whose activations are the most."""
     kind = MemoryCategory.ACTIVATION.value
     lines = (
@@ -201,85 +399,71 @@ def _of_activations(
         .filter(pl.col("allocated_bytes") >= _LARGE_SHARE * held.allocated_bytes)
         .sort("allocated_bytes", "line", descending=[True, False])
     )
-    found = []
-    for line, _, count in lines.head(1).iter_rows():
-        if count < 2:
-            continue
-        found.append(
-            _Remedy(
-                f"checkpoint the activations that {line} makes",
-                "some speed",
-                2,
-                f"of the {count} that are held together, one is recomputed at a time",
-                recorded,
-                rows((pl.col("line") == line) & (pl.col("category").cast(pl.String) == kind)),
-                1 / count,
-            )
+    return [
+        _Remedy(
+            f"checkpoint the activations that {line} makes",
+            "some speed",
+            2,
+            f"of the {count} that are held together, one is recomputed at a time",
+            is_scaled=(pl.col("line") == line) & (pl.col("category").cast(pl.String) == kind),
+            factor=1 / count,
         )
-    return found
+        for line, _, count in lines.head(1).iter_rows()
+        if count > 1
+    ]
 
 
-def _of_the_largest(
-    held: Composition, recorded: AllocatorSettings, rows: _Chooser
-) -> list[_Remedy]:
+def _of_the_largest(held: Composition) -> list[_Remedy]:
     """Splitting the largest tensor, if it is a large part of the whole and can be split."""
-    kept = (MemoryCategory.PARAMETER, MemoryCategory.OPTIMIZER_STATE, MemoryCategory.GRADIENT)
-    movable = held.allocations.filter(
-        ~pl.col("category").cast(pl.String).is_in([kind.value for kind in kept])
-    )
-    for row in movable.head(1).iter_rows(named=True):
-        size = row["allocated_bytes"]
-        if size >= 2 * _LARGE_SHARE * held.allocated_bytes:
-            return [
-                _Remedy(
-                    f"compute what {row['line']} makes in four chunks",
-                    "some speed",
-                    2,
-                    "only one chunk is held at a time",
-                    recorded,
-                    rows((pl.col("line") == row["line"]) & (pl.col("size_bytes") >= size // 2)),
-                    0.25,
-                )
-            ]
-    return []
+    kept = [kind.value for kind in _OF_MODEL]
+    movable = held.allocations.filter(~pl.col("category").cast(pl.String).is_in(kept))
+    return [
+        _Remedy(
+            f"compute what {row['line']} makes in four chunks",
+            "some speed",
+            2,
+            "only one chunk is held at a time",
+            is_scaled=(pl.col("line") == row["line"])
+            & (pl.col("size_bytes") >= row["allocated_bytes"] // 2),
+            factor=0.25,
+        )
+        for row in movable.head(1).iter_rows(named=True)
+        if row["allocated_bytes"] >= 2 * _LARGE_SHARE * held.allocated_bytes
+    ]
 
 
-def _changed(replay: Replay, remedy: _Remedy) -> Replay:
-    if remedy.scaled is None:
-        return replay
-    size = pl.col("requested_bytes")
-    smaller = (size * remedy.factor).cast(pl.Int64).clip(lower_bound=_NOTHING)
-    is_scaled = pl.col("allocation").is_in(remedy.scaled.implode())
-    return replace(
-        replay,
-        allocations=replay.allocations.with_columns(
-            requested_bytes=pl.when(is_scaled)
-            .then(pl.min_horizontal(size, smaller))
-            .otherwise(size)
-        ),
-    )
+def _pieces(failure: Failure) -> list[_Remedy]:
+    """The failed request in pieces, of which one is held at a time."""
+    if failure.category in [kind.value for kind in _OF_MODEL]:
+        return []
+    counts = [2**power for power in range(1, _MOST_PIECES.bit_length())]
+    return [
+        _Remedy(
+            f"compute what {failure.line} asked for in {count} pieces",
+            "some speed",
+            2,
+            "only one piece is held at a time, and nothing needs the whole",
+            request_factor=1 / count,
+        )
+        for count in counts
+    ]
 
 
-def _needs(
-    replay: Replay, requests: Requests, device: int, settings: AllocatorSettings, failed: int
-) -> int:
-    """What is reserved when the failed request has been served, without a bound."""
-    run = simulate(replay, device, settings, requests=requests)
-    before = run.curve.filter(pl.col("event") <= failed)
-    return int(before["reserved_bytes"][-1])
-
-
-def _is_enough(
-    replay: Replay,
-    requests: Requests,
-    device: int,
-    settings: AllocatorSettings,
-    failed: int,
-    capacity: Capacity,
-) -> bool | None:
-    if capacity.bytes is None:
-        return None
-    run = simulate(replay, device, settings, capacity_bytes=capacity.bytes, requests=requests)
-    if run.failed_event is not None and run.failed_event <= failed:
-        return False
-    return bool(run.failures.filter(pl.col("event") <= failed)["is_served"].all())
+def _shards(held: Composition, failure: Failure) -> list[_Remedy]:
+    """The model's state over several ranks."""
+    share = dict(held.categories.select("category", "allocated_share").iter_rows())
+    if sum(share.get(kind.value, 0) for kind in _OF_MODEL) < _LARGE_SHARE:
+        return []
+    kinds = [kind.value for kind in _OF_MODEL]
+    return [
+        _Remedy(
+            f"shard weights, gradients and optimizer state over {ranks} GPUs (FSDP, ZeRO 3)",
+            "more GPUs",
+            6,
+            "the buffers for what travels are left out: see `shard`",
+            is_scaled=pl.col("category").cast(pl.String).is_in(kinds),
+            factor=1 / ranks,
+            request_factor=_if_of(failure, 1 / ranks, *_OF_MODEL),
+        )
+        for ranks in _RANKS
+    ]

@@ -20,11 +20,9 @@ from stepscope.memory.allocator.settings import (
     parse_settings,
     settings_of,
 )
+from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.schema import Types
-from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.simulator.reproduce import reproduce
-from stepscope.memory.simulator.requests import Requests
-from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import MemoryView
 
 _UNBOUNDED = (
@@ -74,7 +72,8 @@ class SettingsAnswer:
             peak_reserved_bytes, saved_bytes (against the simulation of the recorded settings),
             unused_share (how much of the peak reserved is not allocated at that moment),
             device_requests, device_releases, retries, is_out_of_memory (a request that was served
-            in the recording would fail, or one that failed would fail again), is_recorded.
+            in the recording would fail, or the last that failed would fail again; null: not known),
+            is_recorded.
         notes: What a reader must know.
     """
 
@@ -103,7 +102,7 @@ class SettingsAnswer:
         """
         least = max(_WORTH, self.reproduction_error_share) * self.peak_reserved_bytes
         return self.alternatives.filter(
-            ~pl.col("is_recorded") & ~pl.col("is_out_of_memory"),
+            ~pl.col("is_recorded") & ~pl.col("is_out_of_memory").fill_null(value=True),
             (pl.col("saved_bytes") >= least) | (pl.col("retries") < self.recorded["retries"]),
         ).sort("retries", "peak_reserved_bytes", maintain_order=True)
 
@@ -125,9 +124,9 @@ def settings(
     chosen = view.device(device)
     recorded = settings_of(view.snapshot.settings)
     candidates = [parse_settings(text, recorded) for text in asked] or usual_settings(recorded)
-    capacity = capacity_of(view.replay, chosen)
-    requests = Requests(view.replay, chosen)
-    made = reproduce(view.replay, chosen, requests)
+    bounded = BoundedRuns(view.replay, chosen)
+    capacity = bounded.capacity
+    made = reproduce(view.replay, chosen, bounded.recorded.requests)
     peak = view.peak(chosen, "reserved_bytes")
     at_peak = view.curve(chosen).filter(pl.col("event") == peak.event)
     others = [one for one in candidates if one != recorded]
@@ -136,23 +135,9 @@ def settings(
         for one in (recorded, *others)
         if capacity.bytes is not None or not one.garbage_collection_threshold
     ]
-    runs = [
-        _outcome(
-            simulate(
-                view.replay,
-                chosen,
-                one,
-                capacity_bytes=capacity.bytes,
-                limit_bytes=(
-                    capacity.bytes
-                    if capacity.is_limit or one.garbage_collection_threshold
-                    else None
-                ),
-                requests=requests,
-            )
-        )
-        for one in simulated
-    ]
+    runs = [_outcome(bounded, replace(bounded.recorded, settings=one)) for one in simulated]
+    if capacity.most_bytes is not None:  # known from a request that failed
+        runs[0] = replace(runs[0], is_failing=True)
     notes = [*view.notes(chosen)]
     if not made.is_right:
         notes.append(
@@ -203,10 +188,12 @@ class _Outcome:
     device_allocs: int
     device_frees: int
     retries: int
-    is_failing: bool
+    is_failing: bool | None
 
 
-def _outcome(run: Simulation) -> _Outcome:
+def _outcome(bounded: BoundedRuns, change: Change) -> _Outcome:
+    run = bounded.run(change, change.capacity.bytes)
+    is_enough = run.is_enough if change.capacity.bytes is None else bounded.is_enough(change)
     at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
     return _Outcome(
         settings=run.settings,
@@ -215,7 +202,7 @@ def _outcome(run: Simulation) -> _Outcome:
         device_allocs=run.device_allocs,
         device_frees=run.device_frees,
         retries=run.retries,
-        is_failing=run.failed_event is not None or not all(run.failures["is_served"]),
+        is_failing=None if is_enough is None else not is_enough,
     )
 
 
@@ -238,4 +225,5 @@ def _table(runs: Sequence[_Outcome]) -> pl.DataFrame:
             )
         )
     table = pl.DataFrame(rows, schema=ALTERNATIVES, orient="row")
-    return table.sort("is_out_of_memory", "peak_reserved_bytes", maintain_order=True)
+    is_failing = pl.col("is_out_of_memory").cast(pl.Float64).fill_null(0.5)
+    return table.sort(is_failing, "peak_reserved_bytes", maintain_order=True)

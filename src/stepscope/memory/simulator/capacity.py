@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.memory.allocator.rounding import segment_bytes
+from stepscope.memory.allocator.rounding import (
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes,
+)
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.replay.arrays import largest
 from stepscope.memory.replay.replay import Replay
@@ -27,12 +31,14 @@ class Capacity:
         is_exact: Whether that is what the device said, rather than less than some request needed.
         source: How it is known, in words.
         is_limit: Whether it is a limit of the process, rather than of the device.
+        most_bytes: What it certainly could not have reserved more than; None: not known.
     """
 
     bytes: int | None
     is_exact: bool
     source: str
     is_limit: bool = False
+    most_bytes: int | None = None
 
 
 def capacity_of(replay: Replay, device: int) -> Capacity:
@@ -40,7 +46,8 @@ def capacity_of(replay: Replay, device: int) -> Capacity:
 
     A failed request shows it: what was reserved, and what the device had free beside it. Where the
     device had room for the request, a limit of the process (`set_per_process_memory_fraction`)
-    stopped it, and what was reserved is the best that is known of that. Without a failure, the most
+    stopped it: it is at least what was ever reserved, and less than what the request would have
+    made of it. Without a failure, the most
     that was ever reserved before a retry is known to have been possible.
     """
     settings = settings_of(replay.snapshot.settings)
@@ -57,15 +64,20 @@ def capacity_of(replay: Replay, device: int) -> Capacity:
     if len(failed):
         row = failed.row(-1, named=True)
         reserved, free = int(row["reserved_bytes"]), int(row["device_free_bytes"])
-        if needed_bytes(int(row["size_bytes"]), settings) > free:
+        needed = needed_bytes(int(row["size_bytes"]), settings)
+        if needed > free:
             return Capacity(
-                reserved + free, True, "what was reserved and free when a request failed"
+                reserved + free,
+                True,
+                "what was reserved and free when a request failed",
+                most_bytes=reserved + free,
             )
         return Capacity(
             max(largest(curve["reserved_bytes"]), reserved),
             False,
-            "a limit of the process stopped a request although the device had room",
+            "a limit of the process stopped a request although the device had enough free",
             is_limit=True,
+            most_bytes=reserved + needed - 1,
         )
     retries = [r for r in releases_of(replay, device) if r.cause is ReleaseCause.RETRY]
     if retries:
@@ -75,5 +87,11 @@ def capacity_of(replay: Replay, device: int) -> Capacity:
 
 
 def needed_bytes(size: int, settings: AllocatorSettings) -> int:
-    """What the device must have for a rounded request that no cached block can serve."""
+    """What the device must have for a rounded request that no cached block can serve.
+
+    That is a segment; of an expandable one, whole pages.
+    """
+    if settings.expandable_segments:
+        page = SMALL_SEGMENT_BYTES if size <= SMALL_BYTES else settings.large_segment_bytes
+        return -(-size // page) * page
     return int(segment_bytes(size, settings.large_segment_bytes))

@@ -169,6 +169,7 @@ def operations_of(
     stretches: pl.DataFrame,
     *,
     is_by_segment: bool,
+    failed: pl.DataFrame | None = None,
 ) -> History:
     """The operations of a device, in order.
 
@@ -179,8 +180,14 @@ def operations_of(
         stretches: What was reserved of the device.
         is_by_segment: Whether the allocator may give single segments back (garbage collection, or
             blocks that are never split): then each goes as recorded.
+        failed: The requests that failed, as `failed_requests` returns them; None: as recorded.
     """
-    parts = [_lives(replay, device, places), _failures(replay, device, places)]
+    if failed is None:
+        failed = failed_requests(replay, device)
+    parts = [
+        _lives(replay, device, places),
+        _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places)),
+    ]
     parts += _pools_let_go(stretches, places)
     retries: list[int] = []
     for release in releases_of(replay, device):
@@ -294,8 +301,9 @@ def place_numbers(things: pl.DataFrame, places: dict[tuple[int, int], int]) -> p
     return pairs.join(table, on=["pool", "stream"], how="left", maintain_order="left")["place"]
 
 
-def _failures(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> pl.DataFrame:
-    failed = (
+def failed_requests(replay: Replay, device: int) -> pl.DataFrame:
+    """The requests of a device that failed: event, size_bytes (rounded), pool, stream."""
+    return (
         replay.snapshot.events.filter(
             (pl.col("device") == device)
             & (pl.col("action") == Action.OOM.value)
@@ -304,4 +312,3 @@ def _failures(replay: Replay, device: int, places: dict[tuple[int, int], int]) -
         .select("event", "size_bytes", "pool", "stream")
         .collect()
     )
-    return _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places))

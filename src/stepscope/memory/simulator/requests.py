@@ -18,15 +18,21 @@ from stepscope.memory.simulator.operations import (
 class Requests:
     """The requests and frees of one device. The settings of a simulation do not change them.
 
+    Args:
+        replay: The history.
+        device: Its number.
+        failed: The requests that failed, as `failed_requests` returns them; None: as recorded.
+
     Attributes:
         stretches: What was reserved of the device.
         places: The number of each pair of pool and stream.
         before: Requests for what was active before the recording.
     """
 
-    def __init__(self, replay: Replay, device: int) -> None:
+    def __init__(self, replay: Replay, device: int, failed: pl.DataFrame | None = None) -> None:
         self._replay = replay
         self._device = device
+        self._failed = failed
         self._histories: dict[bool, History] = {}
         self.stretches = stretches_of(replay, device)
         self.places: dict[tuple[int, int], int] = {(0, 0): 0}
@@ -41,6 +47,7 @@ class Requests:
         """The operations in order; see `operations_of`."""
         if is_by_segment not in self._histories:
             self._histories[is_by_segment] = operations_of(
-                self._replay, self._device, self.places, self.stretches, is_by_segment=is_by_segment
-            )
+                self._replay, self._device, self.places, self.stretches,
+                is_by_segment=is_by_segment, failed=self._failed,
+            )  # fmt: skip
         return self._histories[is_by_segment]

@@ -8,7 +8,8 @@ it says what these would have reserved, and whether memory would have sufficed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -75,8 +76,8 @@ class Simulation:
         device_allocs: How often the device was asked for memory.
         device_frees: How often memory went back to it.
         retries: How often everything cached had to be given back first.
-        blocks: Blocks at the end in order of addresses: segment (a number), address, size_bytes,
-            is_free, pool, stream, is_large, is_expandable, allocation (-1: none).
+        machine: The simulated allocator at the end.
+        places: Its pairs of pool and stream, by their numbers.
     """
 
     device: int
@@ -91,7 +92,8 @@ class Simulation:
     device_allocs: int
     device_frees: int
     retries: int
-    blocks: pl.DataFrame
+    machine: Machine = field(repr=False)
+    places: tuple[tuple[int, int], ...]
 
     @property
     def peak_reserved_bytes(self) -> int:
@@ -102,6 +104,23 @@ class Simulation:
     def peak_allocated_bytes(self) -> int:
         """The most that was allocated at any time, in rounded sizes."""
         return largest(self.curve["allocated_bytes"])
+
+    @cached_property
+    def blocks(self) -> pl.DataFrame:
+        """Blocks at the end in order of addresses.
+
+        Columns: segment (a number), address, size_bytes, is_free, pool, stream, is_large,
+        is_expandable, allocation (-1: none).
+        """
+        return _blocks(self.machine, list(self.places))
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether memory suffices.
+
+        No request fails that was served in the recording, and the last that failed there is served.
+        """
+        return self.failed_event is None and all(self.failures["is_served"].tail(1))
 
 
 def simulate(
@@ -231,7 +250,8 @@ class _Run:
             device_allocs=int(numbers[b.DEVICE_ALLOCS]),
             device_frees=int(numbers[b.DEVICE_FREES]),
             retries=int(numbers[b.RETRIES]),
-            blocks=_blocks(self.machine, list(self.requests.places)),
+            machine=self.machine,
+            places=tuple(self.requests.places),
         )
 
     def _initial_blocks(self) -> tuple[Int64Array, Int64Array]:

@@ -92,7 +92,7 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("abnormal-collectives", "table"): (
         "step", "device", "kind", "message_bytes", "dur_ns", "expected_ns", "times", "cause",
     ),
-    ("memory-oom", "remedies"): ("remedy", "frees_bytes", "is_enough", "cost"),
+    ("memory-oom", "remedies"): ("remedy", "is_enough", "frees_bytes", "needs_bytes", "cost"),
     ("memory-settings", "alternatives"): (
         "settings", "peak_reserved_bytes", "saved_bytes", "unused_share", "retries",
         "is_out_of_memory",

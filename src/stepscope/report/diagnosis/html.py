@@ -133,7 +133,7 @@ def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings",
         "Findings",
         blocks.findings(
-            [_finding(group[0], ranks_with(group) if several else "") for group in groups]
+            [finding_of_page(group[0], ranks_with(group) if several else "") for group in groups]
         ),
         blocks.text(told) if told else None,
     )
@@ -148,7 +148,8 @@ def _ladder(diagnosis: Diagnosis) -> dict[str, Any]:
     return blocks.section("ladder", "How far it can go", lead, drawn, *told)
 
 
-def _finding(finding: Finding, where: str) -> dict[str, Any]:
+def finding_of_page(finding: Finding, where: str) -> dict[str, Any]:
+    """A finding as the page takes it."""
     steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
     more = " …" if len(finding.steps) > _MOST_STEPS else ""
     now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)

@@ -45,7 +45,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "rank_skew": dataclasses.asdict(diagnosis.skew) if diagnosis.skew is not None else None,
         "between_ranks": _between(diagnosis.between),
         "odd_parts": plain(diagnosis.odd_parts),
-        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "findings": [finding_to_dict(finding) for finding in diagnosis.findings],
         "trials": plain(diagnosis.run.trials),
         "problems": list(diagnosis.run.problems),
         "notes": list(diagnosis.notes),
@@ -145,7 +145,8 @@ def _partition(partition: Partition) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """A finding as plain values."""
     values = {key: item for key, item in _plain(finding).items() if key not in _NOT_WRITTEN}
     return {**values, "page": finding.page}
 

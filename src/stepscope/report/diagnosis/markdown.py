@@ -67,7 +67,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
         lines.append("None above the thresholds.")
     for number, group in enumerate(groups, start=1):
         where = ranks_with(group) if len(diagnosis.ranks) > 1 else ""
-        lines += _finding(number, group[0], where)
+        lines += finding_lines(number, group[0], where)
     overlap = together(diagnosis)
     if overlap:
         lines += [markdown_text(overlap), ""]
@@ -150,7 +150,8 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
     return [*lines, *([""] if odd else []), *(f"- {markdown_text(line)}" for line in odd)]
 
 
-def _finding(number: int, finding: Finding, where: str) -> list[str]:
+def finding_lines(number: int, finding: Finding, where: str) -> list[str]:
+    """A finding under a heading of its own."""
     place = f" ({where})" if where else ""
     title = f"{finding.severity.value.upper()} {finding.id}: {markdown_text(finding.title)}"
     lines = [

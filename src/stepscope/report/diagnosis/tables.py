@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.report.units import value
 
@@ -66,7 +69,7 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
 def diagnosis_tables(diagnosis: Diagnosis) -> dict[str, pl.DataFrame]:
     """The tables of a diagnosis by name: findings, parts, ladder, ranks, notes."""
     return {
-        "findings": _findings(diagnosis),
+        "findings": findings_table(diagnosis.findings),
         "parts": _parts(diagnosis),
         "ladder": _ladder(diagnosis),
         "ranks": ranks_table(diagnosis),
@@ -101,7 +104,8 @@ def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:
     )
 
 
-def _findings(diagnosis: Diagnosis) -> pl.DataFrame:
+def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:
+    """Columns `FINDINGS`."""
     rows = [
         (
             finding.id,
@@ -119,7 +123,7 @@ def _findings(diagnosis: Diagnosis) -> pl.DataFrame:
             finding.advice,
             finding.page,
         )
-        for finding in diagnosis.findings
+        for finding in findings
     ]
     return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 

@@ -81,7 +81,7 @@ def print_summary(diagnosis: Diagnosis, console: Console) -> None:
         title = Text.assemble(
             ("Where the step goes", "bold"), (f"   {printable(partition_basis(shown))}", "dim")
         )
-        console.print(_line(title, console))
+        console.print(cut_line(title, console))
         console.print(_indented(_bars(shown.partition, console.width - 2, _SMALL_PART)))
         if communication(shown):
             console.print(Padding(Text(communication(shown), "dim"), (0, 0, 0, 2)))
@@ -89,62 +89,74 @@ def print_summary(diagnosis: Diagnosis, console: Console) -> None:
     if len(diagnosis.ranks) > 1 and told:
         console.print()
         lines = [_plain(line) for line in told[:_MOST_SHORT_ODD]]
-        console.print(_beside("Ranks", Group(*lines)))
+        console.print(beside("Ranks", Group(*lines)))
     console.print()
-    _print_short_findings(diagnosis, console)
+    print_short_findings(diagnosis.findings, shown.rank, console)
     _print_trials(diagnosis, console)
     problems = notes(diagnosis)
     for note in problems[:_MOST_SHORT_NOTES]:
-        console.print(_line(Text.assemble(("Note: ", "yellow"), _plain(note)), console))
+        console.print(cut_line(Text.assemble(("Note: ", "yellow"), _plain(note)), console))
     more = ["evidence", "assumptions", "advice in full"]
     if len(diagnosis.ranks) > 1:
         more.append("each rank")
     if len(problems) > _MOST_SHORT_NOTES:
         more.append(units.plural(len(problems) - _MOST_SHORT_NOTES, "more note"))
-    console.print(_line(Text(f"--full shows {', '.join(more)}", "dim"), console))
+    console.print(cut_line(Text(f"--full shows {', '.join(more)}", "dim"), console))
 
 
 def _print_head(diagnosis: Diagnosis, console: Console) -> None:
     console.print(_plain(diagnosis.run.location, "dim"), soft_wrap=True)
     console.print(_plain(header(diagnosis), "dim"))
     console.print()
-    console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
+    console.print(beside("Verdict", _plain(diagnosis.verdict, "bold")))
     if next_limit(diagnosis):
-        console.print(_beside("Then", _plain(next_limit(diagnosis))))
+        console.print(beside("Then", _plain(next_limit(diagnosis))))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
     if work(diagnosis.shown):
-        console.print(_beside("Work", _plain(work(diagnosis.shown), "dim")))
+        console.print(beside("Work", _plain(work(diagnosis.shown), "dim")))
 
 
-def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:
-    if not diagnosis.findings:
-        console.print(_findings(diagnosis))
+def print_short_findings(
+    findings: tuple[Finding, ...], shown_rank: int, console: Console, *, of_steps: bool = True
+) -> None:
+    """Print the first findings, in two lines each.
+
+    Args:
+        findings: The findings.
+        shown_rank: The rank that the report shows.
+        console: The console.
+        of_steps: Whether fixes can save time of a step.
+    """
+    if not findings:
+        console.print(_no_findings())
         return
-    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
+    groups = findings_alike(findings, shown_rank)
     console.print(Text("Findings", "bold"))
     for number, group in enumerate(groups[:_MOST_SHORT_FINDINGS], start=1):
         finding = group[0]
         head = Text("  ").append_text(_head(number, finding))
-        whose = f"rank {finding.rank}'s " if finding.rank != diagnosis.shown.rank else ""
+        whose = f"rank {finding.rank}'s " if finding.rank != shown_rank else ""
         advice, _, _ = finding.advice.partition(". ")
         placed = f"  ({finding.placed})" if finding.placed else ""
         second = Text.assemble(
             "     ",
-            (short_saving(finding, whose), "" if finding.saving_ns is None else "green"),
+            (short_saving(finding, whose), "" if finding.saving_ns is None else "green")
+            if of_steps
+            else "",
             (printable(placed), "dim"),
-            f"  {printable(advice.removesuffix('.'))}",
+            f"{'  ' if of_steps else ''}{printable(advice.removesuffix('.'))}",
         )
-        console.print(_line(head, console))
-        console.print(_line(second, console))
+        console.print(cut_line(head, console))
+        console.print(cut_line(second, console))
     rest = len(groups) - _MOST_SHORT_FINDINGS
     if rest > 0:
         names = ", ".join(group[0].id for group in groups[_MOST_SHORT_FINDINGS:])
-        console.print(_line(Text(f"  and {rest} more: {names}", "dim"), console))
+        console.print(cut_line(Text(f"  and {rest} more: {names}", "dim"), console))
     console.print()
 
 
-def _line(text: Text, console: Console) -> Text:
+def cut_line(text: Text, console: Console) -> Text:
     """A line cut at the width; in a file or pipe it is whole."""
     if console.width < UNLIMITED:
         text.truncate(console.width, overflow="ellipsis")
@@ -216,7 +228,7 @@ def _plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
-def _beside(label: str, content: RenderableType) -> Table:
+def beside(label: str, content: RenderableType) -> Table:
     """A label beside its content, so that wrapped lines stay aligned."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold", min_width=7)
@@ -230,7 +242,7 @@ def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
     if summary is None:
-        return _beside("Step", line)
+        return beside("Step", line)
     speed = [f"{significant(1e9 / summary.mean_ns)} steps/s"] if summary.mean_ns else []
     if summary.tokens_per_second is not None:
         speed.append(f"{units.count(round(summary.tokens_per_second))} tokens/s")
@@ -240,7 +252,7 @@ def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     lines = [line, Text("  ·  ".join(speed), "dim")]
     if summary.other_kinds:
         lines.append(_plain(besides(summary), "dim"))
-    return _beside("Step", Group(*lines))
+    return beside("Step", Group(*lines))
 
 
 def _partition(rank: RankSummary, width: int) -> RenderableType:
@@ -344,17 +356,28 @@ def _print_hardware(ranks: tuple[RankSummary, ...], console: Console) -> None:
 
 
 def _findings(diagnosis: Diagnosis) -> RenderableType:
-    if not diagnosis.findings:
-        return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
-    several = len(diagnosis.ranks) > 1
-    items: list[RenderableType] = [Text("Findings", "bold")]
-    for number, group in enumerate(
-        findings_alike(diagnosis.findings, diagnosis.shown.rank), start=1
-    ):
-        items.append(_finding(number, group[0], ranks_with(group) if several else ""))
+    found = findings_block(
+        diagnosis.findings, diagnosis.shown.rank, has_ranks=len(diagnosis.ranks) > 1
+    )
     told = together(diagnosis)
-    if told:
-        items.append(Padding(_plain(told), (0, 0, 0, 2)))
+    if not told:
+        return found
+    return Group(found, Padding(_plain(told), (0, 0, 0, 2)))
+
+
+def _no_findings() -> Text:
+    return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
+
+
+def findings_block(
+    findings: tuple[Finding, ...], shown_rank: int, *, has_ranks: bool
+) -> RenderableType:
+    """All findings in full."""
+    if not findings:
+        return _no_findings()
+    items: list[RenderableType] = [Text("Findings", "bold")]
+    for number, group in enumerate(findings_alike(findings, shown_rank), start=1):
+        items.append(_finding(number, group[0], ranks_with(group) if has_ranks else ""))
     return Group(*items)
 
 

@@ -21,13 +21,38 @@ def write(answer: MemoryAnswer, sink: Sink, _layout: Layout) -> None:
 
 
 def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
+    notes = blocks.items(list(answer.result.notes))
+    sections = [
+        over_time_section(answer),
+        tables_section(answer, rows, answer.question.name.capitalize(), notes),
+    ]
+    return {
+        "title": Path(answer.path).name,
+        "kind": "Report",
+        "subtitle": answer.kind.capitalize(),
+        "path": answer.path,
+        "sections": [one for one in sections if one["blocks"]],
+    }
+
+
+def over_time_section(answer: MemoryAnswer) -> dict[str, Any]:
+    """Memory over time; without blocks where the answer does not bring it."""
+    if answer.drawn is None:
+        return blocks.section("over-time", "Memory over time")
+    picture = blocks.memory(answer.drawn, _caption(answer.drawn))
+    return blocks.section("over-time", "Memory over time", picture)
+
+
+def tables_section(
+    answer: MemoryAnswer, rows: int, title: str, notes: blocks.Block | None = None
+) -> dict[str, Any]:
+    """The numbers and tables of an answer."""
     asked = answer.question
     tables = [
         blocks.table(title_of(name, asked), frame, rows, labels=headings, shown=20)
         for name, frame in tables_of(answer.result, asked).items()
     ]
     labels = number_labels(answer.result)
-    notes = blocks.items(list(answer.result.notes))
     numbers = blocks.facts(
         [
             (labels[name], shown(name, value, answer.origin_ns))
@@ -35,17 +60,7 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
             if value is not None
         ]
     )
-    sections = [blocks.section("answer", asked.name.capitalize(), numbers, *tables, notes)]
-    if answer.drawn is not None:
-        picture = blocks.memory(answer.drawn, _caption(answer.drawn))
-        sections.insert(0, blocks.section("over-time", "Memory over time", picture))
-    return {
-        "title": Path(answer.path).name,
-        "kind": "Report",
-        "subtitle": answer.kind.capitalize(),
-        "path": answer.path,
-        "sections": sections,
-    }
+    return blocks.section("answer", title, numbers, *tables, notes)
 
 
 def _caption(drawn: OverTime) -> str:

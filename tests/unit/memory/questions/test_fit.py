@@ -7,7 +7,7 @@ import pickle
 import pytest
 from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.support.snapshot_tables import loaded
-from tests.support.snapshots import train
+from tests.support.snapshots import Frames, train
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
@@ -73,11 +73,88 @@ def test_requests_without_their_like_keep_their_size():
     found = will_it_fit([two, four], [8])
     assert found.matched_share < 1
     assert "have no like in the other runs" in found.notes[-1]
+    row = found.targets.row(-1, named=True)
+    assert row["at_most_bytes"] == row["at_least_bytes"] + 500 * MIB
     del allocator
+
+
+def layers(size, line=115, steps=1, function="forward", extra=0):
+    """Ten tensors that grow with the size, made at ten lines, called from a line that moves."""
+    allocator, stack = Allocator(), Frames()
+    for _ in range(steps):
+        held = [
+            allocator.malloc(
+                size * MIB,
+                frames=stack(
+                    f"/u{size}/model.py:{20 + k + line}:{function}", f"/u{size}/run.py:{line}:main"
+                ),
+            )
+            for k in range(10)
+        ]
+        if extra:
+            held.append(allocator.malloc(extra, frames=stack("/u/log.py:3:log")))
+        for block in held:
+            allocator.free(block)
+    return Run(size, MemoryView(loaded(pickle.dumps(allocator.snapshot()))))
+
+
+@pytest.mark.parametrize("sizes", [(4, 8), (4, 6, 8)])
+def test_lines_that_move_and_other_directories_do_not_matter(sizes):
+    runs = [layers(size, line=100 + 2 * size) for size in sizes]
+    found = will_it_fit(runs, [16, 9], capacity_bytes=100 * MIB)
+    assert found.matched_share == found.covered_share == 1
+    assert found.targets["peak_requested_bytes"].to_list()[-2:] == [160 * MIB, 90 * MIB]
+    assert found.targets["fits"].to_list()[-2:] == [False, True]
+    assert (found.largest_size, found.largest_size_at_most) == (10, 10)
+    assert found.verdict == "size 16: does not fit; size 9: fits"
+
+
+def test_runs_may_have_made_other_numbers_of_steps():
+    found = will_it_fit([layers(4, steps=2), layers(8, steps=6)], [16], capacity_bytes=200 * MIB)
+    assert found.matched_share == 1
+    assert found.targets["peak_requested_bytes"][-1] == 160 * MIB
+
+
+def test_what_does_not_match_is_not_said_to_fit():
+    runs = [layers(4, function="forward"), layers(8, function="other")]
+    found = will_it_fit(runs, [16, 40], capacity_bytes=170 * MIB)
+    assert found.covered_share == 0
+    assert found.targets["fits"].to_list()[-2:] == [None, None]
+    assert found.largest_size is None
+    assert found.verdict.startswith("cannot say: 100% of the bytes at the peak have no like")
+    # What is held already is too much, whatever the rest does.
+    found = will_it_fit(runs, [16], capacity_bytes=70 * MIB)
+    assert found.targets["fits"][-1] is False
+
+
+def test_bytes_that_obey_no_law_are_not_continued():
+    """A request that grew by more than the square of the size is another request."""
+    found = will_it_fit([layers(4, extra=MIB), layers(8, extra=50 * MIB)], [16])
+    assert found.matched_share < 1
+    least, most = (found.targets[name][-1] for name in ("at_least_bytes", "at_most_bytes"))
+    assert (least, most) == (210 * MIB, 260 * MIB)
+
+
+def test_one_run_tells_by_its_categories():
+    allocator, stack = Allocator(), Frames()
+    weight = stack("torch/nn/modules/linear.py:9:__init__", "model.py:1:__init__")
+    allocator.malloc(100 * MIB, frames=weight)
+    forward = stack("model.py:4:forward", "torch/nn/modules/module.py:1:_call_impl")
+    allocator.malloc(8 * 5 * MIB, frames=forward)
+    allocator.malloc(12 * MIB + 513, frames=forward)  # no multiple of the batch
+    view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
+    found = will_it_fit([Run(8, view)], [16], capacity_bytes=200 * MIB)
+    assert found.targets["peak_requested_bytes"][-1] == (100 + 80 + 12) * MIB + 513
+    assert "from one run" in found.notes[-1]
+    allocator.malloc(60 * MIB)  # of no known category: more than a tenth
+    view = MemoryView(loaded(pickle.dumps(allocator.snapshot())))
+    found = will_it_fit([Run(8, view)], [16], capacity_bytes=400 * MIB)
+    assert found.targets["fits"][-1] is None
+    assert "of unknown category" in found.verdict
 
 
 def test_runs_must_differ_in_size():
     one = run(2)[1]
-    for runs in ([], [one], [one, Run(2, one.view)], [one, *(run(n)[1] for n in (3, 4, 5))]):
-        with pytest.raises(UsageError, match="two or three runs"):
+    for runs in ([], [one, Run(2, one.view)], [one, *(run(n)[1] for n in (3, 4, 5))]):
+        with pytest.raises(UsageError, match="one to three runs"):
             will_it_fit(runs, [8])

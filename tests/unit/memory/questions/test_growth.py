@@ -106,3 +106,74 @@ def test_steps_by_the_optimizer_meet_one_another():
     assert steps["start_ns"][1:].to_list() == steps["end_ns"][:-1].to_list()
     marked = ranges_of(loaded(pickle.dumps(plain_training()))).steps
     assert marked["step"].to_list() == [0, 1, 2]
+
+
+def looping(turns=10, in_optimizer=True, leak=20 * MIB, layers=5, times=True):
+    """A training that marks nothing, with a list that grows; the optimizer may allocate nothing."""
+    allocator, stack = Allocator(), Frames()
+    main = "/u/train.py:30:main"
+    module = "/x/site-packages/torch/nn/modules/module.py:1:_call_impl"
+    for _ in range(turns):
+        batch = allocator.malloc(MIB, frames=stack("/u/train.py:20:main"))
+        saved = [
+            allocator.malloc(100 * MIB, frames=stack("/u/model.py:12:forward", module, main))
+            for _ in range(layers)
+        ]
+        logits = allocator.malloc(10 * MIB, frames=stack("/u/model.py:19:forward", module, main))
+        if leak:
+            allocator.malloc(leak, frames=stack("/u/train.py:44:main"))
+        for block in (*saved, batch, logits):
+            allocator.free(block)
+        if in_optimizer:
+            frames = stack("/x/site-packages/torch/optim/adam.py:579:_multi_tensor_adam", main)
+            allocator.free(allocator.malloc(4 * MIB, frames=frames))
+    snapshot = allocator.snapshot()
+    if not times:
+        for event in snapshot["device_traces"][0]:
+            del event["time_us"]
+    return snapshot
+
+
+@pytest.mark.parametrize("in_optimizer", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_a_leak_is_named_where_nobody_marked_steps(in_optimizer, layers):
+    found = growth(viewed(looping(in_optimizer=in_optimizer, layers=layers)))
+    row = found.lines.row(0, named=True)
+    assert (row["line"], row["per_step_bytes"], row["is_leak"]) == (
+        "u/train.py:44 main",
+        20 * MIB,
+        True,
+    )
+    assert found.lines["is_leak"].sum() == 1
+    assert len(found.steps) >= 9
+    assert any("the program marks no steps" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("in_optimizer", [True, False])
+@pytest.mark.parametrize("times", [True, False])
+def test_a_steady_training_that_marks_nothing_has_no_leak(in_optimizer, times):
+    found = growth(viewed(looping(in_optimizer=in_optimizer, leak=0, times=times)))
+    assert found.lines.filter("is_leak").is_empty()
+
+
+def test_without_times_a_line_that_keeps_evenly_is_named():
+    found = growth(viewed(looping(times=False)))
+    assert found.steps.is_empty()
+    row = found.lines.row(0, named=True)
+    assert (row["line"], row["per_step_bytes"], row["is_leak"]) == (
+        "u/train.py:44 main",
+        20 * MIB,
+        True,
+    )
+
+
+def test_a_model_that_is_made_line_by_line_is_no_leak():
+    allocator, stack = Allocator(), Frames()
+    for _ in range(40):  # each weight is drawn on another buffer, which goes
+        scratch = allocator.malloc(MIB, frames=stack("/u/init.py:3:draw"))
+        allocator.malloc(8 * MIB, frames=stack("/u/model.py:7:__init__"))
+        allocator.free(scratch)
+    for _ in range(3):
+        for line in range(40):
+            allocator.free(allocator.malloc(3 * MIB, frames=stack(f"/u/model.py:{line}:forward")))
+    assert growth(viewed(allocator.snapshot())).lines.filter("is_leak").is_empty()

@@ -1,0 +1,162 @@
+"""What memory snapshots alone say: a verdict, findings and advice, as for a trace.
+
+A snapshot has no step whose time a fix could shorten, so its findings promise bytes, not time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rules import MEMORY_RULES, RULES
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.memory.opening import open_memory
+from stepscope.memory.questions.composition import by_line
+from stepscope.memory.questions.table import MemoryAnswer, answer, question
+from stepscope.memory.view import MemoryView, held_at
+from stepscope.run.figures import binary_size, percent
+from stepscope.run.working import working
+
+_ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.INFO)
+_RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
+NOTHING = "nothing stands out"
+
+
+@dataclass(frozen=True)
+class SnapshotSummary:
+    """One snapshot, judged.
+
+    Attributes:
+        rank: The rank that its name or place says, else its place among the snapshots.
+        path: The file.
+        verdict: What it says, in one sentence.
+        findings: The most severe first.
+        overview: Its numbers, and what the peak consists of.
+    """
+
+    rank: int
+    path: str
+    verdict: str
+    findings: tuple[Finding, ...]
+    overview: MemoryAnswer
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Snapshots, judged: one, or one of each rank.
+
+    Attributes:
+        location: What was asked for.
+        shown: The snapshot that the verdict is about: the one with the severest finding, and of
+            these the fullest.
+        snapshots: All, in order of their ranks.
+        findings: Of all snapshots, the most severe first.
+    """
+
+    location: str
+    shown: SnapshotSummary
+    snapshots: tuple[SnapshotSummary, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """What the snapshots say, in one sentence."""
+        if len(self.snapshots) == 1:
+            return self.shown.verdict
+        return f"rank {self.shown.rank}: {self.shown.verdict}"
+
+
+def report_snapshots(
+    location: str, paths: Sequence[str], limits: Thresholds, *, is_drawn: bool = False
+) -> MemoryReport:
+    """Judges snapshots.
+
+    Args:
+        location: What was asked for.
+        paths: The snapshots, at least one; of several, each is a rank.
+        limits: Limits above which findings are reported.
+        is_drawn: Whether to bring memory over time.
+
+    Raises:
+        UnreadableInputError: One cannot be read.
+    """
+    ranked = _ranked(paths)
+    summaries = tuple(_summary(rank, path, limits, is_drawn) for rank, path in ranked)
+    findings = [one for summary in summaries for one in summary.findings]
+    findings.sort(key=_severity)
+    shown = min(
+        summaries,
+        key=lambda one: (
+            _severity(one.findings[0]) if one.findings else len(_ORDER),
+            -one.overview.result.peak_allocated_bytes,
+        ),
+    )
+    return MemoryReport(location, shown, summaries, tuple(findings))
+
+
+def _ranked(paths: Sequence[str]) -> list[tuple[int, str]]:
+    """Each file with its rank: as the name, or that of a directory above it, says; else in order.
+
+    Of several files of one rank, the last counts.
+    """
+    found = [_RANK.findall(path) for path in paths]
+    if not all(found):
+        return list(enumerate(paths))
+    return sorted({int(one[-1]): path for one, path in zip(found, paths, strict=True)}.items())
+
+
+def _severity(finding: Finding) -> int:
+    return _ORDER.index(finding.severity)
+
+
+def _summary(rank: int, path: str, limits: Thresholds, is_drawn: bool) -> SnapshotSummary:
+    with working(f"Reading {path}"):
+        view = open_memory(path).view
+    subject = Subject(rank, thresholds=limits, memory=view)
+    found: list[Finding] = []
+    for rule in MEMORY_RULES:
+        with working(f"Checking {rule}"):
+            found += RULES[rule](subject)
+    found.sort(key=_severity)  # of one severity in the order of the rules
+    overview = answer(view, question("overview"), is_drawn=is_drawn)
+    return SnapshotSummary(rank, path, _verdict(view, found), tuple(found), overview)
+
+
+def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
+    """What the severest finding says; without one, what the peak consists of."""
+    weighty = next((one for one in findings if one.severity.is_weighty), None)
+    if weighty is not None:
+        why = next((one.value for one in weighty.evidence if one.label == "why"), "")
+        return f"{weighty.id}: {why or weighty.title}"
+    device = view.fullest_device
+    if not view.devices:
+        return "nothing was recorded: the snapshot has no segment and no event"
+    moment = view.peak(device)
+    held = held_at(view.allocations, device, moment.event).rename({"size_bytes": "allocated_bytes"})
+    total = int(held["allocated_bytes"].sum())
+    if not total:
+        return f"{NOTHING}: no memory was held at any time"
+    kind, most = (
+        held.group_by(pl.col("category").cast(pl.String))
+        .agg(pl.col("allocated_bytes").sum())
+        .sort("allocated_bytes", "category", descending=[True, False])
+        .row(0)
+    )
+    line = by_line(held).row(0, named=True)
+    of = "of unknown category" if kind == "unknown" else kind.replace("_", " ")
+    when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
+    return (
+        f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; most of it, "
+        f"{percent(line['allocated_share'])}, from {line['line']}"
+    )
+
+
+def name_of(summary: SnapshotSummary) -> str:
+    """The name of the file, for a table of ranks."""
+    return Path(summary.path).name

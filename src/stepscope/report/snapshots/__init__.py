@@ -1,0 +1,1 @@
+"""The verdict on memory snapshots, one module per output."""
