@@ -15,6 +15,7 @@ from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.recorder import StepRecorder
+from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
 
@@ -234,6 +235,20 @@ class Stepping:
         """Time a part of the step and mark it in the trace."""
         return TimedPhase(self, name)
 
+    def named_phase(self, name: str) -> TimedPhase:
+        """Time a part of the step that the loop names itself: it suspends detected phases."""
+        return TimedPhase(self, name, is_named_by_loop=True)
+
+    def suspend_detection(self) -> None:
+        """Suspend detected phases: the loop begins a phase of its own."""
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.watch.stand_back)
+
+    def resume_detection(self) -> None:
+        """Resume detected phases: the loop's own phase has ended."""
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.watch.come_back)
+
     def enter_phase(self, name: str) -> tuple[StepRecorder | None, Any]:
         """Enter a phase; returns what `leave_phase` needs."""
         recorder = self.recorder if self._is_on() else None
@@ -373,21 +388,30 @@ class TimedPhase(contextlib.ContextDecorator):
     Args:
         steps: What times it.
         name: Its name.
+        is_named_by_loop: Whether the loop names it, which suspends detected phases.
     """
 
-    def __init__(self, steps: Stepping, name: str) -> None:
+    def __init__(self, steps: Stepping, name: str, *, is_named_by_loop: bool = False) -> None:
         self._steps = steps
         self._name = name
+        self._is_named_by_loop = is_named_by_loop
         self._entered: tuple[StepRecorder | None, Any] = (None, None)
 
-    def _recreate_cm(self) -> TimedPhase:
-        return TimedPhase(self._steps, self._name)  # a decorated function may call itself
+    def _recreate_cm(self) -> Any:
+        # A decorated function may call itself, and may be compiled.
+        if is_compiling():
+            return compiled_phase(self._name)
+        return TimedPhase(self._steps, self._name, is_named_by_loop=self._is_named_by_loop)
 
     def __enter__(self) -> None:
+        if self._is_named_by_loop:
+            self._steps.suspend_detection()
         self._entered = self._steps.enter_phase(self._name)
 
     def __exit__(self, *_: object) -> None:
         self._steps.leave_phase(*self._entered)
+        if self._is_named_by_loop:
+            self._steps.resume_detection()
 
 
 def _entered_range(name: str) -> Any:
