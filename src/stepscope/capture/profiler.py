@@ -277,6 +277,14 @@ class Profiler:
         """
         self._session.steps.add_wait(duration_ns)
 
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time that has just passed out of the open phases.
+
+        Args:
+            duration_ns: How long.
+        """
+        self._session.steps.leave_out(duration_ns)
+
     def see_loader(self, *parts: object, read: Read | None = None) -> None:
         """Note the DataLoader that a batch came from; `watch` does it by itself.
 

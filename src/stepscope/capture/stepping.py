@@ -291,6 +291,11 @@ class Stepping:
         if self._is_on() and self.recorder is not None:
             self._attempt("timing a wait", self.recorder.add_wait, duration_ns)
 
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time that has just passed out of the open phases."""
+        if self._is_on() and self.recorder is not None:
+            self._attempt("timing a phase", self.recorder.leave_out, duration_ns)
+
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
     ) -> None:

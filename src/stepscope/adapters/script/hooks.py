@@ -36,7 +36,7 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
-from stepscope.run.step_record import EVALUATION, FORWARD
+from stepscope.run.step_record import EVALUATION
 
 log = logging.getLogger("stepscope")
 
@@ -120,7 +120,8 @@ class ScriptRecorder:
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
-        self.watch = PhaseWatch(self, lambda: self._profiler)
+        is_forward = None if self._is_forward else self._is_forward_call
+        self.watch = PhaseWatch(self, lambda: self._profiler, is_forward=is_forward)
         self.modes = ModeWatch(self.listens, self.mode_changed)
         self.engines = EngineSteps(self)
         self.calls = ModuleCalls(self)
@@ -189,7 +190,11 @@ class ScriptRecorder:
         """Begin the forward phase: a batch has arrived."""
         self._has_batch = True
         self._batches += 1
-        self.watch.enter(profiler, FORWARD)
+        self.watch.batch_came(profiler)
+
+    def _is_forward_call(self) -> bool:
+        """Whether an outermost call of a module is part of the forward phase: any is."""
+        return True
 
     def before_backward(self) -> Profiler | None:
         """Note that the batches since the last step were for training: a backward pass begins."""

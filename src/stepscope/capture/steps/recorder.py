@@ -301,6 +301,12 @@ class StepRecorder:
         for phase in self._open_phases:
             phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
 
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time up to now out of the phases that are open, without counting it as a wait."""
+        now_ns = time.perf_counter_ns()
+        for phase in self._open_phases:
+            phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
+
     def add_loader_time(self, epoch_start_ns: int, workers_ns: int, sampler_ns: int) -> None:
         """Add parts of the wait: see the fields of `StepRecord`."""
         self._epoch_start_ns += epoch_start_ns
