@@ -17,7 +17,7 @@ from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.recorder import StepRecorder
 from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
+from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, StepRecord
 
 StepListener = Callable[[int, StepRecord | None], object]
 """Called with the number of each ended step and its record, or None if it has none."""
@@ -62,6 +62,7 @@ class Stepping:
         self._contain = containment.contain
         self._is_on = is_on
         self._is_outside = False
+        self._is_between_loops = False
 
     def add_listener(self, where: str, listener: StepListener) -> None:
         """Call a function after each step.
@@ -101,7 +102,8 @@ class Stepping:
         if recorder is None:
             self.number += 1
             return
-        if not recorder.is_open:
+        if not recorder.is_open or self._is_between_loops:
+            self._is_between_loops = False
             recorder.begin()
             return
         windows = self.windows
@@ -138,6 +140,9 @@ class Stepping:
         if self._is_outside or self.is_closing:
             return
         self._leave_phase()
+        if not kind and self.recorder is not None and EVALUATION in self.recorder.phases:
+            kind = EVALUATION
+        self._is_between_loops = False
         if self.windows is not None:
             self.windows.restart_step(self.number)
         if self.recorder is not None:
@@ -153,8 +158,19 @@ class Stepping:
         self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
-        if self.recorder is not None:
-            self.recorder.cancel()
+        self._cancel_step()
+
+    def _cancel_step(self) -> None:
+        """Drop the open step. What comes between two loops, or after the last, is none.
+
+        It may be an evaluation, if phases are detected.
+        """
+        if self.recorder is None:
+            return
+        self.recorder.cancel()
+        if self.phases is not None:
+            self.recorder.begin()
+            self._is_between_loops = True
 
     def break_off(self) -> None:
         """Close the current step as partial: the loop was left from inside."""
@@ -166,7 +182,7 @@ class Stepping:
             self.windows.leave_step()
         if recorder.is_open:
             recorder.end(self.number, window=self.recording_index, is_partial=True)
-        recorder.cancel()
+        self._cancel_step()
 
     def close(self, error: BaseException | None) -> None:
         """Close the current step at the end of the capture.
@@ -177,8 +193,13 @@ class Stepping:
         recorder = self.recorder
         if recorder is None or not recorder.is_open:
             return
-        # After a clean loop, the open step is only the time since the last boundary: not a step.
-        if error is not None or self.number == 0:
+        # After a clean loop, the open step is only the time since the last boundary: not a step,
+        # but maybe an evaluation.
+        is_evaluation = self.number > 0 and EVALUATION in recorder.phases
+        if is_evaluation and (error is None or self._is_between_loops):
+            recorder.mark(EVALUATION)
+            recorder.end(self.number, is_partial=error is not None)
+        elif (error is not None or self.number == 0) and not self._is_between_loops:
             recorder.end(self.number, window=self.recording_index, is_partial=True)
         recorder.cancel()
 
@@ -346,6 +367,7 @@ class Stepping:
             return
         with self._contain("excluding time from the steps"):
             self.leave_loop()
+            self._is_between_loops = False
             recorder.begin()
             recorder.mark(kind)
         is_whole = False

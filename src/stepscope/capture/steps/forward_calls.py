@@ -89,13 +89,13 @@ class ForwardCalls:
                 kind,
                 "__call__",
                 kind.__call__,
-                self._around_call(kind),  # type: ignore[operator]
+                self._around_call(kind),
             )
 
-    def _around_call(self, kind: type) -> Callable[..., Any]:
+    def _around_call(self, kind: Any) -> Callable[..., Any]:
         own = kind.__dict__.get("__call__")
 
-        @functools.wraps(kind.__call__)  # type: ignore[operator]
+        @functools.wraps(kind.__call__)
         def called(module: Any, *arguments: Any, **keywords: Any) -> Any:
             # What the class inherits is looked up at each call: others replace it for a while.
             call = own.__get__(module) if own is not None else super(kind, module).__call__
@@ -141,7 +141,8 @@ def _classes_of_modules(depth: int) -> set[type]:
 def _subclasses(kind: type) -> set[type]:
     found, waiting = {kind}, [kind]
     while waiting:
-        for subclass in type.__subclasses__(waiting.pop()):
+        subclasses: list[type] = type.__subclasses__(waiting.pop())
+        for subclass in subclasses:
             if subclass not in found:
                 found.add(subclass)
                 waiting.append(subclass)

@@ -67,6 +67,7 @@ class PhaseWatch:
         self._named_for_backward: weakref.ref[Any] | None = None
         self._replacements = Replacements()
         self.loaders = LoaderWaits(listener, self, self._depths, untimed_ended, running)
+        self._timed_calls: TimedCalls | None = None
         self._is_forward = is_forward
         self._forward_ended_ns = 0
         self.forward_calls: ForwardCalls | None = None
@@ -95,6 +96,7 @@ class PhaseWatch:
         if self._running is not None:
             calls = TimedCalls(self._listener, self._running, self, self._depths, put_back)
             calls.install()
+            self._timed_calls = calls
 
     def remove(self) -> None:
         """Restore torch."""
@@ -154,6 +156,11 @@ class PhaseWatch:
     def is_in(self, name: str) -> bool:
         """Whether this phase was entered last, and has not ended."""
         return self._wanted is not None and self._wanted[1] == name
+
+    @property
+    def saves(self) -> int:
+        """How often the training has saved so far."""
+        return self._timed_calls.saves if self._timed_calls is not None else 0
 
     @property
     def is_open(self) -> bool:

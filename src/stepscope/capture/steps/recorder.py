@@ -186,6 +186,11 @@ class StepRecorder:
         """Whether a step is open."""
         return self._start_ns is not None
 
+    @property
+    def phases(self) -> dict[str, int]:
+        """The time of the phases of the current step that have ended."""
+        return self._phases
+
     def begin(self) -> None:
         """Start a step now, dropping one that is open."""
         self._clear()
