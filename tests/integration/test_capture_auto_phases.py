@@ -185,7 +185,7 @@ def test_an_evaluation_leaves_no_phase_open(tmp_path):
     records = steps_of(tmp_path)
     assert len(records) == 7
     assert [record.kind for record in records][2:5] == ["evaluation"] * 3
-    assert [top(record) for record in records][2:5] == [{"forward"}] * 3
+    assert [top(record) for record in records][2:5] == [set()] * 3  # no module was called
     for record in records:
         assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
 
@@ -297,11 +297,19 @@ def test_saving_is_a_phase_of_its_own_wherever_it_is_called(tmp_path):
     assert torch.equal(torch.load(tmp_path / "checkpoint.pt")["weights"], state["weights"])
 
 
+class Slow(torch.nn.Module):
+    """Takes 30 ms in training, and 20 ms without gradients."""
+
+    def forward(self, batch):
+        time.sleep(0.03 if torch.is_grad_enabled() else 0.02)
+        return batch
+
+
 @pytest.mark.parametrize("source", ["watched", "loader", "none"])
 @pytest.mark.parametrize("sets_mode", [True, False])
 def test_the_forward_after_an_evaluation_is_no_part_of_it(tmp_path, source, sets_mode):
     """It comes before the forward of steps 2 and 4, and each forward takes 30 ms."""
-    model = torch.nn.Linear(8, 1)
+    model = torch.nn.Sequential(Slow(), torch.nn.Linear(8, 1))
     took_ms = {}
 
     def evaluate(number):
@@ -325,7 +333,6 @@ def test_the_forward_after_an_evaluation_is_no_part_of_it(tmp_path, source, sets
         for number, (batch,) in enumerate(batches):
             if number in {2, 4}:
                 evaluate(number)
-            time.sleep(0.03)
             model(batch).sum().backward()
             if source != "watched":
                 profiler.step()
@@ -336,9 +343,7 @@ def test_the_forward_after_an_evaluation_is_no_part_of_it(tmp_path, source, sets
         assert ("evaluation" in phases) is (number in {2, 4})
         if number in {2, 4}:
             assert (60 if sets_mode else 40) <= phases["evaluation"] <= took_ms[number]
-        if source == "none":  # nothing tells when a batch comes
-            assert set(phases) <= {"backward", "evaluation"}
-        else:
+        if number or source != "none":  # the first backward pass shows which model is called
             assert phases["forward"] >= 30
 
 

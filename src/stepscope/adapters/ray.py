@@ -156,6 +156,9 @@ class _Untimed:
     def phase(self, _: str, /) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def leave_out(self, _: int, /) -> None:
+        """Do nothing."""
+
     def waiting(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

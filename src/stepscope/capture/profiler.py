@@ -13,7 +13,6 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.steps.attempt import attempt
-from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.loaders import (
     has_workers,
     kept_iterator,
@@ -21,6 +20,7 @@ from stepscope.capture.steps.loaders import (
     time_first_indices,
 )
 from stepscope.capture.steps.phase_timer import Read
+from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
@@ -255,23 +255,13 @@ class Profiler:
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.
 
-        Phases may nest. Only phases of the training thread are timed.
+        Phases may nest. Only phases of the training thread are timed. Inside a function that
+        torch.compile compiles, a phase is what `torch.profiler.record_function` is there: it breaks
+        no graph, and is not timed.
         """
-        if self._session.steps.phases is None:
-            return self._session.steps.phase(name)
-        return self._own_phase(name, self._session.steps.phases)
-
-    @contextlib.contextmanager
-    def _own_phase(self, name: str, phases: AutoPhases) -> Iterator[None]:
-        """A phase of the loop's own, while others are detected."""
-        with self._session.contain("listening to torch"):
-            phases.watch.stand_back()
-        try:
-            with self._session.steps.phase(name):
-                yield
-        finally:
-            with self._session.contain("listening to torch"):
-                phases.watch.come_back()
+        if is_compiling():
+            return compiled_phase(name)
+        return self._session.steps.named_phase(name)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -286,6 +276,14 @@ class Profiler:
             duration_ns: How long.
         """
         self._session.steps.add_wait(duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time that has just passed out of the open phases.
+
+        Args:
+            duration_ns: How long.
+        """
+        self._session.steps.leave_out(duration_ns)
 
     def see_loader(self, *parts: object, read: Read | None = None) -> None:
         """Note the DataLoader that a batch came from; `watch` does it by itself.
@@ -419,13 +417,20 @@ class Profiler:
         self._session.before_end.append(function)
 
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """Add to the work done in the current step."""
+        """Add to the work done in the current step; does nothing inside a compiled function."""
+        if is_compiling():
+            return
         if self._session.is_on and self._session.steps.recorder is not None:
             with self._session.contain("counting work"):
                 self._session.steps.recorder.count(tokens, samples)
 
     def mark(self, kind: str) -> None:
-        """Set the kind of the current step, such as "evaluation" or "checkpoint"."""
+        """Set the kind of the current step, such as "evaluation" or "checkpoint".
+
+        Does nothing inside a compiled function.
+        """
+        if is_compiling():
+            return
         if self._session.is_on and self._session.steps.recorder is not None:
             with self._session.contain("marking a step"):
                 self._session.steps.recorder.mark(str(kind))

@@ -15,8 +15,9 @@ from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.recorder import StepRecorder
+from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
+from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, StepRecord
 
 StepListener = Callable[[int, StepRecord | None], object]
 """Called with the number of each ended step and its record, or None if it has none."""
@@ -61,6 +62,7 @@ class Stepping:
         self._contain = containment.contain
         self._is_on = is_on
         self._is_outside = False
+        self._is_between_loops = False
 
     def add_listener(self, where: str, listener: StepListener) -> None:
         """Call a function after each step.
@@ -100,7 +102,8 @@ class Stepping:
         if recorder is None:
             self.number += 1
             return
-        if not recorder.is_open:
+        if not recorder.is_open or self._is_between_loops:
+            self._is_between_loops = False
             recorder.begin()
             return
         windows = self.windows
@@ -137,6 +140,9 @@ class Stepping:
         if self._is_outside or self.is_closing:
             return
         self._leave_phase()
+        if not kind and self.recorder is not None and EVALUATION in self.recorder.phases:
+            kind = EVALUATION
+        self._is_between_loops = False
         if self.windows is not None:
             self.windows.restart_step(self.number)
         if self.recorder is not None:
@@ -152,8 +158,19 @@ class Stepping:
         self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
-        if self.recorder is not None:
-            self.recorder.cancel()
+        self._cancel_step()
+
+    def _cancel_step(self) -> None:
+        """Drop the open step. What comes between two loops, or after the last, is none.
+
+        It may be an evaluation, if phases are detected.
+        """
+        if self.recorder is None:
+            return
+        self.recorder.cancel()
+        if self.phases is not None:
+            self.recorder.begin()
+            self._is_between_loops = True
 
     def break_off(self) -> None:
         """Close the current step as partial: the loop was left from inside."""
@@ -165,7 +182,7 @@ class Stepping:
             self.windows.leave_step()
         if recorder.is_open:
             recorder.end(self.number, window=self.recording_index, is_partial=True)
-        recorder.cancel()
+        self._cancel_step()
 
     def close(self, error: BaseException | None) -> None:
         """Close the current step at the end of the capture.
@@ -176,8 +193,13 @@ class Stepping:
         recorder = self.recorder
         if recorder is None or not recorder.is_open:
             return
-        # After a clean loop, the open step is only the time since the last boundary: not a step.
-        if error is not None or self.number == 0:
+        # After a clean loop, the open step is only the time since the last boundary: not a step,
+        # but maybe an evaluation.
+        is_evaluation = self.number > 0 and EVALUATION in recorder.phases
+        if is_evaluation and (error is None or self._is_between_loops):
+            recorder.mark(EVALUATION)
+            recorder.end(self.number, is_partial=error is not None)
+        elif (error is not None or self.number == 0) and not self._is_between_loops:
             recorder.end(self.number, window=self.recording_index, is_partial=True)
         recorder.cancel()
 
@@ -234,6 +256,20 @@ class Stepping:
         """Time a part of the step and mark it in the trace."""
         return TimedPhase(self, name)
 
+    def named_phase(self, name: str) -> TimedPhase:
+        """Time a part of the step that the loop names itself: it suspends detected phases."""
+        return TimedPhase(self, name, is_named_by_loop=True)
+
+    def suspend_detection(self) -> None:
+        """Suspend detected phases: the loop begins a phase of its own."""
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.watch.stand_back)
+
+    def resume_detection(self) -> None:
+        """Resume detected phases: the loop's own phase has ended."""
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.watch.come_back)
+
     def enter_phase(self, name: str) -> tuple[StepRecorder | None, Any]:
         """Enter a phase; returns what `leave_phase` needs."""
         recorder = self.recorder if self._is_on() else None
@@ -275,6 +311,11 @@ class Stepping:
         """Count time that has just passed as waiting for the step's batch."""
         if self._is_on() and self.recorder is not None:
             self._attempt("timing a wait", self.recorder.add_wait, duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time that has just passed out of the open phases."""
+        if self._is_on() and self.recorder is not None:
+            self._attempt("timing a phase", self.recorder.leave_out, duration_ns)
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
@@ -326,6 +367,7 @@ class Stepping:
             return
         with self._contain("excluding time from the steps"):
             self.leave_loop()
+            self._is_between_loops = False
             recorder.begin()
             recorder.mark(kind)
         is_whole = False
@@ -373,21 +415,30 @@ class TimedPhase(contextlib.ContextDecorator):
     Args:
         steps: What times it.
         name: Its name.
+        is_named_by_loop: Whether the loop names it, which suspends detected phases.
     """
 
-    def __init__(self, steps: Stepping, name: str) -> None:
+    def __init__(self, steps: Stepping, name: str, *, is_named_by_loop: bool = False) -> None:
         self._steps = steps
         self._name = name
+        self._is_named_by_loop = is_named_by_loop
         self._entered: tuple[StepRecorder | None, Any] = (None, None)
 
-    def _recreate_cm(self) -> TimedPhase:
-        return TimedPhase(self._steps, self._name)  # a decorated function may call itself
+    def _recreate_cm(self) -> Any:
+        # A decorated function may call itself, and may be compiled.
+        if is_compiling():
+            return compiled_phase(self._name)
+        return TimedPhase(self._steps, self._name, is_named_by_loop=self._is_named_by_loop)
 
     def __enter__(self) -> None:
+        if self._is_named_by_loop:
+            self._steps.suspend_detection()
         self._entered = self._steps.enter_phase(self._name)
 
     def __exit__(self, *_: object) -> None:
         self._steps.leave_phase(*self._entered)
+        if self._is_named_by_loop:
+            self._steps.resume_detection()
 
 
 def _entered_range(name: str) -> Any:

@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing import util as process_util
@@ -36,12 +37,16 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
-from stepscope.run.step_record import EVALUATION, FORWARD
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 log = logging.getLogger("stepscope")
 
 _REST = "the rest of a step"
 """What lies between the optimizer that ended the steps so far and the end of the iteration."""
+_AFTER = "after the last step"
+"""What a script does after its last step that is no evaluation and saves nothing."""
+_LONG_NS = 1_000_000_000
+"""It is recorded if it takes longer than the end of any process."""
 _MOST_BATCHES = 4096
 """More batches of a step are not told apart."""
 _THEIRS = (
@@ -120,7 +125,8 @@ class ScriptRecorder:
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
-        self.watch = PhaseWatch(self, lambda: self._profiler)
+        is_forward = None if self._is_forward else self._is_forward_call
+        self.watch = PhaseWatch(self, lambda: self._profiler, is_forward=is_forward)
         self.modes = ModeWatch(self.listens, self.mode_changed)
         self.engines = EngineSteps(self)
         self.calls = ModuleCalls(self)
@@ -136,6 +142,7 @@ class ScriptRecorder:
         self._training_data: set[tuple[int, bool]] = set()
         self._excluded: dict[tuple[int, bool], int] = {}
         self._evaluated: tuple[int, bool] | None = None
+        self._saves = self._ended_ns = 0
         self._problem = ""
         self._theirs: Profiler | None = None
         self._parent_id = os.getppid()
@@ -189,7 +196,11 @@ class ScriptRecorder:
         """Begin the forward phase: a batch has arrived."""
         self._has_batch = True
         self._batches += 1
-        self.watch.enter(profiler, FORWARD)
+        self.watch.batch_came(profiler)
+
+    def _is_forward_call(self) -> bool:
+        """Whether an outermost call of a module is part of the forward phase: any is."""
+        return True
 
     def before_backward(self) -> Profiler | None:
         """Note that the batches since the last step were for training: a backward pass begins."""
@@ -325,6 +336,8 @@ class ScriptRecorder:
         self._backwards = self._batches = 0
         self._fetched.clear()
         profiler.step()
+        self._saves = self.watch.saves
+        self._ended_ns = time.perf_counter_ns()
         if self.after_step is not None:
             self.after_step(profiler.step_number)
 
@@ -384,11 +397,26 @@ class ScriptRecorder:
             profiler.mark("the last step, seen in part")
             profiler.step()
         error = self._ending(profiler)
+        if self.error is None and profiler.step_number and (rest := self._rest_kind()):
+            profiler.restart_step(rest)
         with repeated_interrupts_ignored():
             profiler.__exit__(type(error) if error is not None else None, error, None)
         if not self._has_trained and not profiler.step_number:
             _remove_run(profiler)
         self.note(profiler)
+
+    def _rest_kind(self) -> str:
+        """What the script did after its last step; empty for nothing that is known of."""
+        if self._backwards or self._is_batch or self._is_forward:
+            return ""
+        calls = self.watch.forward_calls
+        called = calls is not None and calls.calls
+        if self._fetched or called or (self._evaluated and not (calls and calls.is_found)):
+            return EVALUATION
+        if self.watch.saves > self._saves:
+            return CHECKPOINT
+        is_long = time.perf_counter_ns() - self._ended_ns >= _LONG_NS
+        return _AFTER if is_long else ""
 
     def note(self, profiler: Profiler | None = None) -> None:
         """Report the state of this process to `stepscope run`."""

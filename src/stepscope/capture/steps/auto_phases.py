@@ -9,8 +9,8 @@ from typing import Any
 
 from stepscope.capture.steps.modes import ModeWatch
 from stepscope.capture.steps.phase_timer import PhaseTimer
-from stepscope.capture.steps.phases import PhaseWatch
-from stepscope.run.step_record import EVALUATION, FORWARD
+from stepscope.capture.steps.phases import PhaseWatch, records_gradients
+from stepscope.run.step_record import EVALUATION
 
 
 class AutoPhases:
@@ -31,8 +31,9 @@ class AutoPhases:
         self._fetches = 0
         self._has_loader = False
         self._has_batch = False
+        self._has_unused_batch = False
         self._evaluated: int | None = None
-        self.watch = PhaseWatch(self, running, self.data_ended)
+        self.watch = PhaseWatch(self, running, self.data_ended, self._is_forward)
         self._modes = ModeWatch(self.listens, self.mode_changed)
 
     def install(self) -> None:
@@ -70,7 +71,8 @@ class AutoPhases:
         """Begin the forward phase: the batch has arrived."""
         timer = self._running() if self.listens() else None
         if timer is not None:
-            self.watch.enter(timer, FORWARD)
+            self._has_unused_batch = True
+            self.watch.batch_came(timer)
 
     # -- what the watch asks and tells ----------------------------------------------------------
 
@@ -81,10 +83,10 @@ class AutoPhases:
         waits for none of its batches.
         """
         timer = None if self._fetches else self._running()
-        if timer is None or _records_gradients():
+        if timer is None or records_gradients():
             return timer
         if not self.watch.is_in(EVALUATION):
-            self._has_batch = self.watch.is_in(FORWARD)
+            self._has_batch = self._has_unused_batch
             self.watch.enter(timer, EVALUATION)
         return None
 
@@ -109,25 +111,37 @@ class AutoPhases:
         """Go on with the forward phase that the evaluation interrupted, if it did."""
         if not self.watch.is_in(EVALUATION):
             return
+        self.watch.leave()
         timer = self._running()
         if timer is not None and self._has_batch:
-            self.watch.enter(timer, FORWARD)
-        else:
-            self.watch.leave()
+            self.watch.batch_came(timer)
+
+    def _is_forward(self) -> bool:
+        """Whether a module that the loop calls now is part of the forward phase.
+
+        Without gradients, a model that was set to evaluation is evaluated.
+        """
+        if records_gradients():
+            return True
+        timer = self._running()
+        if timer is not None and self._evaluated is not None and not self.watch.is_in(EVALUATION):
+            self.watch.enter(timer, EVALUATION)
+        return not self.watch.is_in(EVALUATION)
 
     def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
         """Begin the forward phase."""
-        self._has_loader = True
-        self.watch.enter(profiler, FORWARD)
+        self._has_loader = self._has_unused_batch = True
+        self.watch.batch_came(profiler)
 
     def before_workers(self, data: Any, *, is_start: bool) -> PhaseTimer | None:  # noqa: ARG002
         """Decide whether to time a start or an end of workers: that of an evaluation's is not."""
-        if self._fetches or self.watch.is_in(EVALUATION) or not _records_gradients():
+        if self._fetches or self.watch.is_in(EVALUATION) or not records_gradients():
             return None
         return self._running()
 
     def before_backward(self) -> PhaseTimer | None:
         """Decide whether to time a backward pass."""
+        self._has_unused_batch = False
         self._evaluated = None  # a model that learns like that is part of the training
         return self._running()
 
@@ -137,9 +151,3 @@ class AutoPhases:
 
     def after_optimizer(self, optimizer: Any) -> None:
         """Do nothing: steps end where the loop says so."""
-
-
-def _records_gradients() -> bool:
-    import torch
-
-    return torch.is_grad_enabled()

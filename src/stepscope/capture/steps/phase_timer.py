@@ -29,6 +29,9 @@ class PhaseTimer(Protocol):
     def phase(self, name: str, /) -> AbstractContextManager[None]:
         """Time the block as a phase."""
 
+    def leave_out(self, duration_ns: int, /) -> None:
+        """Leave time that has just passed out of the open phases."""
+
     def waiting(self) -> AbstractContextManager[None]:
         """Time the block as the wait for a batch."""
 

@@ -1,11 +1,13 @@
 """Detects input waits and phases from what the training does with torch.
 
 *input* is the wait for a DataLoader: for its batches, and for its workers to start and to end.
-*forward* lasts from the arrival of the batch to the start of backward. *backward* and *optimizer*
-last as long as torch works on them. *communication* lasts as long as a collective holds the
-training thread, wherever it is called, and *saving* as long as a function does that saves a
-checkpoint. Time in between belongs to no phase. If nothing reveals when a batch arrives, forward is
-left out.
+*forward* is the outermost calls of modules, and what follows the last of them until backward begins
+(the loss). Between two calls, it is forward if the second one depends on the first: if its inputs
+require gradients. If the loop calls no modules, and before its first backward pass, forward lasts
+from the arrival of a batch to the start of backward; if nothing reveals when a batch arrives
+either, it is left out. *backward* and *optimizer* last as long as torch works on them.
+*communication* lasts as long as a collective holds the training thread, wherever it is called, and
+*saving* as long as a function does that saves a checkpoint. Time in between belongs to no phase.
 
 DataLoaders (`loader_waits`), `torch.autograd.backward`, optimizers, and the collectives and
 functions that save (`timed_calls`) are wrapped while a `PhaseWatch` is installed. Each wrapper
@@ -15,12 +17,14 @@ calls the original with the same arguments and passes on what it returns or rais
 from __future__ import annotations
 
 import functools
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.forward_calls import ForwardCalls
 from stepscope.capture.steps.loader_waits import LoaderWaits
 from stepscope.capture.steps.phase_timer import Depths, Listener, PhaseTimer
 from stepscope.capture.steps.replacements import Replacements
@@ -41,6 +45,8 @@ class PhaseWatch:
             ignore both.
         untimed_ended: Called where an iterator has no more batches and the listener does not want
             the wait for them timed. None: not called.
+        is_forward: Called before an outermost call of a module, and returns whether it is part of
+            the forward phase. None: the owner says where forward begins.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class PhaseWatch:
         listener: Listener,
         running: Callable[[], PhaseTimer | None] | None = None,
         untimed_ended: Callable[[], None] | None = None,
+        is_forward: Callable[[], bool] | None = None,
     ) -> None:
         self._listener = listener
         self._running = running
@@ -60,6 +67,12 @@ class PhaseWatch:
         self._named_for_backward: weakref.ref[Any] | None = None
         self._replacements = Replacements()
         self.loaders = LoaderWaits(listener, self, self._depths, untimed_ended, running)
+        self._timed_calls: TimedCalls | None = None
+        self._is_forward = is_forward
+        self._forward_ended_ns = 0
+        self.forward_calls: ForwardCalls | None = None
+        if is_forward is not None:
+            self.forward_calls = ForwardCalls(listener.listens, self._begin_call, self._end_call)
 
     # -- into torch and out of it ---------------------------------------------------------------
 
@@ -83,10 +96,13 @@ class PhaseWatch:
         if self._running is not None:
             calls = TimedCalls(self._listener, self._running, self, self._depths, put_back)
             calls.install()
+            self._timed_calls = calls
 
     def remove(self) -> None:
         """Restore torch."""
         self.leave()
+        if self.forward_calls is not None:
+            self.forward_calls.remove()
         self._replacements.put_back()
 
     # -- phases ---------------------------------------------------------------------------------
@@ -97,14 +113,54 @@ class PhaseWatch:
         self._wanted = (profiler, name)
         self.resume()
 
+    def batch_came(self, timer: PhaseTimer) -> None:
+        """Begin the forward phase where a batch arrives, if calls of modules do not reveal it."""
+        if self.forward_calls is None or not self.forward_calls.is_found:
+            self.enter(timer, FORWARD)
+
     def leave(self) -> None:
         """End the open phase, if any."""
+        self._leave_out_tail()
         self._wanted = None
         self.interrupt()
+
+    def _leave_out_tail(self) -> None:
+        """Take what followed the last call of a module out of the forward phase."""
+        ended_ns, self._forward_ended_ns = self._forward_ended_ns, 0
+        if ended_ns and self._phase is not None and self._wanted is not None:
+            self._wanted[0].leave_out(time.perf_counter_ns() - ended_ns)
+
+    def _begin_call(self, inputs: Iterable[Any]) -> None:
+        """Begin or continue the forward phase: the loop calls a module."""
+        depths = self._depths
+        is_inside = depths.backward or depths.own or (depths.optimizer and not self._is_in_closure)
+        timer = None if is_inside or self._running is None else self._running()
+        if timer is None or (self._is_forward is not None and not self._is_forward()):
+            return
+        if not self.is_in(FORWARD):
+            self.enter(timer, FORWARD)
+        elif any(getattr(one, "requires_grad", False) is True for one in inputs):
+            self._forward_ended_ns = 0
+        else:
+            self._leave_out_tail()
+
+    def _end_call(self) -> None:
+        """Note where the call ended; without gradients, no loss follows."""
+        if not self.is_in(FORWARD) or self._depths.own:
+            return
+        if records_gradients():
+            self._forward_ended_ns = time.perf_counter_ns()
+        else:
+            self.leave()
 
     def is_in(self, name: str) -> bool:
         """Whether this phase was entered last, and has not ended."""
         return self._wanted is not None and self._wanted[1] == name
+
+    @property
+    def saves(self) -> int:
+        """How often the training has saved so far."""
+        return self._timed_calls.saves if self._timed_calls is not None else 0
 
     @property
     def is_open(self) -> bool:
@@ -114,6 +170,9 @@ class PhaseWatch:
     def forget(self) -> None:
         """Forget the open phase: after a fork, it belongs to the parent."""
         self._phase = self._wanted = self._stepped_in_backward = None
+        self._forward_ended_ns = 0
+        if self.forward_calls is not None:
+            self.forward_calls.forget()
 
     def stand_back(self) -> None:
         """Interrupt our phases: the loop begins a phase of its own."""
@@ -133,6 +192,8 @@ class PhaseWatch:
             timer, name = self._wanted
             self._phase = timer.phase(name)
             self._phase.__enter__()
+            if self._forward_ended_ns:
+                self._forward_ended_ns = time.perf_counter_ns()
 
     def interrupt(self) -> None:
         """End the open phase for now."""
@@ -166,6 +227,9 @@ class PhaseWatch:
         profiler = self._listener.before_backward() if self._listener.listens() else None
         if profiler is None:
             return None
+        self._forward_ended_ns = 0
+        if self.forward_calls is not None:
+            self.forward_calls.backward_begins()
         if not self._depths.optimizer or self._is_in_closure:
             self.leave()
         else:
@@ -257,6 +321,13 @@ class PhaseWatch:
         optimizer, self._stepped_in_backward = self._stepped_in_backward, None
         self._named_for_backward = weakref.ref(optimizer)
         self._listener.after_optimizer(optimizer)
+
+
+def records_gradients() -> bool:
+    """Whether operations of this thread are recorded for a backward pass."""
+    import torch
+
+    return torch.is_grad_enabled()
 
 
 def _is_in_autograd() -> bool:

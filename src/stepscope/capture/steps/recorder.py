@@ -186,6 +186,11 @@ class StepRecorder:
         """Whether a step is open."""
         return self._start_ns is not None
 
+    @property
+    def phases(self) -> dict[str, int]:
+        """The time of the phases of the current step that have ended."""
+        return self._phases
+
     def begin(self) -> None:
         """Start a step now, dropping one that is open."""
         self._clear()
@@ -298,6 +303,12 @@ class StepRecorder:
         self._data_wait_ns += duration_ns
         self._data_wait_cpu_ns += cpu_ns
         now_ns = time.perf_counter_ns() if self._open_phases else 0
+        for phase in self._open_phases:
+            phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time up to now out of the phases that are open, without counting it as a wait."""
+        now_ns = time.perf_counter_ns()
         for phase in self._open_phases:
             phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
 

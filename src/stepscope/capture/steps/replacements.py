@@ -23,11 +23,16 @@ class Replacements:
 
     def put(self, owner: Any, name: str, original: Any, wrapped: Any) -> None:
         """Put what was wrapped already in the place of the original."""
+        is_inherited = isinstance(owner, type) and name not in owner.__dict__
         setattr(owner, name, wrapped)
 
         def put_back() -> None:
             # If other code wrapped it again, ours stays inside and does nothing.
-            if getattr(owner, name) is wrapped:
+            if getattr(owner, name) is not wrapped:
+                return
+            if is_inherited:
+                delattr(owner, name)
+            else:
                 setattr(owner, name, original)
 
         self._undo.append(put_back)

@@ -66,6 +66,9 @@ class TimedCalls:
         phase: The open phase, which saving interrupts.
         depths: How deep the training thread is in what else is watched.
         replacements: Receives what is wrapped.
+
+    Attributes:
+        saves: How often the training has saved so far.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class TimedCalls:
         self._replacements = replacements
         self._depth = 0
         self._exchanges = False
+        self.saves = 0
 
     def install(self) -> None:
         """Wrap the functions that the training will use."""
@@ -191,6 +195,7 @@ class TimedCalls:
             timer = attempt(self._running)
             if timer is None:
                 return save(*arguments, **keywords)
+            self.saves += 1
             attempt(self._phase.stand_back)
             try:
                 with timer.phase(SAVING):

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.windows.budget import StepSample, sample_of
+from stepscope.capture.windows.forked_exit import let_forks_exit
 from stepscope.capture.windows.handover import SCRATCH, hand_over, job_of
 from stepscope.capture.windows.kinds import WindowMaker, WindowTools
 from stepscope.capture.windows.plan import WindowPlan
@@ -67,6 +68,7 @@ class TorchWindow:
 
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
+        let_forks_exit()
         prepare(self.profiler)
         self.is_prepared = True
         self._rival.begin(self.profiler.profiler)

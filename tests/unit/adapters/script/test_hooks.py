@@ -484,3 +484,108 @@ def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
     assert recorder.watch.around_backward(lambda: "result")() == "result"
     (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
     assert "active" in note["problem"]
+
+
+def test_what_follows_the_last_step_is_named_by_what_it_did(script):
+    script.step()
+    script.recorder.finish()
+    assert script.count("restart") == 0
+
+
+def test_batches_after_the_last_step_are_an_evaluation(script):
+    script.step()
+    script.batch(script.other)
+    script.recorder.finish()
+    assert script.listener.told[-2:] == ["restart", "end"]
+
+
+def test_what_accumulated_after_the_last_step_is_none(script):
+    script.step()
+    script.batch()
+    script.backward()
+    script.recorder.finish()
+    assert script.count("restart") == 0
+
+
+class Model(torch.nn.Module):
+    def __init__(self, depth=0):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.inner = Model(depth - 1) if depth else None
+
+    def forward(self, values):
+        values = values * self.weight
+        return values if self.inner is None else self.inner(values)
+
+
+def calling(script, *, backwards):
+    """A script whose forward passes are calls of modules that it has shown already."""
+    script.listener.leave_out = lambda _: script.listener.told.append("left out")
+    calls = script.recorder.watch.forward_calls
+    for _ in range(backwards):
+        script.backward()
+    return calls
+
+
+def test_forward_begins_with_the_call_of_a_module_once_that_is_known(script):
+    model = Model(depth=2)
+    calling(script, backwards=1)
+    script.listener.told.clear()
+    try:
+        script.batch()
+        loss = model(torch.ones(1))
+        script.backward()
+        model(torch.ones(1))
+        with torch.no_grad():
+            model(loss.detach())
+        script.learn()
+    finally:
+        script.recorder.watch.remove()
+    assert script.listener.told == [
+        *("wait", "+forward", "-forward", "+backward", "-backward"),
+        *("+forward", "left out", "-forward"),
+        *("+optimizer", "-optimizer", "step"),
+    ]
+
+
+def test_a_second_call_continues_forward_and_only_what_it_depends_on_is_between(script):
+    model = Model()
+    calling(script, backwards=1)
+    try:
+        script.backward()
+        script.listener.told.clear()
+        hidden = model(torch.ones(1))
+        model(hidden)
+        assert script.listener.told == ["+forward"]
+        model(torch.ones(1))
+        assert script.listener.told == ["+forward", "left out"]
+        script.backward()
+        assert script.listener.told[2:] == ["-forward", "+backward", "-backward"]
+    finally:
+        script.recorder.watch.remove()
+
+
+def test_modules_inside_others_are_looked_for_where_no_outer_one_is_called(script):
+    owner = torch.nn.ModuleDict({"net": Model()})
+    calls = calling(script, backwards=1)
+    try:
+        owner["net"](torch.ones(1))
+        assert not calls.is_found or "__call__" not in vars(torch.nn.ModuleDict)
+        script.backward()
+        owner["net"](torch.ones(1))
+        assert calls.is_found
+    finally:
+        script.recorder.watch.remove()
+    assert "__call__" not in vars(Model)
+    assert "__call__" not in vars(torch.nn.ModuleDict)
+
+
+def test_a_training_without_modules_is_looked_at_a_few_times_only(script, monkeypatch):
+    looks = []
+    monkeypatch.setattr(
+        "stepscope.capture.steps.forward_calls._classes_of_modules",
+        lambda depth: looks.append(depth) or set(),
+    )
+    calls = calling(script, backwards=200)
+    assert looks == [0, 1, 2]
+    assert not calls.is_found

@@ -1,0 +1,158 @@
+"""Finds forward passes: the outermost calls of modules.
+
+Hooks for all modules would slow down every call of every module within, and torch.compile would
+have to compile them. So the classes of those modules are wrapped that the loop itself calls. They
+are looked for where a backward pass begins and no call was seen before it: first the modules that
+no other module contains, such as a model in its wrapper, then the modules in those, and so on. The
+first backward pass is always such a one, so a training's first forward pass is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.uncompiled import is_compiling
+
+_LOOKS_AT = (1, 2, 4)
+"""Modules are looked for at these numbers of backward passes in a row without a call before."""
+_GIVES_UP_AT = 8
+"""After as many, the loop's forward passes are no calls of modules."""
+_MOST_LOOKS = 6
+
+
+class ForwardCalls:
+    """Reports the outermost calls of the training's modules.
+
+    Args:
+        listens: Whether this process and thread is the one whose steps are recorded.
+        begins: Called before an outermost call, with its arguments.
+        ends: Called after it.
+
+    Attributes:
+        is_found: Whether the loop's forward passes are known to be calls of modules.
+        calls: Number of outermost calls since the last backward pass.
+    """
+
+    def __init__(
+        self,
+        listens: Callable[[], bool],
+        begins: Callable[[Iterable[Any]], None],
+        ends: Callable[[], None],
+    ) -> None:
+        self.is_found = False
+        self.calls = 0
+        self._listens = listens
+        self._begins = begins
+        self._ends = ends
+        self._is_inside = False
+        self._classes: set[type] = set()
+        self._missed = 0
+        self._looks = 0
+        self._replacements = Replacements()
+
+    def backward_begins(self) -> None:
+        """Look for the modules that the loop calls, if there was no call before."""
+        if self.calls:
+            self.calls = self._missed = 0
+            return
+        self._missed += 1
+        if self._missed == _GIVES_UP_AT:
+            self.is_found = False
+            if self._looks == _MOST_LOOKS or not self._looks:
+                self.remove()
+        # Several losses may share one call: where calls are found, one miss says nothing.
+        looks_at = _LOOKS_AT[-1:] if self.is_found else _LOOKS_AT
+        if self._missed in looks_at and self._looks < _MOST_LOOKS:
+            for kind in _classes_of_modules(self._looks):
+                self._wrap(kind)
+            self._looks += 1
+
+    def remove(self) -> None:
+        """Restore the classes."""
+        self._replacements.put_back()
+        self._classes.clear()
+
+    def forget(self) -> None:
+        """Reset the state after a fork."""
+        self._is_inside = False
+        self.calls = 0
+
+    def _wrap(self, kind: type) -> None:
+        if kind not in self._classes:
+            self._classes.add(kind)
+            self._replacements.put(
+                kind,
+                "__call__",
+                kind.__call__,
+                self._around_call(kind),
+            )
+
+    def _around_call(self, kind: Any) -> Callable[..., Any]:
+        own = kind.__dict__.get("__call__")
+
+        @functools.wraps(kind.__call__)
+        def called(module: Any, *arguments: Any, **keywords: Any) -> Any:
+            # What the class inherits is looked up at each call: others replace it for a while.
+            call = own.__get__(module) if own is not None else super(kind, module).__call__
+            if is_compiling() or self._is_inside or not attempt(self._listens):
+                return call(*arguments, **keywords)
+            self._is_inside = self.is_found = True
+            self.calls += 1
+            attempt(self._begins, (*arguments, *keywords.values()))
+            try:
+                return call(*arguments, **keywords)
+            finally:
+                self._is_inside = False
+                attempt(self._ends)
+
+        return called
+
+
+def _classes_of_modules(depth: int) -> set[type]:
+    """Classes of the modules with parameters that no other module contains.
+
+    Args:
+        depth: How many levels of the modules inside these to add.
+    """
+    import torch
+
+    kinds = _subclasses(torch.nn.Module) - _subclasses(torch.jit.ScriptModule)
+    # By type alone: an object's own idea of its class may run code.
+    modules = [one for one in gc.get_objects() if type(one) in kinds]
+    inner = {id(child) for module in modules for child in _children(module)}
+    level = [one for one in modules if id(one) not in inner and attempt(_has_parameters, one)]
+    found = {type(module) for module in level}
+    for _ in range(depth):
+        level = [
+            child
+            for module in level
+            for child in _children(module)
+            if type(child) in kinds and attempt(_has_parameters, child)
+        ]
+        found |= {type(child) for child in level}
+    return found
+
+
+def _subclasses(kind: type) -> set[type]:
+    found, waiting = {kind}, [kind]
+    while waiting:
+        subclasses: list[type] = type.__subclasses__(waiting.pop())
+        for subclass in subclasses:
+            if subclass not in found:
+                found.add(subclass)
+                waiting.append(subclass)
+    return found
+
+
+def _children(module: Any) -> list[Any]:
+    inner = module.__dict__.get("_modules")
+    return [child for child in inner.values() if child is not None] if inner else []
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(module.parameters(), None) is not None

@@ -1,0 +1,49 @@
+"""Forks of a training that has recorded a window."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+_SCRIPT = """
+import ctypes, os, sys
+import stepscope, torch
+
+def fork():
+    process = os.fork()
+    if not process:
+        ctypes.CDLL(None).printf(b"printed by C;")
+        print("left", flush=False)
+        sys.exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+codes = []
+with stepscope.Profiler(output_dir=sys.argv[1], wait=0, warmup=1, active=1, announce=False,
+                        monitor=False) as profiler:
+    for step in range(4):
+        torch.ones(3).add(1)
+        if step == 1:
+            codes.append(fork())
+        profiler.step()
+    codes.append(fork())
+codes.append(fork())
+print(codes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the C library's on_exit")
+def test_a_fork_exits_with_its_code_after_a_window_and_within_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.endswith("[3, 3, 3]\n")
+    assert done.stdout.count("left") == done.stdout.count("printed by C;") == 3
