@@ -12,6 +12,8 @@ do it, and the answers are compared with what was planted.
     healthy accused    a healthy job, a late start or an imbalance in which any rank is named
     right rank         exactly the planted ranks are named; of an imbalance none, and it is found
     and cause          and the report says why: an input that is late, longer computation, ...
+    same               `stragglers` names the same ranks as the report, and its gain differs by less
+                       than a hundredth of the step
     gain               what the accusation saves is within 10 % of what the simulated step takes
                        less without what is wrong, or within 1 % of the step
 """
@@ -36,6 +38,7 @@ if __name__ in ("__main__", "__mp_main__"):
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 CLOSE, CLOSE_OF_STEP = 0.10, 0.01
+_UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3}
 NOBODY = ("healthy", "imbalance", "late start")
 """What has no culprit that costs each step something."""
 _CAUSES = {
@@ -76,6 +79,13 @@ class Outcome:
         if self.plant in NOBODY:
             return not self.accused
         return set(self.accused) == set(self.planted)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the report and `stragglers` agree."""
+        if set(self.accused) != set(self.blamed):
+            return False
+        return abs((self.promised or 0) - (self.blamed_gain or 0)) <= CLOSE_OF_STEP
 
     @property
     def is_close(self) -> bool | None:
@@ -120,6 +130,9 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
     pattern = _CAUSES.get(plant, "").format(every=job.plant.every)
     notable = between.causes.filter("is_notable")
     worst = notable.row(0, named=True) if len(notable) else None
+    says = re.match(r"ranks? ([^m]*) makes? the others wait", between.verdict)
+    blamed = _numbers(says.group(1)) if says and "began late" not in between.verdict else ()
+    saved = re.search(r"would take ([0-9.,]+) (\S+) less", between.verdict)
     outcome = Outcome(
         seed,
         plant,
@@ -132,9 +145,9 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
         tuple(dict.fromkeys(one.id for one in diagnosis.findings)),
         true,
         promised,
-        () if worst is None else (worst["rank"], *(worst["indistinguishable_from"] or ())),
+        blamed,
         "" if worst is None else worst["cause"],
-        None if worst is None else worst["gain_ns"] / times.step_ns,
+        _UNITS[saved.group(2)] * float(saved.group(1)) / times.step_ns if saved and blamed else None,
         diagnosis.findings[0].id if diagnosis.findings else "",
         time.perf_counter() - began,
     )
@@ -178,7 +191,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     lines = [
         (
             f"{'plant':12}{'jobs':>6}{'accused':>9}{'right rank':>12}{'and cause':>11}{'gain':>8}"
-            f"{'stragglers':>12}{'symptom leads':>15}"
+            f"{'stragglers':>12}{'same':>7}{'symptom leads':>15}"
         )
     ]
     for plant, these in by_plant.items():
@@ -192,9 +205,25 @@ def table(outcomes: Sequence[Outcome]) -> str:
             f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
             f"{_share([o.is_right for o in these]):>12}"
             f"{_share([o.is_right and (o.has_cause or plant in NOBODY) for o in these]):>11}"
-            f"{_share(close):>8}{len(named) / len(these):>12.0%}{len(leads) / len(these):>15.0%}"
+            f"{_share(close):>8}{len(named) / len(these):>12.0%}"
+            f"{_share([o.is_same for o in these]):>7}{len(leads) / len(these):>15.0%}"
         )
     return "\n".join(lines)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """The rates over all kinds."""
+    nobody = [one for one in outcomes if one.plant in ("healthy", "late start")]
+    planted = [one for one in outcomes if one.plant not in ("healthy", "late start")]
+    right = [o.is_right and (o.has_cause or o.plant in NOBODY) for o in planted]
+    close = [one.is_close for one in planted if one.is_close is not None]
+    return (
+        f"healthy accused {_share([bool(o.accused) for o in nobody])} (stragglers "
+        f"{_share([bool(o.blamed) for o in nobody])}); right rank or group and cause "
+        f"{_share(right)}; gain within 10% {_share(close)}; report and stragglers agree "
+        f"{_share([one.is_same for one in outcomes])}; {len(outcomes)} jobs, "
+        f"{sum(one.seconds for one in outcomes) / max(1, len(outcomes)):.1f} s each"
+    )
 
 
 def _share(those: Sequence[bool | None]) -> str:
@@ -224,12 +253,17 @@ def main() -> None:
         (seed, plants[seed % len(plants)], asked.most_ranks)
         for seed in range(asked.first, asked.first + asked.jobs)
     ]
-    outcomes = sorted(judge_all(works, asked.processes), key=lambda one: one.seed)
+    outcomes: list[Outcome] = []
+    try:
+        for one in judge_all(works, asked.processes):
+            outcomes.append(one)
+            if asked.wrong and not (one.is_right and one.is_same and one.is_close is not False):
+                print(one, flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped after {len(outcomes)} of {len(works)} jobs")
+    outcomes.sort(key=lambda one: one.seed)
     print(table(outcomes))
-    if asked.wrong:
-        for one in outcomes:
-            if not one.is_right or one.is_close is False:
-                print(one)
+    print(summary(outcomes))
     if asked.json:
         asked.json.write_text(json.dumps([asdict(one) for one in outcomes]))
 

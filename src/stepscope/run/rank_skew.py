@@ -176,6 +176,17 @@ class RankSkew:
         is_certain = self.wait_ns > self.error_ns and is_systematic
         return self.share >= _NOTABLE_SHARE and is_certain
 
+    def accusation(self) -> str:
+        """Who makes the others wait, why, and what that costs: the same words everywhere."""
+        several = len(self.late) > 1
+        when = f" {self.course.words}" if isinstance(self.course, EveryNth) else ""
+        why = f": {self.cause}" if self.cause else ""
+        share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
+        return (
+            f"{ranks_in_words(self.late)} {'make' if several else 'makes'} the others wait{when}"
+            f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of it"
+        )
+
     def sentence(self) -> str:
         """What it costs, as a sentence."""
         several = len(self.late) > 1
