@@ -21,6 +21,8 @@ from stepscope.run.rank_skew import ARRIVALS, RankSkew
 if TYPE_CHECKING:
     from stepscope.analysis.blame.report import Blame
 
+_FEWEST_STEPS = 3
+"""Fewer recorded steps do not contradict the records of many."""
 _MOST_NAMED = 8
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
@@ -168,6 +170,8 @@ def with_accused(
         if accused.gain_ns <= recorded.saving_ns:
             return replace(recorded, cause=why)
     if accused.is_of_host:
+        return recorded
+    if recorded is not None and accused.steps < _FEWEST_STEPS:
         return recorded
     return _skew(accused, seen, why)
 
