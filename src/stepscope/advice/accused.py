@@ -12,14 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.advice.rank_summary import Meeting
-from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, SLOW_LINK, in_words
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.errors import UsageError
+from stepscope.run.figures import duration
 from stepscope.run.rank_skew import ARRIVALS, RankSkew
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.report import Blame
 
+_FEWEST_STEPS = 3
+"""Fewer recorded steps do not contradict the records of many."""
+_MOST_NAMED = 8
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
 
@@ -47,11 +51,24 @@ class Accused:
     is_of_host: bool
 
 
-def accused_in_windows(meetings: Sequence[Meeting]) -> Accused | None:
-    """The ranks whose fix brings most, over the steady steps that all windows have."""
+@dataclass(frozen=True)
+class InWindows:
+    """What the recorded windows say of the ranks.
+
+    Attributes:
+        accused: The ranks whose fix brings most; None: nobody is accused.
+        notes: Ranks that began late, which is no part of that.
+    """
+
+    accused: Accused | None = None
+    notes: tuple[str, ...] = ()
+
+
+def compare_windows(meetings: Sequence[Meeting]) -> InWindows:
+    """Who makes the others wait, over the steady steps that all windows have."""
     known = [one.arrivals for one in meetings if one.arrivals is not None]
     if len(known) < FEWEST_RANKS:
-        return None
+        return InWindows()
     # Reports of single ranks that are cached start without these.
     from stepscope.analysis.blame.compared import compare_ranks
     from stepscope.analysis.blame.report import find_blame
@@ -61,13 +78,33 @@ def accused_in_windows(meetings: Sequence[Meeting]) -> Accused | None:
     try:
         compared = compare_ranks(known, tuple(steps) or None)
     except UsageError:
-        return None  # `match_ranks` says why.
+        return InWindows()  # `match_ranks` says why.
     if not compared.report.fits or not len(compared.matched.rank):
-        return None
-    return _worst(find_blame(compared.matched, compared.offset_ns), len(known), known[0].of_host)
+        return InWindows()
+    blame = find_blame(compared.matched, compared.offset_ns)
+    accused = worst_accused(blame, len(known), is_of_host=known[0].of_host)
+    return InWindows(accused, tuple(late_starts_in_words(known, blame.step_ns)))
 
 
-def _worst(blame: Blame, ranks: int, is_of_host: bool) -> Accused | None:
+def worst_accused(blame: Blame, ranks: int, *, is_of_host: bool) -> Accused | None:
+    """The rank, or ranks that are late together, whose fix brings most; None: nobody is accused.
+
+    Args:
+        blame: Who made whom wait.
+        ranks: How many were compared.
+        is_of_host: Whether their collectives ran on CPUs.
+    """
+    if (several := blame.together) is not None:
+        wait_ns = several.caused_wait_ns / (ranks - len(several.ranks)) / blame.steps
+        return Accused(
+            several.ranks,
+            several.cause,
+            min(round(wait_ns), round(blame.step_ns)),
+            several.gain_ns,
+            blame.steps,
+            round(blame.step_ns),
+            is_of_host,
+        )
     for row in blame.accused.iter_rows(named=True):
         late = (row["rank"], *(row["peers"] or ()))
         # It may be any rank's, or is over: there is nobody to accuse.
@@ -86,18 +123,22 @@ def _worst(blame: Blame, ranks: int, is_of_host: bool) -> Accused | None:
     return None
 
 
-def with_all_late(accused: Accused, between: RankComparison) -> Accused:
-    """The accused, with ranks that are late beside it.
+def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
+    """Ranks that began the recording late by a step or more, over all recorded steps.
 
-    Of several late ranks, fixing one alone brings less.
+    It happens once: the steps that a report counts do not show it, and no step is shorter without.
     """
-    if accused.cause == SLOW_LINK:
-        return accused
-    if set(between.late) > set(accused.ranks):
-        gain_ns = between.gain_of_fixing(between.late)
-        if gain_ns > accused.gain_ns:
-            return replace(accused, ranks=between.late, gain_ns=gain_ns)
-    return accused
+    from stepscope.analysis.blame.compared import match_arrivals
+    from stepscope.analysis.blame.report import late_starts
+
+    if len(ranks) < FEWEST_RANKS or not step_ns:
+        return []
+    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
+    return [
+        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, which is no "
+        "part of the steady state"
+        for rank, wait_ns in list(late.items())[:_MOST_NAMED]
+    ]
 
 
 def with_accused(
@@ -129,6 +170,8 @@ def with_accused(
         if accused.gain_ns <= recorded.saving_ns:
             return replace(recorded, cause=why)
     if accused.is_of_host:
+        return recorded
+    if recorded is not None and accused.steps < _FEWEST_STEPS:
         return recorded
     return _skew(accused, seen, why)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.accused import accused_in_windows, with_accused, with_all_late
+from stepscope.advice.accused import InWindows, compare_windows, with_accused
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.imbalance import Imbalance, imbalance
 from stepscope.advice.late_parts import LongerPart, longer_parts
@@ -161,9 +161,10 @@ def judge(
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
-    between = accused = None
+    between, windows = None, InWindows()
     if not any(rank.exchanges for rank in ranks):
-        accused = accused_in_windows([rank.meeting for rank in ranks])
+        windows = compare_windows([rank.meeting for rank in ranks])
+    accused, notes = windows.accused, (*notes, *windows.notes)
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
@@ -179,7 +180,6 @@ def judge(
         }
         between = RankComparison.of(matched, means, costs, by_step, passing)
         if accused is not None and not accused.is_of_host:
-            accused = with_all_late(accused, between)
             between = replace(between, accused=accused.ranks)
         ranks = limited_by_the_next(ranks, between, limits)
     if any(rank.exchanges for rank in ranks):

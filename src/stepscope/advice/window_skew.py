@@ -12,7 +12,7 @@ the ranks of many steps, it counts.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.run.rank_skew import (
@@ -50,14 +50,31 @@ def skew_of_windows(ranks: Sequence[RankSummary]) -> RankSkew | None:
         mine = dict(zip(steps["step"], steps[_WAIT], strict=True))
         waits.append({step: mine[step] for step in rank.window_steps if step in mine})
         factors.append((rank.step_ns or rank.window_step_ns) / rank.window_step_ns)
-    shared = sorted(set(waits[0]).intersection(*waits[1:]))
+    factor = min(1.0, statistics.median(factors))
+    step_ns = round(statistics.median(rank.window_step_ns or 0 for rank in ranks) * factor)
+    by_rank = dict(zip((rank.rank for rank in ranks), waits, strict=True))
+    return skew_of_waits(by_rank, step_ns, factor)
+
+
+def skew_of_waits(
+    waits: Mapping[int, Mapping[int, int]], step_ns: int, factor: float = 1.0
+) -> RankSkew | None:
+    """How far apart the ranks come, from how long each waits in its collectives.
+
+    Args:
+        waits: By rank and step.
+        step_ns: The step without recording.
+        factor: Its share of the recorded one.
+
+    Returns:
+        The skew; None with fewer than three steps in common, or where equal ranks might come as
+        late.
+    """
+    shared = sorted(set.intersection(*(set(of_rank) for of_rank in waits.values())))
     if len(shared) < _LEAST_STEPS:
         return None
-    factor = min(1.0, statistics.median(factors))
-    positions = [[-round(of_rank[step] * factor) for of_rank in waits] for step in shared]
-    step_ns = round(statistics.median(rank.window_step_ns or 0 for rank in ranks) * factor)
-    numbers = [rank.rank for rank in ranks]
-    skew = skew_of_positions(numbers, step_ns, positions, RECORDED_WAITS, shared)
+    positions = [[-round(of_rank[step] * factor) for of_rank in waits.values()] for step in shared]
+    skew = skew_of_positions(list(waits), step_ns, positions, RECORDED_WAITS, shared)
     return skew if skew.is_notable else None
 
 

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import GpuClock, clock_of
+from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
@@ -30,7 +33,11 @@ from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
+from stepscope.run.layout import MANIFEST_FILE
+from stepscope.run.manifest import RankManifest, read_rank
+from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.run.remote import as_shown
+from stepscope.run.step_record import read_steps as read_step_record
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -38,6 +45,19 @@ from stepscope.trace.problems import losses_in_words
 _MOST_NAMED = 8
 _WORTH_PROCESSES = 8
 """From so many traces on, starting processes takes less time than they save."""
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """A rank's step record, small enough to be sent.
+
+    Attributes:
+        manifest: Its clock and its place in the job.
+        steps: Its steps.
+    """
+
+    manifest: RankManifest
+    steps: MeetingSteps
 
 
 @dataclass(frozen=True)
@@ -55,6 +75,9 @@ class RankPart:
         pipeline: What it did as a stage of a pipeline; None where it is none.
         gpu_clock: The clock of its GPU while the job ran; None without metrics.
         losses: What its file lacks, in words.
+        steady: The recorded steps that are like those that follow, as a report counts them; empty
+            where the steps are asked for.
+        record: Its step record; None without one, or where the steps are asked for.
     """
 
     name: str
@@ -67,6 +90,8 @@ class RankPart:
     pipeline: RankPipeline | None = None
     gpu_clock: GpuClock | None = None
     losses: tuple[str, ...] = ()
+    steady: tuple[int, ...] = ()
+    record: RankRecord | None = None
 
     @property
     def rank(self) -> int:
@@ -76,7 +101,11 @@ class RankPart:
     def as_rank(self, rank: int) -> RankPart:
         """The same under another number."""
         arrivals = replace(self.arrivals, rank=rank)
-        return replace(self, arrivals=arrivals, steps=replace(self.steps, rank=rank))
+        record = self.record
+        if record is not None:
+            record = replace(record, manifest=replace(record.manifest, rank=rank))
+        steps = replace(self.steps, rank=rank)
+        return replace(self, arrivals=arrivals, steps=steps, record=record)
 
 
 @dataclass(frozen=True)
@@ -117,6 +146,27 @@ class Job:
     def pipelines(self) -> dict[int, RankPipeline]:
         """What each rank did that is a stage of a pipeline."""
         return {part.rank: part.pipeline for part in self.parts if part.pipeline is not None}
+
+    @property
+    def steady_steps(self) -> tuple[int, ...] | None:
+        """The steady steps that all ranks recorded; None where they have none in common."""
+        of_ranks = [set(part.steady) for part in self.parts]
+        return tuple(sorted(set.intersection(*of_ranks))) or None
+
+    @property
+    def step_ns(self) -> int:
+        """The mean step of all ranks, over the steady steps; 0 without steps."""
+        steps, steady = self.steps(), self.steady_steps
+        if steady is not None:
+            steps = steps.filter(pl.col("step").is_in(steady))
+        return round(float(np.mean(steps["wall_ns"].to_numpy()))) if len(steps) else 0
+
+    def skew_of_records(self) -> RankSkew | None:
+        """How far apart the ranks come to where they meet, by their step records."""
+        records = [part.record for part in self.parts if part.record is not None]
+        if len(records) < len(self.parts):
+            return None
+        return rank_skew(rank_steps([(one.manifest, one.steps.records()) for one in records]))
 
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""
@@ -163,6 +213,7 @@ def read_part(
         read_steps(number, trace, scope),
         read_pipeline(trace, scope),
         losses=losses_in_words(trace.all_problems),
+        steady=steady_steps(trace).steps if scope is None or scope.steps is None else (),
     )
 
 
@@ -171,7 +222,24 @@ def _read(request: _Request) -> tuple[RankPart, ...]:
     part = read_part(
         as_shown(request.trace.name), request.place, request.rank, trace, request.scope
     )
-    return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics)),)
+    asked = request.scope
+    record = None
+    if asked is None or asked.steps is None:
+        record = _record(request.trace.step_record, part.rank)
+    return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics), record=record),)
+
+
+def _record(path: Path | None, rank: int) -> RankRecord | None:
+    if path is None:
+        return None
+    try:
+        manifest, (steps, _) = read_rank(path.with_name(MANIFEST_FILE)), read_step_record(path)
+    except UnreadableInputError:
+        return None  # `stepscope report` says why.
+    manifest = replace(
+        manifest, rank=rank, windows=(), problems=(), snapshots=(), artifacts=()
+    )
+    return RankRecord(manifest, MeetingSteps.of(steps))
 
 
 def _gpu_clock(metrics: Path | None) -> GpuClock | None:

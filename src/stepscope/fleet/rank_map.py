@@ -23,6 +23,7 @@ from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_steps import PARTS, STEPS
+from stepscope.fleet.stragglers import Stragglers, stragglers_of_job
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -59,7 +60,9 @@ class RankMap:
     """The steps of all ranks.
 
     Attributes:
-        slowest_rank: The rank with the most own time.
+        verdict: Who makes the others wait beyond chance, as `stragglers` says it; empty where
+            ranks are not compared.
+        slowest_rank: The rank with the most own time; of healthy ranks too, one has the most.
         mean_step_ns: Mean step over all ranks.
         look_at: Ranks worth looking at first.
         ranks: Columns `RANKS`.
@@ -69,6 +72,7 @@ class RankMap:
         notes: What a reader must know.
     """
 
+    verdict: str
     slowest_rank: int | None
     mean_step_ns: int | None
     look_at: tuple[int, ...]
@@ -79,8 +83,34 @@ class RankMap:
     notes: tuple[str, ...]
 
 
-def rank_map(job: Job) -> RankMap:
+def rank_map(job: Job, stragglers: Stragglers | None = None) -> RankMap:
     """Maps the ranks and steps of a job.
+
+    Args:
+        job: The job.
+        stragglers: Who makes whom wait, where that is known already.
+
+    Raises:
+        UsageError: No rank has steps.
+    """
+    steps = map_steps(job)
+    ranks = _ranks(job, steps)
+    parts = _spread(ranks)
+    return RankMap(
+        verdict=_verdict(job, stragglers),
+        slowest_rank=int(ranks["rank"][0]),
+        mean_step_ns=_mean(steps["wall_ns"]),
+        look_at=_look_at(ranks, parts),
+        ranks=ranks,
+        parts=parts,
+        steps=steps,
+        scope=job.scope,
+        notes=job.notes,
+    )
+
+
+def map_steps(job: Job) -> pl.DataFrame:
+    """The steps of a job's ranks: columns `rank_steps.STEPS`, `own_ns` and `wait_ns`.
 
     Raises:
         UsageError: No rank has steps.
@@ -88,23 +118,19 @@ def rank_map(job: Job) -> RankMap:
     steps = job.steps()
     if steps.is_empty():
         raise UsageError("the traces have no steps (ProfilerStep#N): there is nothing to map")
-    steps = (
+    return (
         steps.with_columns(own_ns=pl.col("wall_ns") - pl.col("exposed_comm_ns"))
         .join(_waits(job), on=["rank", "step"], how="left", maintain_order="left")
         .sort("rank", "step")
+        .select([*STEPS, "own_ns", "wait_ns"])
     )
-    ranks = _ranks(job, steps)
-    parts = _spread(ranks)
-    return RankMap(
-        slowest_rank=int(ranks["rank"][0]),
-        mean_step_ns=_mean(steps["wall_ns"]),
-        look_at=_look_at(ranks, parts),
-        ranks=ranks,
-        parts=parts,
-        steps=steps.select([*STEPS, "own_ns", "wait_ns"]),
-        scope=job.scope,
-        notes=job.notes,
-    )
+
+
+def _verdict(job: Job, stragglers: Stragglers | None) -> str:
+    try:
+        return (stragglers or stragglers_of_job(job)).verdict
+    except UsageError as error:
+        return "" if len(job.parts) < 2 else f"the ranks are not compared: {error}"
 
 
 def _waits(job: Job) -> pl.DataFrame:

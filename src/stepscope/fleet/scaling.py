@@ -23,7 +23,7 @@ from stepscope.analysis.questions import Question
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
-from stepscope.fleet.rank_map import rank_map
+from stepscope.fleet.rank_map import map_steps
 from stepscope.fleet.rank_steps import PARTS
 from stepscope.run.figures import duration, percent, some_in_words
 
@@ -99,7 +99,7 @@ def compare_scaling(a: Job, b: Job) -> Scaling:
     Raises:
         UsageError: A side has no steps.
     """
-    first, second = _steady(rank_map(a).steps), _steady(rank_map(b).steps)
+    first, second = _steady(map_steps(a)), _steady(map_steps(b))
     a_ranks, b_ranks = a.world_size or len(a.parts), b.world_size or len(b.parts)
     growth = _growth(first, second)
     a_step, b_step = _mean(first, "wall_ns"), _mean(second, "wall_ns")

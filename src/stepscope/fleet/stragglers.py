@@ -5,8 +5,9 @@ Definitions
     together by `ranks.clocks`. `analysis.stragglers` has the definitions of arrivals and waits.
     What caused the waits is found by `blame`: waits that a rank inherited from another group are
     passed back, so that the last to arrive is not accused of somebody else's delay.
-    The straggler is the rank that causes the longest waits; where nothing unusual causes any, the
-    one with the least wait of its own.
+    Of a run, step records and windows are judged together, as its report does it
+    (`advice.accused`): three recorded steps accuse nobody where the records of many steps say
+    otherwise, and the gain is that of the many steps. Only steady steps of the windows count.
 """
 
 from __future__ import annotations
@@ -16,20 +17,26 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from stepscope.advice.accused import late_starts_in_words, with_accused, worst_accused
+from stepscope.advice.rules.late_rank import is_late
+from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import find_turns
-from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, in_words
-from stepscope.analysis.blame.compared import compare_ranks
+from stepscope.advice.window_skew import skew_of_waits, surest
+from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, OTHER, in_words
+from stepscope.analysis.blame.compared import Compared, compare_ranks
 from stepscope.analysis.blame.report import Blame, find_blame
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
-from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.fleet.throttled import throttled_gpus, with_throttled
+from stepscope.run.figures import duration, percent
+from stepscope.run.rank_skew import RankSkew
 from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -134,7 +141,13 @@ def stragglers_of_job(job: Job) -> Stragglers:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
     arrivals = [part.arrivals for part in job.parts]
-    found = judge_arrivals(arrivals, throttled=throttled_gpus(job))
+    found = judge_arrivals(
+        arrivals,
+        job.steady_steps,
+        throttled=throttled_gpus(job),
+        recorded=job.skew_of_records(),
+        recorded_step_ns=job.step_ns,
+    )
     return replace(found, notes=(*found.notes, *job.notes))
 
 
@@ -143,6 +156,8 @@ def judge_arrivals(
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
     throttled: Mapping[int, SlowClock] | None = None,
+    recorded: RankSkew | None = None,
+    recorded_step_ns: int = 0,
 ) -> Stragglers:
     """Finds who makes whom wait, from the arrivals of each rank.
 
@@ -151,6 +166,8 @@ def judge_arrivals(
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
         throttled: Ranks whose GPU's clock explains why they compute longer; see `throttled_gpus`.
+        recorded: How far apart the ranks come by their step records; None without any.
+        recorded_step_ns: Mean step of the windows, as a report states it; 0: unknown.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
@@ -164,13 +181,14 @@ def judge_arrivals(
         f"the GPU of rank {rank} is throttled: {one.words()}"
         for rank, one in sorted(slow.items())[:_MOST_NAMED]
     ]
-    notes += _late_starts(blame, len(ranks))
+    notes += late_starts_in_words(ranks, blame.step_ns)
+    late = find_late(compared, blame, ranks, recorded, recorded_step_ns, slow)
     blame = with_throttled(blame, slow)
-    causes = _causes(blame)
+    causes = _causes(blame, late, is_of_host=ranks[0].of_host)
     table = _ranks(report, blame, clocks)
     return Stragglers(
-        straggler=_accused(causes) if report.fits else None,
-        verdict=_verdict(causes, blame, report, slow),
+        straggler=_accused(causes, late) if report.fits else None,
+        verdict=_verdict(causes, blame, report, late, recorded),
         step_ns=round(blame.step_ns) if len(matched.rank) else None,
         waits_ns=blame.waits_ns,
         unexplained_ns=blame.unexplained_ns,
@@ -188,16 +206,83 @@ def judge_arrivals(
     )
 
 
-def _late_starts(blame: Blame, ranks: int) -> list[str]:
-    """Ranks that began a step late or more, which the steady state knows nothing of."""
-    waits = blame.causes.filter(pl.col("cause") == LATE_START).select("rank", "caused_wait_ns")
-    late = [(rank, ns / max(1, ranks - 1)) for rank, ns in waits.iter_rows()]
-    return [
-        f"rank {rank} began late: the others waited {duration(round(wait_ns))} for it once, which "
-        "is no part of the steady state"
-        for rank, wait_ns in late[:_MOST_NAMED]
-        if blame.step_ns <= wait_ns
-    ]
+def find_late(
+    compared: Compared,
+    blame: Blame,
+    ranks: Sequence[RankArrivals],
+    recorded: RankSkew | None = None,
+    recorded_step_ns: int = 0,
+    throttled: Mapping[int, SlowClock] | None = None,
+) -> RankSkew | None:
+    """The ranks that make the others wait, by the step records and the windows together.
+
+    Args:
+        compared: The collectives of the windows.
+        blame: Who made whom wait in them.
+        ranks: The arrivals.
+        recorded: How far apart the ranks come by their step records; None without any.
+        recorded_step_ns: Mean step of the windows, as a report states it; 0: unknown.
+        throttled: Ranks whose GPU's clock explains why they compute longer.
+
+    Returns:
+        None where nobody is late beyond chance, and of two ranks.
+    """
+    if not compared.report.fits or not len(compared.matched.rank) or len(ranks) < FEWEST_RANKS:
+        return None
+    is_of_host = ranks[0].of_host
+    accused = worst_accused(blame, len(ranks), is_of_host=is_of_host)
+    step_ns = max(round(blame.step_ns), recorded_step_ns)
+    if accused is not None:
+        accused = replace(accused, step_ns=step_ns)
+    limits = Thresholds()
+    known = recorded if recorded is not None and is_late(recorded, limits) else None
+    if is_of_host and (known is not None or recorded is None):
+        factor = 1.0
+        if recorded is not None and step_ns:
+            factor = min(1.0, recorded.step_ns / step_ns)
+        seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
+        known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
+    late = with_accused(known, None, accused)
+    if late is None or throttled is None or accused is None or accused.cause != COMPUTE:
+        return late
+    slow = [throttled[rank] for rank in late.late if rank in throttled]
+    if not slow:
+        return late
+    whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
+    return replace(late, cause=f"{whose} throttled ({slow[0].words()})")
+
+
+def late_in_job(job: Job, compared: Compared) -> RankSkew | None:
+    """The ranks of a job that make the others wait, as `find_late` finds them.
+
+    Args:
+        job: The job.
+        compared: Its collectives, over its steady steps.
+    """
+    blame = find_blame(compared.matched, compared.offset_ns)
+    arrivals = [part.arrivals for part in job.parts]
+    return find_late(compared, blame, arrivals, job.skew_of_records(), job.step_ns, throttled_gpus(job))
+
+
+def _waits(compared: Compared) -> dict[int, dict[int, int]]:
+    """By rank and step, how long it waits in collectives."""
+    matched = compared.matched
+    table = (
+        pl.DataFrame(
+            {
+                "rank": matched.ranks[matched.rank],
+                "step": matched.step,
+                "wait_ns": matched.wait_ns,
+            }
+        )
+        .group_by("rank", "step")
+        .agg(pl.col("wait_ns").sum())
+        .sort("rank", "step")
+    )
+    found: dict[int, dict[int, int]] = {}
+    for rank, step, wait_ns in table.iter_rows():
+        found.setdefault(rank, {})[step] = wait_ns
+    return found
 
 
 def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
@@ -221,8 +306,28 @@ def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.Data
     )
 
 
-def _causes(blame: Blame) -> pl.DataFrame:
+def _causes(blame: Blame, late: RankSkew | None, *, is_of_host: bool) -> pl.DataFrame:
+    """Columns `CAUSES`. What ranks are late by has the gain that step records and windows give."""
     notable = blame.accused.select("rank", "cause", is_notable=pl.lit(value=True))
+    if is_of_host:
+        kept = [] if late is None else late.late
+        notable = notable.filter(pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START))
+    table = _all_causes(blame, notable)
+    if late is None or len(late.late) > 1:
+        return table
+    own = table.with_row_index("row").filter(pl.col("rank") == late.late[0])
+    own = own.sort("is_notable", "caused_wait_ns", descending=True)
+    if own.is_empty():
+        row = (late.late[0], OTHER, 0, late.saving_ns, True, None)
+        return pl.concat([pl.DataFrame([row], CAUSES, orient="row"), table])
+    is_main = pl.int_range(pl.len()) == own["row"][0]
+    return table.with_columns(
+        gain_ns=pl.when(is_main).then(pl.lit(late.saving_ns, pl.Int64)).otherwise("gain_ns"),
+        is_notable=pl.col("is_notable") | is_main,
+    ).sort(is_main, "gain_ns", descending=True, nulls_last=True, maintain_order=True)
+
+
+def _all_causes(blame: Blame, notable: pl.DataFrame) -> pl.DataFrame:
     return (
         blame.causes.join(notable, on=["rank", "cause"], how="left")
         .with_columns(
@@ -247,8 +352,10 @@ def _words() -> pl.Expr:
     return pl.col("cause").str.replace_all("_", " ")
 
 
-def _accused(causes: pl.DataFrame) -> int | None:
+def _accused(causes: pl.DataFrame, late: RankSkew | None) -> int | None:
     """The one rank that the verdict names."""
+    if late is not None:
+        return late.late[0] if len(late.late) == 1 else None
     notable = causes.filter("is_notable")
     if not len(notable):
         return None
@@ -257,7 +364,11 @@ def _accused(causes: pl.DataFrame) -> int | None:
 
 
 def _verdict(
-    causes: pl.DataFrame, blame: Blame, report: StragglerReport, slow: Mapping[int, SlowClock]
+    causes: pl.DataFrame,
+    blame: Blame,
+    report: StragglerReport,
+    late: RankSkew | None,
+    recorded: RankSkew | None,
 ) -> str:
     if not report.fits:
         return "the waits do not fit the collectives, so nobody is accused"
@@ -265,9 +376,16 @@ def _verdict(
         return "no collective could be matched, so nobody can be accused"
     if len(report.ranks) < FEWEST_RANKS:
         return _of_two(report, blame)
+    if late is not None:
+        return late.accusation()
     notable = causes.filter("is_notable")
     if not len(notable):
         words = "no rank makes the others wait for an unusual reason"
+        if recorded is not None and len(blame.accused):
+            words = (
+                "no rank makes the others wait beyond chance: the records of "
+                f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
+            )
         last = report.sets.select("set", "step", "last_rank")
         turns = find_turns(report.arrivals.join(last, on="set"))
         worth = blame.waits_ns >= _NOTABLE_WAITS * blame.step_ns * blame.steps * len(report.ranks)
@@ -275,17 +393,11 @@ def _verdict(
             words += f"; they take turns at being late: the others wait for {turns.words()}"
         return words
     worst = notable.row(0, named=True)
-    why = in_words(worst["cause"])
-    if worst["cause"] == THROTTLED:
-        why = f"its GPU is throttled ({slow[worst['rank']].words()})"
-    share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     suspects = [worst["rank"], *(worst["indistinguishable_from"] or ())]
-    if len(suspects) == len(report.ranks):
-        who = "transfers are slow at times, and no rank can be told from the others as the cause"
-    elif len(suspects) > 1:
-        who = f"one of {ranks_in_words(suspects)} makes the others wait: {why}"
-    else:
-        who = f"rank {worst['rank']} makes the others wait: {why}"
+    who = "transfers are slow at times, and no rank can be told from the others as the cause"
+    if len(suspects) < len(report.ranks):
+        who = f"rank {worst['rank']} makes the others wait: {in_words(worst['cause'])}"
+    share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     gain = f"{duration(worst['gain_ns'])} less, {percent(share)} of it"
     return f"{who}. Without that a step would take {gain}"
 

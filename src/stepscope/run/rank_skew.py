@@ -13,6 +13,10 @@ A rank's position comes from one of these, depending on what the records have:
   `auto_phases` and `stepscope run`, or the loop's own. Assumes that all ranks exchange the same.
 * *backward*: the time in the phase `backward`, in which DistributedDataParallel waits. Assumes
   that backward is the same work on all ranks.
+* *time off the CPU*: how long the training thread neither runs, nor is ready to run, nor waits for
+  input: where it meets other ranks, it waits for them. Assumes that whatever else ranks wait for
+  (disks, locks), they wait for alike. It sees all work of a rank, in whatever phase, which the
+  others do not: the phase `backward` is longer on a rank with more to compute.
 * *step borders*: when the rank has its batch: the step's start on rank 0's clock plus the wait for
   input. Assumes that the ranks meet later in the step; a rank that falls behind after its batch
   arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
@@ -51,6 +55,7 @@ from stepscope.run.step_record import (
 )
 
 STEP_BORDERS = "step borders"
+OFF_CPU = "time off the CPU"
 ARRIVALS = "arrivals at collectives"
 """Found in the traces of all ranks, not in their records."""
 RECORDED_WAITS = "communication in the recorded steps"
@@ -122,8 +127,8 @@ class RankSkew:
     """How far apart the ranks of a run arrive where they meet.
 
     Attributes:
-        basis: What it is based on: "communication", "backward", "step borders", or "arrivals at
-            collectives".
+        basis: What it is based on: "communication", "backward", "time off the CPU", "step
+            borders", or "arrivals at collectives".
         is_device: Whether phases were measured on the device.
         steps: Number of compared steps.
         step_ns: Their median duration, over all ranks.
@@ -176,6 +181,17 @@ class RankSkew:
         is_certain = self.wait_ns > self.error_ns and is_systematic
         return self.share >= _NOTABLE_SHARE and is_certain
 
+    def accusation(self) -> str:
+        """Who makes the others wait, why, and what that costs: the same words everywhere."""
+        several = len(self.late) > 1
+        when = f" {self.course.words}" if isinstance(self.course, EveryNth) else ""
+        why = f": {self.cause}" if self.cause else ""
+        share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
+        return (
+            f"{ranks_in_words(self.late)} {'make' if several else 'makes'} the others wait{when}"
+            f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of it"
+        )
+
     def sentence(self) -> str:
         """What it costs, as a sentence."""
         several = len(self.late) > 1
@@ -215,6 +231,7 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
         _by_phase(ranks, rows, name, is_device=is_device) for name in (COMMUNICATION, BACKWARD)
     ]
     if not is_device:
+        found.append(_compared(ranks, rows, _off_cpu, OFF_CPU, is_device=False))
         found.append(_by_borders(ranks, rows))
     return max((skew for skew in found if skew is not None), key=_weight, default=None)
 
@@ -318,6 +335,17 @@ def _by_phase(
         return None if spent_ns is None else -spent_ns
 
     return _compared(ranks, rows, position, name, is_device=is_device)
+
+
+def _off_cpu(record: StepRecord) -> int | None:
+    """The position of a rank by how long its thread waits for others; None where that is unknown.
+
+    Whoever waits least comes last.
+    """
+    if record.cpu_ns is None:
+        return None
+    busy_ns = record.cpu_ns + (record.queued_ns or 0)
+    return busy_ns + input_wait(record) - record.data_wait_cpu_ns - record.dur_ns
 
 
 def _phase_ns(phases: dict[str, int], name: str) -> int | None:

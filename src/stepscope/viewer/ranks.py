@@ -66,12 +66,12 @@ class JobRanks:
         Raises:
             UsageError: No rank has steps.
         """
-        found = rank_map(job)
         stragglers, problem = None, ""
         try:
             stragglers = stragglers_of_job(job)
         except UsageError as error:
             problem = str(error)
+        found = rank_map(job, stragglers)
         by_own = found.ranks["rank"].to_list()
         blamed = [] if stragglers is None else stragglers.ranks.filter(
             pl.col("caused_wait_ns") > 0

@@ -103,6 +103,7 @@ class JobTimes:
     clock_ns: Times  # of each rank, what its clock reads too much
     drift: Times
     cpu_ns: Times  # what the training thread runs on a CPU
+    queued_ns: Times  # what it waits for one
     start: Times
     batch_end: Times
     pause_end: Times
@@ -168,12 +169,15 @@ class _Run:
         shape, of_pieces = (steps, count), (steps, pieces, count)
         self.works = works = KERNELS + pieces + 1
         cpu_ns = (self.forward_ns + pieces * self.piece_ns) * own + self.optimizer_ns
+        if job.plant.kind == "collector":
+            cpu_ns = cpu_ns + self.extra
+        queued_ns = (self.forward_ns + pieces * self.piece_ns) * np.maximum(self.pace - own, 0)
         hosts = [np.zeros(shape) for _ in range(6)]
         devices = [np.zeros((steps, works + pieces + 2, count))]
         devices += [np.zeros((steps, works, count)) for _ in range(2)]
         meetings = [np.zeros(of_pieces) for _ in range(2)]
         meetings += [np.zeros((steps, 2, count)) for _ in range(2)]
-        columns: list[Times] = [clock_ns, drift, cpu_ns, *hosts, *devices, *meetings]
+        columns: list[Times] = [clock_ns, drift, cpu_ns, queued_ns, *hosts, *devices, *meetings]
         names = [one.name for one in fields(JobTimes)][1:]
         self.times = JobTimes(job, **dict(zip(names, columns, strict=True)))
 
@@ -322,15 +326,21 @@ def random_job(seed: int, plant: str, most_ranks: int = 64) -> ManyRanks:
         share = float(dice.uniform(1.5, 4))
     is_loaded = not on_gpu and dice.random() < 0.3
     active = int(dice.choice((3, 3, 5)))
+    pieces, first = int(dice.choice((1, 2, 3))), int(dice.choice((8, 12)))
+    has_record = bool(dice.random() < 0.7) or plant == "nth"
+    if plant == "imbalance" and not on_gpu:
+        has_record = True  # only a record has the time on the CPU, which tells work from pauses
+    if not has_record:
+        active = max(active, 3 * every)
     return ManyRanks(
         ranks,
         on_gpu,
         Plant(plant, who if plant != "healthy" else (), share, every),
-        pieces=int(dice.choice((1, 2, 3))),
+        pieces=pieces,
         group=group,
-        first=int(dice.choice((8, 12))),
+        first=first,
         active=active,
-        has_record=bool(dice.random() < 0.7) or plant == "nth",
+        has_record=has_record,
         wander=0.25 if is_loaded else float(dice.choice((0.005, 0.02, 0.04))),
         memory=float(dice.choice((0.0, 0.5, 0.8))),
         interrupted=0.1 if is_loaded else float(dice.choice((0.0, 0.01, 0.02))),

@@ -88,6 +88,7 @@ def _records(times: JobTimes, rank: int) -> Iterator[str]:
         }
         if not job.on_gpu:
             line["cpu_ns"] = round(float(times.cpu_ns[step, rank]))
+            line["queued_ns"] = round(float(times.queued_ns[step, rank]))
         if times.job.plant.kind == "collector":
             line["gc_ns"] = round(begun - times.batch_end[step, rank])
         if job.on_gpu:

@@ -14,7 +14,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.blame.causes import SLOW_LINK, in_words
 from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
-from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, STEP_BORDERS, RankSkew
+from stepscope.run.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
 
@@ -62,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     if subject.rank != skew.late[0]:
         return []
-    basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS) else f"time in {skew.basis}"
+    basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS, OFF_CPU) else f"time in {skew.basis}"
     how = _how(skew)
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]

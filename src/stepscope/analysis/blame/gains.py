@@ -12,6 +12,9 @@ from stepscope.analysis.blame.matched import Matched
 from stepscope.analysis.blame.replay import Less, Replay
 
 
+_NEARLY = 0.8
+
+
 @dataclass(frozen=True)
 class Gain:
     """What a step is shorter by, in nanoseconds.
@@ -26,10 +29,15 @@ class Gain:
 
     @property
     def sure_ns(self) -> float:
-        """The lesser of both: what the recorded steps, and those that follow, are shorter by."""
+        """What the recorded steps are shorter by, unless those that follow are by far less.
+
+        Few repeated steps are less exact than the recorded ones, whose first arrivals are known.
+        """
         if self.long_run_ns is None or self.recorded_ns <= 0:
             return self.recorded_ns
-        return max(0.0, min(self.recorded_ns, self.long_run_ns))
+        if self.long_run_ns >= _NEARLY * self.recorded_ns:
+            return self.recorded_ns
+        return max(0.0, self.long_run_ns)
 
 
 class Gains:

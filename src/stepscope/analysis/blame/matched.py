@@ -73,6 +73,9 @@ BESIDE = "beside_ns"
 OF_THE_GPU = ("compute", "copies")
 """Causes in which the rank's GPU works, and its host may be doing anything."""
 
+_ROUNDED_NS = 1_000
+"""By how much a collective may seem to begin before the one ends that it follows."""
+
 NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
 REPEATED = "collectives that a rank has twice under one number"
 ALONE = "collectives that only one recorded rank takes part in"
@@ -200,7 +203,9 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     rank = np.searchsorted(ranks, rows["rank"].to_numpy()).astype(np.int64)
     start, end = (rows[column].to_numpy().astype(np.int64) for column in ("start_ns", "end_ns"))
     previous = np.full(len(rows), -1, np.int64)
-    in_machine_code(find_previous)(rank, start, end, np.lexsort((end, rank)), previous)
+    # Times are rounded, to a microsecond in old traces: what follows may seem to begin before.
+    ended = np.maximum(end - _ROUNDED_NS, start)
+    in_machine_code(find_previous)(rank, start, ended, np.lexsort((ended, rank)), previous)
     # All that a rank came to before, if it overlaps as well: ranks may disagree about that.
     before = np.arange(len(rows)) - 1
     before[np.flatnonzero(np.diff(rank, prepend=-1))] = -1

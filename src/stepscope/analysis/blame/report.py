@@ -8,8 +8,8 @@ Definitions
     all slow groups have in common. Where several have the same most, none can be told from the
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
-    divided by the number of steps; no more than a step is shorter by in the long run
-    (`long_run.py`), where that is known. A late start counts once in the recording, not in each
+    divided by the number of steps; or what a step is shorter by in the steady state
+    (`long_run.py`), where that is known to be less by a fifth or more. A late start counts once in the recording, not in each
     step, and is nothing in the long run.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
@@ -19,17 +19,21 @@ Definitions
     longer, and that happens more often than in the other groups of the dimension: single slow
     transfers happen on healthy links too, many on a machine that is busy with something else.
     A late start is accused only if the rank comes late by a step or more.
+    Late together: of several ranks that stand out, fixing one alone brings little, because the next
+    one is still late. If all of them together gain notably more than the best alone, these are the
+    ranks without which the gain would be notably less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.blame.beyond_chance import is_beyond_chance, is_more_often
-from stepscope.analysis.blame.causes import LATE_START, SLOW_LINK
+from stepscope.analysis.blame.causes import LATE_START, OTHER, SLOW_LINK
 from stepscope.analysis.blame.delays import Delays, pass_back
 from stepscope.analysis.blame.gains import Gain, Gains
 from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
@@ -39,6 +43,9 @@ from stepscope.analysis.blame.usual import Usual, find_usual
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""
 _MOST_REPLAYED = 32
+_MOST_TOGETHER = 16
+_MORE_TOGETHER = 1.1
+"""By how much several ranks must gain more than the best of them alone."""
 _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
 _BEYOND_NOISE = 5
@@ -78,6 +85,23 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 @dataclass(frozen=True)
+class LateTogether:
+    """Ranks that have to be fixed together.
+
+    Attributes:
+        ranks: In order.
+        cause: What they have in common, else `OTHER`.
+        caused_wait_ns: Of other ranks, summed over them.
+        gain_ns: What a step is shorter by without what all of them have beyond the usual.
+    """
+
+    ranks: tuple[int, ...]
+    cause: str
+    caused_wait_ns: int
+    gain_ns: int
+
+
+@dataclass(frozen=True)
 class Blame:
     """Who made whom wait.
 
@@ -92,6 +116,7 @@ class Blame:
         steps: How many steps were recorded.
         step_ns: Mean step time, as replayed.
         left_out: What is no part of this, by reason.
+        together: Ranks that are late together; None where one of them explains the waits.
     """
 
     causes: pl.DataFrame
@@ -104,6 +129,7 @@ class Blame:
     steps: int
     step_ns: float
     left_out: dict[str, int]
+    together: LateTogether | None = None
 
 
 def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blame:
@@ -157,7 +183,65 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         steps,
         step_ns,
         matched.left_out,
+        _late_together(matched, usual, late_ns, gains, table, accused),
     )
+
+
+def _late_together(
+    matched: Matched,
+    usual: Usual,
+    late_ns: Numbers,
+    gains: Gains,
+    causes: pl.DataFrame,
+    accused: pl.DataFrame,
+) -> LateTogether | None:
+    step_ns = gains.whole_ns / gains.steps
+    late: dict[int, dict[str, int]] = {}
+    rows = causes.filter(~pl.col("cause").is_in([SLOW_LINK, LATE_START])).head(_MOST_REPLAYED)
+    for rank, cause, wait_ns in rows.select("rank", "cause", "caused_wait_ns").iter_rows():
+        if len(late) == _MOST_TOGETHER and rank not in late:
+            continue
+        if _stands_out(matched, usual, late_ns, step_ns, rank, cause):
+            late.setdefault(rank, {})[cause] = wait_ns
+    # Of most ranks, what they do is the usual.
+    if len(late) < 2 or len(late) > len(matched.ranks) / 2:
+        return None
+
+    def gain_of(ranks: Collection[int]) -> Gain:
+        work, host = (np.zeros(len(matched.rank), np.int64) for _ in range(2))
+        for rank in ranks:
+            own = matched.ranks[matched.rank] == rank
+            for cause in late[rank]:
+                less = np.where(own, usual.excess_ns[:, matched.causes.index(cause)], 0)
+                work += less
+                host += 0 if cause in OF_THE_GPU else less
+        return gains.of(Less(work, host_ns=host))
+
+    gain = gain_of(late)
+    alone_ns = max(accused["gain_ns"].to_list(), default=0)
+    if not _is_much(gain, step_ns) or gain.sure_ns < _MORE_TOGETHER * alone_ns:
+        return None
+    notable_ns = _NOTABLE_GAIN * step_ns
+    without = {rank: gain_of(late.keys() - {rank}) for rank in late}
+    needed = sorted(rank for rank in late if gain.sure_ns - without[rank].sure_ns >= notable_ns)
+    if len(needed) < 2:
+        return None
+    main = {max(late[rank], key=late[rank].__getitem__) for rank in needed}
+    return LateTogether(
+        tuple(needed),
+        main.pop() if len(main) == 1 else OTHER,
+        sum(sum(late[rank].values()) for rank in needed),
+        round(gain_of(needed).sure_ns),
+    )
+
+
+def late_starts(matched: Matched) -> dict[int, int]:
+    """By rank that began late: how long another rank waited for that, once; the longest first."""
+    delays = pass_back(matched, find_usual(matched))
+    others = max(1, len(matched.ranks) - 1)
+    waits = np.bincount(matched.rank, delays.work_ns[:, -1], len(matched.ranks)) / others
+    order = np.argsort(-waits, kind="stable").tolist()
+    return {int(matched.ranks[at]): round(waits[at]) for at in order if waits[at] > 0}
 
 
 def _work_causes(matched: Matched, delays: Delays) -> pl.DataFrame:

@@ -17,7 +17,17 @@ from stepscope.run.step_record import BACKWARD, COMMUNICATION, StepRecord, input
 MOST_STEPS = 4096
 _NONE = -1
 _PHASES = (COMMUNICATION, BACKWARD)
-_COLUMNS = ("step", "start_ns", "dur_ns", "wait_ns", "window", "device_ns", "cpu_ns")
+_COLUMNS = (
+    "step",
+    "start_ns",
+    "dur_ns",
+    "wait_ns",
+    "window",
+    "device_ns",
+    "cpu_ns",
+    "queued_ns",
+    "wait_cpu_ns",
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ def _row(record: StepRecord) -> list[int]:
         _NONE if record.window is None else record.window,
         _NONE if record.device_ns is None else record.device_ns,
         _NONE if record.cpu_ns is None else record.cpu_ns,
+        _NONE if record.queued_ns is None else record.queued_ns,
+        record.data_wait_cpu_ns,
     ]
     times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
     return fixed + times
@@ -79,7 +91,7 @@ def _phase(phases: dict[str, int], name: str) -> int:
 
 
 def _record(row: list[int]) -> StepRecord:
-    step, start_ns, dur_ns, wait_ns, window, device_ns, cpu_ns, *times = row
+    step, start_ns, dur_ns, wait_ns, window, device_ns, cpu_ns, queued_ns, wait_cpu_ns, *times = row
     host, device = times[: len(_PHASES)], times[len(_PHASES) :]
     return StepRecord(
         step=step,
@@ -90,5 +102,7 @@ def _record(row: list[int]) -> StepRecord:
         window=None if window == _NONE else window,
         device_ns=None if device_ns == _NONE else device_ns,
         cpu_ns=None if cpu_ns == _NONE else cpu_ns,
+        queued_ns=None if queued_ns == _NONE else queued_ns,
+        data_wait_cpu_ns=wait_cpu_ns,
         device_phases={name: ns for name, ns in zip(_PHASES, device, strict=True) if ns != _NONE},
     )

@@ -10,6 +10,8 @@ Definitions
     As fast as usual: a rank's work between collectives, or a transfer, without what exceeds the
     usual (`analysis.blame.usual`), whatever the cause. What is less than usual stays as it is, and
     so does what a rank was late by at its first collective.
+    Ranks that make the others wait beyond chance are those of `fleet.stragglers`, with its gain:
+    they come no later than the others.
     Transfers are what collectives take once the last rank has come; waits are no part of them. In
     half the time: as over links twice as fast, if only the links limit them. In no time: as if
     they were free.
@@ -17,7 +19,7 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +35,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.analysis.stragglers import check_ranks
 from stepscope.fleet.job import Job
+from stepscope.fleet.stragglers import late_in_job
 from stepscope.fleet.what_if.changes import (
     AS_USUAL,
     CHANGES,
@@ -42,7 +45,8 @@ from stepscope.fleet.what_if.changes import (
     changes_table,
     in_words,
 )
-from stepscope.run.figures import duration, percent
+from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.rank_skew import RankSkew
 
 STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "step": pl.Int64,
@@ -54,6 +58,8 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 ALL_RANKS, ALL_TRANSFERS = "all ranks", "all transfers"
 
+ON_TIME = "no later than the others"
+_NOBODY = "no rank makes the others wait for an unusual reason"
 _MOST_RANKS = 32
 _WORTH_SAYING = 0.9
 _TOO_FAR_OFF = 0.05
@@ -93,7 +99,7 @@ def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverR
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
     check_ranks(list(job.ranks))
-    compared = compare_ranks([part.arrivals for part in job.parts], clock=clock)
+    compared = compare_ranks([part.arrivals for part in job.parts], job.steady_steps, clock)
     matched = compared.matched
     scope = compared.report.scope.leaving_out(matched.left_out)
     notes = (*compared.notes, *job.notes)
@@ -123,13 +129,18 @@ def _answer(
     gains = Gains(matched, replay)
     whole_ns, steps = gains.whole_ns, gains.steps
     usual = find_usual(matched)
+    late = late_in_job(job, compared)
+    accused = () if late is None else late.late
     changes = [
         Change(subject, how, whole_ns / steps - gains.of(less).sure_ns)
         for subject, how, less in (
-            *_with_work_as_usual(matched, usual),
+            *_with_work_as_usual(matched, usual, accused),
             *_with_transfers(matched, usual),
         )
     ]
+    if late is not None:
+        saving_ns = min(late.saving_ns, whole_ns / steps)
+        changes.append(Change(ranks_in_words(accused), ON_TIME, whole_ns / steps - saving_ns))
     table = changes_table(changes, whole_ns / steps)
     recorded_ns = _recorded_ns(compared)
     more = [*notes, *_unlike(usual, matched)]
@@ -146,7 +157,7 @@ def _answer(
             "no more exact than that"
         )
     return WhatIfOverRanks(
-        _verdict(table),
+        _verdict(table, late),
         round(recorded_ns / steps),
         round(whole_ns / steps),
         table,
@@ -156,15 +167,17 @@ def _answer(
     )
 
 
-def _with_work_as_usual(matched: Matched, usual: Usual) -> Iterator[tuple[str, str, Less]]:
-    """The work of all ranks, and of each, as fast as usual."""
+def _with_work_as_usual(
+    matched: Matched, usual: Usual, accused: Collection[int]
+) -> Iterator[tuple[str, str, Less]]:
+    """The work of all ranks, and of each but the accused ones, as fast as usual."""
     of_gpu = np.array([cause in OF_THE_GPU for cause in matched.causes])
     excess = usual.excess_ns.sum(axis=1)
     of_host = usual.excess_ns[:, ~of_gpu].sum(axis=1)
     yield ALL_RANKS, AS_USUAL, Less(excess, host_ns=of_host)
     in_all = np.bincount(matched.rank, excess, len(matched.ranks))
     for place in np.argsort(-in_all, kind="stable")[:_MOST_RANKS]:
-        if in_all[place] > 0:
+        if in_all[place] > 0 and int(matched.ranks[place]) not in accused:
             own = matched.rank == place
             less = Less(np.where(own, excess, 0), host_ns=np.where(own, of_host, 0))
             yield f"rank {matched.ranks[place]}", AS_USUAL, less
@@ -251,7 +264,7 @@ def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
         yield f"{left} more ranks, with less beyond the usual, are not replayed one by one"
 
 
-def _verdict(changes: pl.DataFrame) -> str:
-    ranks = changes.filter(pl.col("subject").str.starts_with("rank "))
+def _verdict(changes: pl.DataFrame, late: RankSkew | None) -> str:
     links = changes.filter((pl.col("subject") == ALL_TRANSFERS) & (pl.col("change") == HALF))
-    return "; ".join(in_words(table.row(0, named=True)) for table in (ranks, links) if len(table))
+    who = _NOBODY if late is None else late.accusation()
+    return "; ".join((who, *(in_words(row) for row in links.iter_rows(named=True))))
