@@ -1,112 +1,122 @@
 """How often `stepscope gate` fails identical versions, and how often it catches a slowdown of 10%.
 
 Each pair is one gate: two versions of a small training in turns, each run a process of its own. The
-training has 20 equal layers; the slower version has 22, so its step takes a tenth longer. Pairs run
-on the machine as it is, then beside programs that keep its CPUs busy in bursts.
+training has 20 equal layers; the slower version has 22, so its step takes a tenth longer.
 
-    python benchmarks/gate.py
-    python benchmarks/gate.py --identical 4 --slower 2 --steps 40 --only quiet
+    python benchmarks/gate.py --warm                      # 40 identical pairs, 20 with a slowdown
+    python benchmarks/gate.py --warm --load 3             # beside three busy programs
+    python benchmarks/gate.py --warm --pairs 4 --load 3   # 4 identical pairs, 2 with a slowdown
+
+Most of a run is the start of Python and the import of torch. With `--warm`, each run is a fork of a
+process that has imported torch, which takes a third of the time; runs then share the addresses of
+what was imported, one of the things by which runs differ. Without it, each run is a new process.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
 LAYERS, SLOWER = 20, 22
 TRAINING = """
-import sys, torch
+import os, sys, torch
 from torch import nn
 torch.set_num_threads(1)
 torch.manual_seed(0)
-layers = [nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(int(sys.argv[1]))]
+layers = [nn.Sequential(nn.Linear(192, 192), nn.ReLU()) for _ in range(int(sys.argv[1]))]
 model = nn.Sequential(*layers)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-while True:
-    loss = model(torch.randn(64, 512)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+batch = torch.randn(64, 192)
+try:
+    while True:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+finally:
+    os._exit(0)  # taking down torch's modules takes as long as the training
 """
-LOAD = """
-import random, time
-while True:
-    end = time.monotonic() + random.uniform(0.2, 5)
-    while time.monotonic() < end:
-        pass
-    time.sleep(random.uniform(0.2, 5))
-"""
+OUTCOMES = ("failed", "passed", "cannot tell")
 
 
 def main() -> None:
     """Run the pairs, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--identical", type=int, default=40, help="pairs of identical versions")
-    parser.add_argument("--slower", type=int, default=20, help="pairs with a slowdown of 10%%")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--only", choices=["quiet", "loaded"])
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of identical versions")
+    parser.add_argument("--slower", type=int, help="pairs with a slowdown  [default: half of that]")
+    parser.add_argument("--load", type=int, default=0, metavar="N", help="busy programs beside it")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each version of a pair")
+    parser.add_argument("--steps", type=int, default=100, help="steps of each run")
+    parser.add_argument("--warm", action="store_true", help="fork runs off a warm process")
     options = parser.parse_args()
-    print("| Machine | Pairs | Number | failed | passed | cannot tell | Runs differ by |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for machine in ("quiet", "loaded"):
-        if options.only not in (None, machine):
-            continue
-        with _load() if machine == "loaded" else contextlib.nullcontext():
-            for name, number, after in (
-                ("identical", options.identical, LAYERS),
-                ("10% slower", options.slower, SLOWER),
-            ):
-                found = [_gate(after, options.runs, options.steps) for _ in range(number)]
-                counts = Counter(outcome for outcome, _ in found)
-                spreads = sorted(spread for _, spread in found)
-                middle = f"{spreads[len(spreads) // 2]:.1%}" if spreads else "–"
-                cells = [counts[one] for one in ("failed", "passed", "cannot tell")]
-                row = (machine, name, number, *cells, middle)
-                print(f"| {' | '.join(map(str, row))} |", flush=True)
+    from tests.support.busy_programs import busy_programs
+    from tests.support.warm_python import VARIABLES, warm_python
+
+    os.environ.update(VARIABLES)
+    python = warm_python() if options.warm else sys.executable
+    slower = options.pairs // 2 if options.slower is None else options.slower
+    print("| Pairs | Number | failed | passed | cannot tell | Step grew by | Runs differ by |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    begun = time.monotonic()
+    with busy_programs(options.load) if options.load else contextlib.nullcontext():
+        for name, number, after in (
+            ("identical", options.pairs, LAYERS),
+            ("slower", slower, SLOWER),
+        ):
+            found = [_gate(python, after, options.runs, options.steps) for _ in range(number)]
+            counts = Counter(outcome for outcome, _, _ in found)
+            cells = [f"{counts[one]} ({counts[one] / max(1, number):.0%})" for one in OUTCOMES]
+            grew, spread = (_middle([one[place] for one in found]) for place in (1, 2))
+            print(f"| {name} | {number} | {' | '.join(cells)} | {grew} | {spread} |", flush=True)
+    print(f"\n{(time.monotonic() - begun) / 60:.1f} minutes")
 
 
-def _gate(after: int, runs: int, steps: int) -> tuple[str, float]:
-    """The answer of one gate, and by how much its runs differ."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train.py").write_text(TRAINING)
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "stepscope", "gate", "--format", "json"),
-                *("--runs", str(runs), "--steps", str(steps), "--budget", "2h"),
-                *(str(LAYERS), str(after), "--", sys.executable, "train.py", "{version}"),
-            ],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path)))},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-    if ended.returncode not in (0, 1):
-        raise SystemExit(ended.stderr)
-    document = json.loads(ended.stdout)
-    return document["checks"][0]["outcome"], document["runs"]["spread"]
+def _middle(shares: list[float]) -> str:
+    return f"{sorted(shares)[len(shares) // 2]:.1%}" if shares else "–"
+
+
+def _gate(python: str, after: int, runs: int, steps: int) -> tuple[str, float, float]:
+    """The answer of one gate, the change that it found, and by how much its runs differ."""
+    from stepscope.commands.main import main as stepscope
+
+    with tempfile.TemporaryDirectory() as folder, _within(Path(folder)):
+        Path("train.py").write_text(TRAINING)
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            code = stepscope(
+                [
+                    *("gate", "--format", "json", "--output", "found.json", "--budget", "2h"),
+                    *("--runs", str(runs), "--steps", str(steps)),
+                    *(str(LAYERS), str(after), "--", python, "train.py", "{version}"),
+                ]
+            )
+        if code not in (0, 1):
+            raise SystemExit(errors.getvalue())
+        found = json.loads(Path("found.json").read_text())
+    step = found["runs"]["step"]["share"]
+    return found["checks"][0]["outcome"], step, found["runs"]["spread"]
 
 
 @contextlib.contextmanager
-def _load() -> Iterator[None]:
-    """Programs, one more than there are CPUs, that compute and rest in turns."""
-    number = 1 + (os.cpu_count() or 1)
-    programs = [subprocess.Popen([sys.executable, "-c", LOAD]) for _ in range(number)]
+def _within(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
     try:
         yield
     finally:
-        for program in programs:
-            program.kill()
-            program.wait()
+        os.chdir(before)
 
 
 if __name__ == "__main__":

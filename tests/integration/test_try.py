@@ -1,4 +1,8 @@
-"""`stepscope try` on scripts that know nothing of it: what wins, fails and remains."""
+"""`stepscope try` on scripts that know nothing of it: what is applied, fails and remains.
+
+How much a fix brings depends on the machine and on what else runs there: `benchmarks/trials.py`
+measures that. These tests ask for what does not, and other programs count as idle in them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,9 @@ import sys
 
 import psutil
 import pytest
-from tests.support.by_hand import Control, agreed
 from tests.support.launching import TORCHRUN, paths_of_this_process
-from tests.support.planted_scripts import (
-    FRAMEWORKS,
-    HEAD,
-    HEALTHY,
-    PLANTED,
-    RANKS,
-    SLOW_DATA_SET,
-    WITH_WORKERS,
-)
+from tests.support.planted_scripts import FRAMEWORKS, HEAD, HEALTHY, RANKS, SLOW_DATA_SET
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.commands.main import main
 from stepscope.run.reader import open_run
@@ -27,51 +23,49 @@ from stepscope.run.trials import (
     CRASHED,
     HELPS,
     HUNG,
-    NO_GAIN,
     NOT_APPLIED,
     OUT_OF_MEMORY,
     SAME,
-    UNCLEAR,
     read_trials,
 )
-from stepscope.trial.other_programs import DISTURBED
+from stepscope.trial import experiment
+from stepscope.trial.other_programs import CpuClock
 from stepscope.trial.processes import MARK
-from stepscope.trial.verdict import LEAST_GAIN
 
 torch = pytest.importorskip("torch")
 
-LONG = ("--budget", "40m")
-"""More than an experiment takes on a busy machine: what a spent budget says is not asked here."""
-measures = pytest.mark.timeout(3600)
-"""Tests that ask again, and a control by hand, where the machine may be to blame for an answer."""
+BRIEF = ("--steps", "16", "--budget", "40m")
+"""Short processes, and more time than they take on a busy machine."""
 
 
 @pytest.fixture
 def tried(tmp_path, monkeypatch, capsys):
-    """Runs `stepscope try` on a script; the exit code, and the record if there is one."""
+    """Runs `stepscope try` on a script; the exit code, and the record if there is one.
 
-    def run(text, *options, command=("train.py",)):
+    Each variant runs in two rounds, and other programs are read as idle.
+    """
+    monkeypatch.setattr(experiment, "MOST_ROUNDS", experiment.LEAST_ROUNDS)
+    monkeypatch.setattr(CpuClock, "others_share_until", lambda self, later: 0.0)
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+    def run(text, *options, python=None, command=("train.py",)):
         (tmp_path / "train.py").write_text(text)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
-        capsys.readouterr()  # what was told of an earlier try
-        code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
+        capsys.readouterr()  # what an earlier try printed
+        words = ["try", "--format", "json", *options, "--", python or warm_python(), *command]
+        code = main(words)
         out, err = capsys.readouterr()
         assert left_behind(tmp_path) == []
         if not out:
             return code, err
         folder = json.loads(out)["folder"]
         record = read_trials(tmp_path / folder / "diagnosis" / "trials.json")
-        run.busy = max(record.busy, default=0.0)
         print(err, record.verdict, [(t.name, t.promised_ratio, t.ratio) for t in record.all_trials])
         return code, record
 
     return run
-
-
-def others(tried):
-    """That other programs disturbed the trials; empty if they did not."""
-    return f"other programs used {tried.busy:.0%}" if tried.busy >= DISTURBED else ""
 
 
 def left_behind(folder):
@@ -99,18 +93,14 @@ def test_a_slow_data_set_from_the_finding_to_the_report(tried, tmp_path, capsys)
     text += '    open(sys.argv[1] + "/mine", "w").close()\n'
     code, record = tried(
         text,
-        *("--steps", "16", "--budget", "2m", "--fix", "loader-workers", "--fail-on", "gain>10%"),
+        *(*BRIEF, "--fix", "loader-workers", "--fail-on", "gain>10%"),
         command=("train.py", "{scratch}"),
     )
     (trial,) = record.trials
     assert (trial.name, trial.findings) == ("loader-workers", ("input-bound",))
     assert 0.2 < trial.promised_ratio < 0.8
-    if trial.ratio is None:
-        assert others(tried)
-        assert trial.verdict == UNCLEAR
-    else:
-        assert trial.losses.verdict == SAME
-        assert trial.ratio_low <= trial.ratio <= trial.ratio_high
+    assert trial.losses.verdict == SAME
+    assert trial.ratio_low <= trial.ratio <= trial.ratio_high
     assert record.best == ("loader-workers" if trial.verdict == HELPS else "")
     assert code == (1 if record.best and trial.ratio < 0.9 else 0)
     # It wrote into a copy of its folder.
@@ -169,7 +159,7 @@ def test_a_script_that_resumes_begins_anew_each_time_and_leaves_its_folder_alone
     (tmp_path / "given").write_text("0.1\n")
     with (tmp_path / "given").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
-        code, record = tried(RESUMING, "--steps", "16", "--fix", "zero-grad-none", *LONG)
+        code, record = tried(RESUMING, *BRIEF, "--fix", "zero-grad-none")
     assert code == 0
     logs = [path.read_text() for path in (tmp_path / record.folder / "logs").iterdir()]
     assert len(logs) >= 2
@@ -199,7 +189,7 @@ for batch in DataLoader(Samples(), batch_size=BATCH):
 @pytest.mark.slow
 def test_fixes_with_which_a_script_fails_are_answers(tried):
     names = ("threads", "rare-gc", "fused-optimizer", "foreach-optimizer", "zero-grad-none")
-    code, record = tried(FAILING, "--steps", "16", *(f"--fix={name}" for name in names))
+    code, record = tried(FAILING, *BRIEF, *(f"--fix={name}" for name in names))
     assert code == 0
     trials = by_name(record)
     assert trials["threads"].verdict == CRASHED
@@ -221,100 +211,48 @@ def test_a_script_that_ignores_its_end_is_ended_and_measured(tried):
         "        except:\n"
         "            pass\n"
     )
-    code, record = tried(text, "--steps", "16", "--fix", "zero-grad-none")
+    code, record = tried(text, *BRIEF, "--fix", "zero-grad-none", python=sys.executable)
     assert code == 0
-    assert record.baseline.processes == 0 or record.baseline.steps
+    assert record.baseline.steps
     assert by_name(record)["zero-grad-none"].verdict == NOT_APPLIED
 
 
 @pytest.mark.slow
 def test_a_script_that_never_steps_is_ended_with_the_budget(tried):
-    code, err = tried("import torch, time; time.sleep(1000)", "--budget", "15s")
+    code, err = tried("import torch, time; time.sleep(1000)", "--budget", "4s")
     assert code == 3
-    assert "did not do 40 steps within the budget of 15 s" in err
+    assert "did not do 40 steps within the budget of 4 s" in err
 
 
 @pytest.mark.slow
-@measures
-def test_a_fix_that_changes_the_losses_is_marked(tried, tmp_path):
+def test_a_fix_that_changes_the_losses_is_marked(tried):
     text = HEAD.replace("index % 7", "torch.rand(1).item()") + SLOW_DATA_SET
-
-    def check():
-        _, record = tried(text, "--steps", "24", "--fix", "loader-workers", *LONG)
-        trial = by_name(record)["loader-workers"]
-        assert (trial.verdict, trial.losses.verdict) == (HELPS, CHANGED)
-        assert record.best == ""
-
-    control = Control(text, text.replace(*WITH_WORKERS))
-    agreed(check, lambda: others(tried) or control.doubts(tmp_path / "by hand"))
+    _, record = tried(text, *BRIEF, "--fix", "loader-workers")
+    assert by_name(record)["loader-workers"].losses.verdict == CHANGED
+    assert record.best == ""
 
 
 @pytest.mark.slow
 def test_two_ranks_of_torchrun(tried):
     _, record = tried(
         HEAD + RANKS,
-        *("--steps", "24", "--fix", "ddp-bucket-view", "--fix", "ddp-static-graph"),
+        *(*BRIEF, "--fix", "ddp-bucket-view"),
         command=(*TORCHRUN, "train.py"),
     )
-    for trial in record.trials:
-        assert trial.ratio is not None or others(tried), trial
-        assert trial.ratio is None or trial.losses.verdict in (SAME, CLOSE)
-        assert trial.overrides == ()
+    (trial,) = record.trials
+    assert trial.ratio is not None
+    assert trial.losses.verdict in (SAME, CLOSE)
+    assert trial.overrides == ()
 
 
 @pytest.mark.slow
-@measures
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_slow_data_set_in_a_framework(tried, tmp_path, framework):
+def test_a_slow_data_set_in_a_framework(tried, framework):
     pytest.importorskip(framework)
-    text, with_workers = FRAMEWORKS[framework]
-
-    def check():
-        _, record = tried(text, "--steps", "24", "--fix", "loader-workers", *LONG)
-        assert record.best == "loader-workers"
-
-    agreed(check, lambda: others(tried) or Control(text, with_workers).doubts(tmp_path / "by hand"))
-
-
-@pytest.mark.slow
-@measures
-def test_a_healthy_script_gets_nothing(tried, tmp_path):
-    def check():
-        _, record = tried(HEAD + HEALTHY, "--all", *LONG)
-        assert record.best == ""
-        measured = [trial for trial in record.trials if trial.ratio is not None]
-        assert measured
-        for trial in measured:
-            assert trial.verdict in (NO_GAIN, UNCLEAR), trial
-            assert trial.ratio_low <= 1.02
-
-    control = Control(HEAD + HEALTHY, within=LEAST_GAIN)
-    agreed(check, lambda: others(tried) or control.doubts(tmp_path / "by hand"))
-
-
-@pytest.mark.slow
-@measures
-@pytest.mark.parametrize("name", PLANTED)
-def test_the_right_fix_wins_and_the_promise_is_kept(tried, tmp_path, name):
-    """The promise may be off by what it may be, plus the interval of what was measured."""
-    planted = PLANTED[name]
-
-    def check():
-        _, record = tried(planted.text, *LONG)
-        check_planted(planted, record)
-
-    within = planted.within / 2 if planted.wins else LEAST_GAIN
-    control = Control(planted.text, planted.fixed, within)
-    agreed(check, lambda: others(tried) or control.doubts(tmp_path / "by hand"))
-
-
-def check_planted(planted, record):
-    assert record.best == planted.wins
-    for part in planted.wins.split(" + ") if planted.wins else ():
-        trial = by_name(record)[part]
-        assert trial.promised_ratio is not None
-        noise = (trial.ratio_high - trial.ratio_low) / 2 / trial.ratio
-        off = trial.promise_error if not planted.is_at_least else min(0.0, trial.promise_error)
-        assert abs(off) <= planted.within + noise
-    # What the trials cost beside the script's own processes.
-    assert record.total_s - record.processes_s < 0.2 * record.total_s + 5
+    _, record = tried(FRAMEWORKS[framework], *BRIEF, "--fix", "loader-workers")
+    trial = by_name(record)["loader-workers"]
+    assert trial.findings == ("input-bound",)
+    assert trial.applied
+    assert trial.processes == experiment.LEAST_ROUNDS
+    assert trial.losses.verdict == SAME
+    assert trial.promised_ratio < 0.9

@@ -71,7 +71,7 @@ def trials_record(**more):
         "trials": (WORKERS, CHANGES_LOSSES, CRASHES, NEVER_RAN),
         "together": None,
         "best": "loader-workers",
-        "untried": (UntriedRecord("cpu-bound-python", "Move that Python out. Or not."),),
+        "untried": (UntriedRecord("cpu-bound-python", "Move that Python out. Or not.", 0.75),),
         "warnings": ("the script wrote files of its own",),
         "folder": "stepscope-try/T",
         "steps": 40,

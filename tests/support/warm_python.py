@@ -72,6 +72,8 @@ READ_LATE = ("TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_ASYNC_ERROR
 """Of these, variables that change nothing of what a library is."""
 OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 """Variables of Python itself that a fork obeys."""
+HASH_SEED = {"PYTHONHASHSEED": "0"}
+"""That of the process that forks, which a command line may ask for, too."""
 NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
 """Modules that import no torch."""
 
@@ -85,7 +87,7 @@ CLIENT = r"""#!{python} -IS
 import json, os, signal, socket, sys
 REAL, ADDRESS, SET = {real!r}, {address!r}, {variables!r}
 EARLY, LATE, OBEYED = {early!r}, {late!r}, {obeyed!r}
-NEW = {new!r}
+NEW, SEED = {new!r}, {seed!r}
 words = sys.argv[1:]
 
 
@@ -97,7 +99,8 @@ def is_known():
     early = {{k for k in os.environ if k.startswith(EARLY) and not k.startswith(LATE)}}
     if {{k: os.environ[k] for k in early}} != SET:
         return False
-    return all(k in OBEYED for k in os.environ if k.startswith("PYTHON"))
+    of_python = {{k for k in os.environ if k.startswith("PYTHON") and k not in OBEYED}}
+    return all(SEED.get(k) == os.environ[k] for k in of_python)
 
 
 with socket.socket(socket.AF_UNIX) as server:
@@ -226,6 +229,7 @@ def _start(folder: Path) -> None:
             **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
             "PYTHONPATH": str(ROOT),
             **VARIABLES,
+            **HASH_SEED,
         },
         start_new_session=True,
     )
@@ -240,6 +244,7 @@ def _start(folder: Path) -> None:
             late=READ_LATE,
             obeyed=OF_PYTHON,
             new=NEW_PROCESSES,
+            seed=HASH_SEED,
         )
     )
     Path(client).chmod(0o700)

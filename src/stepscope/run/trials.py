@@ -128,10 +128,12 @@ class UntriedRecord:
     Attributes:
         finding: Its id.
         advice: What to do about it.
+        promised_ratio: Step without its cause over the step as it is; None if it promises nothing.
     """
 
     finding: str
     advice: str
+    promised_ratio: float | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Protocol
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.capture.record.job import hide_secrets
 from stepscope.errors import UsageError
-from stepscope.run.figures import seconds
+from stepscope.run.figures import percent, seconds
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
@@ -158,7 +158,8 @@ class Experiment:
         assert first.run is not None
         with working("Judging the script as it is"):
             diagnosis = diagnose(open_run(first.run))
-        facts = facts_of(diagnosis, first.facts)
+        doubt = _doubt(first)
+        facts = facts_of(diagnosis, first.facts, doubt)
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
         self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
@@ -183,8 +184,10 @@ class Experiment:
             trials=trials,
             together=together,
             best="" if best is None else best.name,
-            untried=untried_of(diagnosis.findings, [variant.name for variant in variants]),
-            warnings=(*watch.warnings(), *filter(None, (too_short,))),
+            untried=untried_of(
+                diagnosis.findings, [variant.name for variant in variants], facts.promises
+            ),
+            warnings=(*watch.warnings(), *filter(None, (too_short, doubt))),
             folder=str(self.folder),
             steps=self.request.steps,
             warm_up=self.bench.warm_up,
@@ -372,6 +375,16 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
     choice = "" if request.snapshot is None else choose_settings(request.snapshot)
     folder = new_folder(request.scratch)
     return Experiment(request, audience, folder, time.monotonic(), choice).run()
+
+
+def _doubt(diagnosed: Attempt) -> str:
+    """Why the findings promise nothing: what other programs take of a step is no fix's to save."""
+    if not diagnosed.is_disturbed:
+        return ""
+    return (
+        f"other programs used {percent(diagnosed.others_share or 0.0)} of the CPUs during the "
+        "diagnosis, too, so what its findings promise is not stated"
+    )
 
 
 def _needs_any(tried: Sequence[Tried], baseline: Tried) -> bool:

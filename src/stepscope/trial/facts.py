@@ -13,12 +13,13 @@ from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Facts
 
 
-def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any]) -> Facts:
+def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") -> Facts:
     """The facts that fixes are planned with.
 
     Args:
         diagnosis: The script as it is.
         process: What its process reported; see `trial.inside.companion`.
+        doubt: Why nothing that the diagnosis promises can be relied on; empty if it can.
     """
     loader = None
     for rank in diagnosis.run.ranks:
@@ -28,7 +29,7 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any]) -> Facts:
     promises: dict[str, float] = {}
     for finding in diagnosis.findings:
         ratio = promised_ratio(finding)
-        if ratio is not None:
+        if ratio is not None and not doubt:
             promises.setdefault(finding.id, ratio)
     inputs = next((one for one in diagnosis.findings if one.id == input_bound.ID), None)
     workers = _evidence(inputs, input_bound.WORKERS_LABEL)
@@ -37,8 +38,9 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any]) -> Facts:
     return Facts(
         findings=frozenset(finding.id for finding in diagnosis.findings),
         promises=promises,
+        doubt=doubt,
         workers_advised=None if workers is None else int(workers),
-        workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns else None,
+        workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns and not doubt else None,
         loader_workers=None if loader is None else loader.workers,
         prefetch_factor=None if loader is None else loader.prefetch_factor,
         threads=process.get("threads", 1),
@@ -58,18 +60,22 @@ def promised_ratio(finding: Finding) -> float | None:
     return finding.predicted_step_ns / before_ns if before_ns > 0 else None
 
 
-def untried_of(findings: Sequence[Finding], tried: Sequence[str]) -> tuple[UntriedRecord, ...]:
+def untried_of(
+    findings: Sequence[Finding], tried: Sequence[str], promises: Mapping[str, float]
+) -> tuple[UntriedRecord, ...]:
     """The findings that no fix answers which is tried.
 
     Args:
         findings: The findings of the script as it is.
         tried: Names of the fixes that are tried.
+        promises: Finding to the step after its fix over the step before.
     """
     answered = {answer for name in tried for answer in FIXES[name].answers}
     left: dict[str, UntriedRecord] = {}
     for finding in findings:
         if finding.id not in answered:
-            left.setdefault(finding.id, UntriedRecord(finding.id, finding.advice))
+            promised = promises.get(finding.id)
+            left.setdefault(finding.id, UntriedRecord(finding.id, finding.advice, promised))
     return tuple(left.values())
 
 

@@ -164,6 +164,8 @@ def _promise(
     findings = tuple(dict.fromkeys(f.id for f in diagnosis.findings if f.id in answers))
     if not variant.plans:
         return None, "", ()
+    if facts.doubt:
+        return None, facts.doubt, findings
     if len(variant.plans) > 1:
         saving = {f.id for f in diagnosis.findings if f.saving_ns is not None}
         step_ns, saved_ns = diagnosis.shown.step_ns, diagnosis.shown.together_ns

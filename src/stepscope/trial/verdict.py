@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import ClassVar
 
-from stepscope.errors import UsageError
+from stepscope.analysis.comparison.condition import Condition
 from stepscope.run.trials import CHANGED, HELPS, NO_GAIN, SLOWER, UNCLEAR, TrialRecord, TrialsRecord
 from stepscope.trial.measure import Ratio
 
 LEAST_GAIN = 0.02
 """A gain below this share of the step is not worth a line in a script."""
 _PRECISE = 0.05
-_CONDITION = re.compile(r"gain\s*>\s*(\d+(?:\.\d+)?)\s*%")
 
 
-@dataclass(frozen=True)
-class GainCheck:
-    """A condition on the gain of the best trial, such as "gain>5%".
+class GainCheck(Condition):
+    """A condition on the gain of the best trial, as a share of the step: `gain>5%`."""
 
-    Attributes:
-        text: The condition as given.
-        share: The gain that must not be exceeded, as a share of the step.
-    """
-
-    text: str
-    share: float
-
-    @classmethod
-    def parse(cls, text: str) -> GainCheck:
-        """Parse a condition.
-
-        Raises:
-            UsageError: It is not a condition on the gain.
-        """
-        match = _CONDITION.fullmatch(text.strip())
-        if match is None:
-            raise UsageError(f"--fail-on {text}: not a condition such as 'gain>5%'")
-        return cls(text, float(match[1]) / 100)
+    EXPECTED: ClassVar[str] = "gain>5%"
+    QUANTITIES: ClassVar[tuple[str, ...]] = ("gain",)
 
     def reason(self, record: TrialsRecord) -> str | None:
         """Why the condition holds; None if it does not."""

@@ -10,11 +10,12 @@ Definitions
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
+from stepscope.analysis.comparison.condition import Condition
 from stepscope.analysis.comparison.repeated_runs import (
     ASSUMED,
     EARLIER,
@@ -35,7 +36,6 @@ DEFAULT_RUNS = 5
 `regression>5%` in more than 9 of 10 comparisons."""
 _MOST_SHARE = 10
 """An interval that reaches farther shows only that the runs have nothing to do with each other."""
-_CONDITION = re.compile(r"^\s*(?P<what>[^>]*[^>\s])\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
 
 
 @dataclass(frozen=True)
@@ -55,34 +55,15 @@ class Check:
     runs_needed: int | None = None
 
 
-@dataclass(frozen=True)
-class FailOn:
+class FailOn(Condition):
     """A condition under which a comparison counts as failed.
 
-    Attributes:
-        what: "regression": the step; or the name of one of its parts.
-        share: By how much it may grow.
-        text: The condition as given.
+    It is on the growth of "regression", which is the step, or of a part of the step.
     """
 
-    what: str
-    share: float
-    text: str
-
-    @staticmethod
-    def parse(text: str) -> FailOn:
-        """Read a condition such as `regression>5%`.
-
-        Raises:
-            UsageError: It is none.
-        """
-        found = _CONDITION.match(text)
-        if found is None:
-            raise UsageError(
-                f"--fail-on {text}: write regression>5%, or a part's name in its place, such as "
-                "'exposed communication>10%'"
-            )
-        return FailOn(found["what"], float(found["limit"]) / 100, text.strip())
+    EXPECTED: ClassVar[str] = (
+        "regression>5%, or a part's name in its place, such as 'exposed communication>10%'"
+    )
 
     def check(self, comparison: Comparison) -> Check:
         """What the condition says. A part is measured against the whole step.

@@ -13,6 +13,7 @@ from stepscope.run.trials import (
     REDRAWN,
     TrialRecord,
     TrialsRecord,
+    UntriedRecord,
 )
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
@@ -168,10 +169,17 @@ def notes(record: TrialsRecord) -> list[str]:
         f"{one.name} does not apply: {one.reason}" for one in record.trials if _never_ran(one)
     ]
     found += [
-        f"{one.finding} has no fix that was tried. {one.advice.partition('. ')[0].rstrip('.')}."
+        f"{one.finding} has no fix that was tried.{_saving(one)} "
+        f"{one.advice.partition('. ')[0].rstrip('.')}."
         for one in record.untried
     ]
     return found
+
+
+def _saving(one: UntriedRecord) -> str:
+    if one.promised_ratio is None:
+        return ""
+    return f" By the diagnosis, fixing it saves {percent(1 - one.promised_ratio)} of the step."
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:

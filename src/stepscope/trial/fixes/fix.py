@@ -66,6 +66,7 @@ class Facts:
     Attributes:
         findings: Ids of its findings.
         promises: Finding to the step after its fix over the step before.
+        doubt: Why the diagnosis promises nothing; empty if it does.
         workers_advised: Loader workers that `input-bound` advises; None if it does not say.
         workers_alone_ratio: Step with these workers alone, if they cannot keep up, over the step.
         loader_workers: Workers of the training's loader; None if it has no loader.
@@ -82,6 +83,7 @@ class Facts:
 
     findings: frozenset[str] = frozenset()
     promises: Mapping[str, float] = field(default_factory=dict)
+    doubt: str = ""
     workers_advised: int | None = None
     workers_alone_ratio: float | None = None
     loader_workers: int | None = None
