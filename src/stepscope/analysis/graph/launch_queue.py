@@ -35,6 +35,8 @@ _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
+_DEPTHS = 4
+"""By how much unstarted launches of a full queue differ from call to call."""
 _FEWEST_BEHIND = 32
 """Slow launches on a stream busy with unseen work: more than first launches of a few kernels."""
 
@@ -139,8 +141,11 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     unstarted = number + 1 - started
     most = int(unstarted.max())
     took = stream.call_end_ns - stream.call_start_ns
-    usual = _usual(took[stream.is_linked])
     freeing = np.maximum(started - 1, 0)
+    # A call that returns with the queue full had room from the start of the work before.
+    since_room = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
+    may_be_full = (unstarted >= max(_FEWEST, most - _DEPTHS)) & (started > 0)
+    usual = _usual(np.where(may_be_full, since_room, took)[stream.is_linked])
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
     is_behind = stream.is_linked & (started == 0)
     is_far = is_slow & (unstarted >= _FEWEST)
