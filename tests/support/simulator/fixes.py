@@ -22,6 +22,8 @@ unfused-elementwise: each run of elementwise kernels of 10 µs or more is one ke
     that takes half of their time.
 input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
     finding that names a number of workers promises: that many, which live on from epoch to epoch.
+slow-epoch-start, which needs a step record: workers live on from epoch to epoch, and the sampler
+    takes no time.
 late-rank: the late rank does what the others do; where the others are called late (`on_time`), they
     do what it does.
 
@@ -180,6 +182,13 @@ def with_persistent_workers(program: Program) -> Program:
     return with_workers(program, (program.loader or Loader()).workers)
 
 
+def _with_quick_epoch_starts(program: Program) -> Program:
+    """The program with workers that live on, and a sampler that takes no time."""
+    if program.loader is None or not program.loader.epoch:
+        return program
+    return replace(program, loader=replace(program.loader, is_persistent=True, sampler_ns=0))
+
+
 def _without_iterators(program: Program) -> Program:
     """The program with epochs whose iterators the main thread begins in no time.
 
@@ -215,7 +224,7 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
     """
     pinned = _pinned(program)
     same = on_time(program)
-    return {
+    found = {
         "launch-bound": (program, cheap_launches(program)),
         "synchronisation": (program, with_body(program, _no_wait)),
         "pageable-copies": (program, pinned),
@@ -233,6 +242,9 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
         "input-bound": (program, without_input_wait(program)),
         "late-rank": (program, same),
     }
+    if program.recording.has_record:
+        found["slow-epoch-start"] = (program, _with_quick_epoch_starts(program))
+    return found
 
 
 def questions(program: Program) -> dict[str, Program]:
