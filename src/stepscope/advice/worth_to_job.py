@@ -4,8 +4,8 @@ A replay of one rank says how much shorter its own step would be. But the ranks 
 so the job's step gets shorter only until it is another rank that sets the pace. How far each rank
 is from that is known by what its waits for others cost it. A finding is taken to be fixed on all
 ranks that have it: what each of these gains without both, its finding and its waits, is known from
-a replay, and the job gains what the rank does that gains least. So it is on ranks that have the same
-cause behind their waits: it makes nobody wait now, but does once the others are quicker.
+a replay, and the job gains what the rank does that gains least. So it is on ranks that have the
+same cause behind their waits: it makes nobody wait now, but does once the others are quicker.
 
 A finding about communication assumes that late ranks are fixed first, on these as well, unless they
 come late because their own communication takes longer. So of the ranks that are not late, the one

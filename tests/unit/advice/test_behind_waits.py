@@ -30,11 +30,12 @@ from stepscope.run.reader import open_run
 
 def job(before_ns: int, python_ns: int) -> Program:
     """Two ranks that do the same, one of which comes later by 1 ms."""
+    kernels = Kernels(40, 25 * US, "gemm", before_ns, 10 * US)
     return Program(
         (
-            Kernels(40, 25 * US, "gemm", before_ns, 10 * US),
+            kernels,
             Python(python_ns),
-            OnThread((Kernels(40, 25 * US, "gemm", before_ns, 10 * US), Collective(1 << 26, MS // 5))),
+            OnThread((kernels, Collective(1 << 26, MS // 5))),
             WaitForCollectives(),
             Kernels(1, 200 * US, "optimizer", 60 * US),
         ),
@@ -42,7 +43,7 @@ def job(before_ns: int, python_ns: int) -> Program:
         recording=Recording(first=8, steps=6),
         world_size=2,
         late=Late(0, before=(Synchronize(), Python(1 * MS, "train.py(30): log"))),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
