@@ -9,7 +9,8 @@ pageable-copies: copies from pageable memory leave pinned memory without blockin
 exposed-copies: beyond that, copies take no time on the device.
 launch-bound: operators, launches and other calls of the runtime take no time on the host
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
-many-small-kernels: kernels under 10 µs, and their operators and calls on the host, take half.
+many-small-kernels: kernels under 10 µs other than matrix products, and their operators and calls on
+    the host, take half.
 cpu-bound-python: stretches of Python of 100 µs or more take no time, among them what the main
     thread does to begin a loader's iterator, which a trace shows in the same way.
 garbage-collector: there are no pauses.
@@ -62,6 +63,7 @@ LARGE_BYTES = 1 << 20
 LONG_PYTHON_NS = 100 * US
 FP32 = "fp32"
 ELEMENTWISE = "elementwise"
+PRODUCTS = ("gemm", FP32)
 
 
 def with_body(program: Program, change: Callable[[Op], Op | None]) -> Program:
@@ -107,7 +109,7 @@ def _without(*kinds: type[Op]) -> Callable[[Op], Op | None]:
 
 
 def _half_of_small(op: Op) -> Op:
-    if isinstance(op, Kernels) and op.dur_ns < SMALL_NS:
+    if isinstance(op, Kernels) and op.dur_ns < SMALL_NS and op.kind not in PRODUCTS:
         # Half as many operators: half of the host's time as well.
         return replace(op, count=op.count // 2)
     return op

@@ -47,6 +47,7 @@ from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
     rounds_of_batches,
+    settling_steps,
     single_stall,
     slow_first_steps,
 )
@@ -353,9 +354,14 @@ def _states(
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
+    whole &= states != _STATES.index(StepState.START_UP)
     length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[whole], waits[whole])
     rows = np.flatnonzero(run)
-    ahead = int((rows < np.flatnonzero(whole)[ahead]).sum()) if ahead else 0
+    if ahead:
+        ahead = int((rows < np.flatnonzero(whole)[ahead]).sum())
+        if is_of_devices:
+            on_host = _host_durations(trace)[rows[ahead:]]
+            ahead += settling_steps(on_host, durations[rows[ahead:]])
     beyond = ahead + (len(rows) - ahead) % length
     if beyond < len(rows):
         states[rows[:beyond]] = _STATES.index(StepState.PART_OF_ROUND)
