@@ -14,8 +14,9 @@ of the steady step.
                   the product shows is about it, findings without a simulated fix apart
 
 A finding on several ranks counts once, with its largest saving, and is fixed on all ranks.
-`input-bound` promises what the workers that it names bring; where it names none, that batches are
-always ready.
+`input-bound` promises what the workers that it names bring, beyond what keeping the present ones
+from epoch to epoch brings if its workers live on; where it names none, that batches are always
+ready. In a trace without Python's frames, what-if answers "python" as time of unknown cause.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ LEAD = 0.05
 _SAME_FIX = {"rank-waiting": "late-rank"}
 """Findings whose saving is the fix of another's."""
 _WORKERS_LABEL = "loader workers to begin with"
-_RESTARTS = "starts its workers anew"
+_LIVE_ON = "live on from epoch to epoch"
 _CHEAPER = "batches cost so much less"
+_NOT_RECORDED = "host, cause not recorded"
 
 
 @dataclass
@@ -189,9 +191,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
             if _CHEAPER in one.assumption:
                 pass  # it assumes that batches cost less, not that there are more workers
             elif _WORKERS_LABEL in seen:
-                true = gain(program, with_workers(program, int(seen[_WORKERS_LABEL])))
-            elif _RESTARTS in one.title:
-                true = gain(program, with_persistent_workers(program))
+                kept = with_persistent_workers(program) if _LIVE_ON in one.assumption else program
+                true = gain(kept, with_workers(program, int(seen[_WORKERS_LABEL])))
         job.findings.append(Promise(name, one.saving_ns / now_ns, true))
     job.findings.sort(key=lambda one: -one.promised)
     shown = (_SAME_FIX.get(one.id, one.id) for one in diagnosis.findings if one.saving_ns)
@@ -200,7 +201,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
     job.best, best = ordered[0]
     job.lead = best - (ordered[1][1] if len(ordered) > 1 else 0.0)
     for name, fixed in (questions(program) if asked else {}).items():
-        job.answers.append(Promise(name, asked.get(name, 0.0), gain(program, fixed)))
+        promised = asked.get(_NOT_RECORDED if name == "python" else name, asked.get(name, 0.0))
+        job.answers.append(Promise(name, promised, gain(program, fixed)))
     job.seconds = time.perf_counter() - began
     if verbose:
         _show(job, program, diagnosis)

@@ -75,6 +75,8 @@ class Finding:
             something costs nothing or is hidden entirely. People then read "saves up to".
         with_waits_ns: What the rank's step would be shorter by without this and without any waiting
             for other ranks in collectives; None where that was not replayed.
+        is_behind_waits: Whether it would save too little of its rank's step to be a finding, but
+            its rank waits for others. It counts for what the job gains, and is not shown.
         own_saving_ns: What it saves of its rank's own time in a step, where the job gains less
             because another rank sets the pace then; None otherwise.
         next_rank: That rank.
@@ -99,6 +101,7 @@ class Finding:
     slows_everything: bool = False
     is_upper_bound: bool = False
     with_waits_ns: int | None = None
+    is_behind_waits: bool = False
     own_saving_ns: int | None = None
     next_rank: int | None = None
     placed: str = ""

@@ -188,7 +188,7 @@ def advise(facts: LoaderFacts, step_ns: int, waited_ns: int) -> LoaderAdvice:
         f"{_workers(workers)} {prepare} batches beside the step and {take} no CPU time away from it"
     )
     if facts.keeps_workers is False:
-        assumption += ", and live on from epoch to epoch"
+        assumption += ", and live on from epoch to epoch: what that saves is not counted here"
     alone_ns = None
     keep_up = workers >= least
     if not keep_up:

@@ -104,20 +104,22 @@ def with_findings(
     found: list[Finding] = []
     for of_rule in (second or SecondThread(None)).share(rules):
         found += of_rule
+    behind = [one for one in found if one.is_behind_waits]
+    found = [one for one in found if not one.is_behind_waits]
     if any(one.id == "low-gpu-utilisation" for one in found):
         from stepscope.advice.rules import low_gpu_utilisation as low
 
         found = [one for one in found if one.id != low.ID or not low.is_explained(one, found)]
     if subject.window is not None and subject.window.once(loss_of).leaves_nothing:
         # What such steps seem to wait for may be hidden by work that was not recorded.
-        found = [finding for finding in found if finding.changes is None]
+        found, behind = [finding for finding in found if finding.changes is None], []
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     own = [finding for finding in found if finding.waits_for is None]
     own_ns = together_ns
     if len(own) < len(found):
         own_ns = saved_together(own, subject.window, subject.step_ns or 0)
     ladder = climb(subject, found)
-    found, with_waits_ns = _with_waits(found, subject)
+    found, behind, with_waits_ns = _with_waits(found, behind, subject)
     alone_ns = _without_collectives_ns(subject)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
@@ -132,29 +134,42 @@ def with_findings(
         together_ns=together_ns,
         together_own_ns=own_ns,
         together_with_waits_ns=with_waits_ns,
+        behind_waits_ns=tuple((one.id, one.with_waits_ns or 0) for one in behind),
         without_collectives_ns=alone_ns,
         ladder=ladder,
     )
 
 
-def _with_waits(found: Sequence[Finding], subject: Subject) -> tuple[list[Finding], int | None]:
+def _with_waits(
+    found: Sequence[Finding], behind: Sequence[Finding], subject: Subject
+) -> tuple[list[Finding], list[Finding], int | None]:
     """The findings with what each saves together with the waits for other ranks; and all of them.
 
     Waits that a slow host hides appear once it is quicker, so the two do not add up.
+
+    Args:
+        found: The findings.
+        behind: Those behind waits; only those are kept whose rank waits notably.
+        subject: The rank.
     """
     window = subject.window
     if window is None or subject.waits is None or not window.has_gpu:
-        return list(found), None
-    calm = without_waits(window, waited_in(window, subject.waits))
+        return list(found), [], None
+    waited = waited_in(window, subject.waits)
+    calm = without_waits(window, waited)
+    if window.share(int(waited["wait_ns"].sum())) < subject.thresholds.saving_low:
+        behind = []
     saved_ns = partial(_saved_by_replay_ns, subject, window)
-    replayed = [one.changes for one in found if one.changes is not None]
+    every = (*found, *behind)
+    replayed = [one.changes for one in every if one.changes is not None]
     told = [
         one
         if one.changes is None
         else replace(one, with_waits_ns=saved_ns(one.changes.and_also(calm)))
-        for one in found
+        for one in every
     ]
-    return told, saved_ns(functools.reduce(Changes.and_also, replayed, calm))
+    together_ns = saved_ns(functools.reduce(Changes.and_also, replayed, calm))
+    return told[: len(found)], told[len(found) :], together_ns
 
 
 def _without_collectives_ns(subject: Subject) -> int | None:

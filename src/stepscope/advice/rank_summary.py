@@ -143,6 +143,9 @@ class RankSummary:
             earlier (`Finding.waits_for`).
         together_with_waits_ns: What all of them and its waits for other ranks in collectives take
             from its step; None where how long it waits is unknown.
+        behind_waits_ns: Of causes that would save too little of its own step to be findings, what
+            its step would be shorter by without them and without its waits for other ranks: rule,
+            time.
         without_collectives_ns: What its step would be shorter by if its collectives took no time;
             None likewise, and without a GPU.
         problems: Problems that were found while the window was read: problem, count, message.
@@ -191,6 +194,7 @@ class RankSummary:
     cost_of_waits_ns: int | None = None
     together_own_ns: int | None = None
     together_with_waits_ns: int | None = None
+    behind_waits_ns: tuple[tuple[str, int], ...] = ()
     without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
     passing_ns: tuple[int, ...] = ()

@@ -41,6 +41,9 @@ def replayed_finding(
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
+    Where it is not, but the rank waits for others, the finding is behind these waits
+    (`Finding.is_behind_waits`): without them it may shorten the step.
+
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
     take so much longer that their mean is far above their median, which the window does not show,
@@ -75,7 +78,8 @@ def replayed_finding(
         share -= replay(before).saving_share
     if most_ns is not None:
         share = min(share, most_ns / max(1, subject.step_ns or window.step_ns))
-    if share < (limits.saving_low if least is None else least):
+    is_too_little = share < (limits.saving_low if least is None else least)
+    if is_too_little and (subject.waits is None or about_collectives or waits_for is not None):
         return []
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
@@ -127,6 +131,7 @@ def replayed_finding(
             changes=changes,
             waits_for=waits_for,
             is_upper_bound=is_upper_bound,
+            is_behind_waits=is_too_little,
         )
     ]
 

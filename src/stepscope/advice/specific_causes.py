@@ -9,19 +9,14 @@ same goes for pauses of the garbage collector: a host that runs ahead hides them
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.advice.finding import Finding
 
-IDLE_LABEL = "GPU idle for late launches"
-"""The evidence of `launch-bound`: a share of the device's time."""
-
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
-_LAUNCHES = "launch-bound"
 _SYMPTOMS = {
-    _LAUNCHES: (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
+    "launch-bound": (frozenset({"many-small-collectives", "unfused-optimizer"}), 0.5),
     "synchronisation": (frozenset({"input-bound", "garbage-collector"}), 0.9),
 }
 """Findings, those that may be what they come from, and how much of the saving these must have."""
@@ -39,30 +34,19 @@ def specific_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         if one.id not in _SYMPTOMS or one.saving_ns is None:
             continue
         specific, share = _SYMPTOMS[one.id]
-        waits_ns = _waits_for_launches(one) if one.id == _LAUNCHES else math.inf
         here = order.index(mine)
         causes = [
             place
             for place in range(here + 1, len(order))
             if (other := findings[order[place]]).rank == one.rank
-            and (other.id in specific or (other.saving_ns or 0) > waits_ns)
+            and other.id in specific
             and (other.saving_ns or 0) >= share * one.saving_ns
         ]
         for place in causes:
-            why = "most of that comes from it"
-            if findings[order[place]].id not in specific:
-                why = "the GPU waits for it longer than for late launches"
-            reasons[order[place]] = f"above {one.id}, because {why}"
+            reasons[order[place]] = f"above {one.id}, because most of that comes from it"
         if causes:
             order.insert(max(causes), order.pop(here))
     return tuple(
         replace(findings[place], placed=reasons[place]) if place in reasons else findings[place]
         for place in order
     )
-
-
-def _waits_for_launches(finding: Finding) -> float:
-    """How long the GPU waits for late launches in a step, by the evidence of `launch-bound`."""
-    step_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
-    shares = (float(one.value) for one in finding.evidence if one.label == IDLE_LABEL)
-    return step_ns * next(shares, math.inf)

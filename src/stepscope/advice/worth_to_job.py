@@ -4,7 +4,8 @@ A replay of one rank says how much shorter its own step would be. But the ranks 
 so the job's step gets shorter only until it is another rank that sets the pace. How far each rank
 is from that is known by what its waits for others cost it. A finding is taken to be fixed on all
 ranks that have it: what each of these gains without both, its finding and its waits, is known from
-a replay, and the job gains what the rank does that gains least.
+a replay, and the job gains what the rank does that gains least. So it is on ranks that have the
+same cause behind their waits: it makes nobody wait now, but does once the others are quicker.
 
 A finding about communication assumes that late ranks are fixed first, on these as well, unless they
 come late because their own communication takes longer. So of the ranks that are not late, the one
@@ -25,7 +26,7 @@ from stepscope.advice.rules import OF_COMMUNICATION
 from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.worth_in_a_pipeline import limited_by_the_stages
-from stepscope.run.figures import duration
+from stepscope.run.figures import duration, ranks_in_words
 from stepscope.run.rank_skew import RankSkew
 
 _WITHIN = 0.05
@@ -109,6 +110,7 @@ def limited_by_the_job(
     else:
         return tuple(ranks)
     found: dict[str, dict[int, float]] = {}
+    behind: dict[str, set[int]] = {}
     largest: dict[str, float] = {}
     for rank in ranks:
         for one in rank.findings:
@@ -122,6 +124,13 @@ def limited_by_the_job(
             else:
                 of_rule[rank.rank] = max(before, _with_waits(one, before + share))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
+        if rank.rank in slack.shares:
+            for rule, with_waits_ns in rank.behind_waits_ns:
+                of_rule = found.setdefault(rule, {})
+                of_rule[rank.rank] = max(
+                    slack.shares[rank.rank], with_waits_ns / max(1, rank.step_ns or 1)
+                )
+                behind.setdefault(rule, set()).add(rank.rank)
     met = between if skew is None else None
     # Without a GPU, what a thread waits in collectives is known of each rank.
     on_hosts = all(rank.device is None for rank in ranks)
@@ -130,6 +139,8 @@ def limited_by_the_job(
     gains: dict[str, _Gain] = {}
     gains_of_others: dict[str, _Gain] = {}
     for rule, shares in found.items():
+        if rule not in largest:
+            continue
         is_known = on_hosts or rule not in OF_COMMUNICATION
         gain = _gain(shares, slack, is_known=is_known)
         if gain is not None and is_known and met is not None:
@@ -159,6 +170,7 @@ def limited_by_the_job(
             slack,
             limits,
             on_time,
+            behind,
         )
         for rank in ranks
     )
@@ -260,10 +272,14 @@ def _limited(
     slack: Slack,
     limits: Thresholds,
     on_time: Sequence[int],
+    behind: Mapping[str, set[int]],
 ) -> RankSummary:
     if rank.rank not in slack.shares:
         return rank
-    findings = tuple(_with_limit(one, gains.get(one.id), limits, on_time) for one in rank.findings)
+    findings = tuple(
+        _with_limit(_fixed_there_too(one, behind, slack), gains.get(one.id), limits, on_time)
+        for one in rank.findings
+    )
     if findings == rank.findings:
         return rank
     savings = [one.saving_ns for one in findings if one.saving_ns is not None]
@@ -272,6 +288,17 @@ def _limited(
     gain_ns = round(together.share * (rank.step_ns or 0))
     together_ns = max(*savings, 0, min(rank.together_ns, gain_ns, sum(savings)))
     return replace(rank, findings=findings, together_ns=together_ns)
+
+
+def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack) -> Finding:
+    """The finding, with the ranks that have it behind their waits where these would limit it."""
+    share = _share(one)
+    too = [] if share is None else sorted(behind.get(one.id, ()))
+    too = [rank for rank in too if slack.shares[rank] - slack.least < (share or 0)]
+    if not too:
+        return one
+    words = f"; it is gone on {ranks_in_words(too)} too, where waits for other ranks hide it"
+    return replace(one, assumption=one.assumption + words)
 
 
 def _with_limit(

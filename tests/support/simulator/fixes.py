@@ -9,7 +9,8 @@ pageable-copies: copies from pageable memory leave pinned memory without blockin
 exposed-copies: beyond that, copies take no time on the device.
 launch-bound: operators, launches and other calls of the runtime take no time on the host
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
-many-small-kernels: kernels under 10 µs, and their operators and calls on the host, take half.
+many-small-kernels: kernels under 10 µs other than matrix products, and their operators and calls on
+    the host, take half.
 cpu-bound-python: stretches of Python of 100 µs or more take no time, among them what the main
     thread does to begin a loader's iterator, which a trace shows in the same way.
 garbage-collector: there are no pauses.
@@ -22,6 +23,8 @@ unfused-elementwise: each run of elementwise kernels of 10 µs or more is one ke
     that takes half of their time.
 input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
     finding that names a number of workers promises: that many, which live on from epoch to epoch.
+slow-epoch-start, which needs a step record: workers live on from epoch to epoch, and the sampler
+    takes no time.
 late-rank: the late rank does what the others do; where the others are called late (`on_time`), they
     do what it does.
 
@@ -60,6 +63,7 @@ LARGE_BYTES = 1 << 20
 LONG_PYTHON_NS = 100 * US
 FP32 = "fp32"
 ELEMENTWISE = "elementwise"
+PRODUCTS = ("gemm", FP32)
 
 
 def with_body(program: Program, change: Callable[[Op], Op | None]) -> Program:
@@ -105,7 +109,7 @@ def _without(*kinds: type[Op]) -> Callable[[Op], Op | None]:
 
 
 def _half_of_small(op: Op) -> Op:
-    if isinstance(op, Kernels) and op.dur_ns < SMALL_NS:
+    if isinstance(op, Kernels) and op.dur_ns < SMALL_NS and op.kind not in PRODUCTS:
         # Half as many operators: half of the host's time as well.
         return replace(op, count=op.count // 2)
     return op
@@ -180,6 +184,13 @@ def with_persistent_workers(program: Program) -> Program:
     return with_workers(program, (program.loader or Loader()).workers)
 
 
+def _with_quick_epoch_starts(program: Program) -> Program:
+    """The program with workers that live on, and a sampler that takes no time."""
+    if program.loader is None or not program.loader.epoch:
+        return program
+    return replace(program, loader=replace(program.loader, is_persistent=True, sampler_ns=0))
+
+
 def _without_iterators(program: Program) -> Program:
     """The program with epochs whose iterators the main thread begins in no time.
 
@@ -215,7 +226,7 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
     """
     pinned = _pinned(program)
     same = on_time(program)
-    return {
+    found = {
         "launch-bound": (program, cheap_launches(program)),
         "synchronisation": (program, with_body(program, _no_wait)),
         "pageable-copies": (program, pinned),
@@ -233,6 +244,9 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
         "input-bound": (program, without_input_wait(program)),
         "late-rank": (program, same),
     }
+    if program.recording.has_record:
+        found["slow-epoch-start"] = (program, _with_quick_epoch_starts(program))
+    return found
 
 
 def questions(program: Program) -> dict[str, Program]:

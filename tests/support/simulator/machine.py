@@ -55,8 +55,10 @@ class StepTimes:
         end_ns: Its end on the host.
         device_end_ns: The end of all work launched up to its end.
         mark_ns: When an event would be done that is recorded on the compute stream at its end.
-        wait_ns: Wait for the batch.
-        worker_start_ns: What starting the loader's workers took before it.
+        wait_ns: Wait for its input: the batch, and the beginning of an epoch.
+        epoch_start_ns: What the beginning of an epoch took: its iterator, and its first batch.
+        sampler_ns: The part of it that the sampler took.
+        worker_start_ns: The part of it in which the loader's workers were started.
         gc_ns: Pauses of the collector.
     """
 
@@ -66,6 +68,8 @@ class StepTimes:
     device_end_ns: int
     mark_ns: int
     wait_ns: int
+    epoch_start_ns: int
+    sampler_ns: int
     worker_start_ns: int
     gc_ns: int
 
@@ -214,10 +218,12 @@ class _Rank:
             call_ns = round(call_plain * slow)
             event_ns = round(machine.event_call_ns * slow)
             step_start, wait_ns, gc_ns, workers_ns = host, 0, 0, 0
+            sampler_ns, epoch_ns = 0, 0
             if loader is not None:
                 if self.batches is None:
                     if loader.epoch and step and step % loader.epoch == 0:
-                        host += loader.sampler_ns
+                        sampler_ns = epoch_ns = loader.sampler_ns
+                        host += sampler_ns
                     begin = host
                     if loader.has_no_cost:
                         host += loader.take_ns
@@ -230,11 +236,11 @@ class _Rank:
                             if log is not None:
                                 log.append(("batch", MAIN, True, host, host + loader.end_ns))
                             host += loader.end_ns
-                        began = host
+                        began, sampler_ns = host, loader.sampler_ns
                         host = self.batches.begin_epoch(host)
-                        in_epoch = 0
+                        in_epoch, epoch_ns = 0, host - began
                         if not loader.is_persistent or step == 0:
-                            workers_ns = host - began - loader.sampler_ns
+                            workers_ns = epoch_ns - sampler_ns
                         if log is not None:
                             log.append(("frame", MAIN, "<built-in function iter>", began, host))
                     begin = host
@@ -244,7 +250,8 @@ class _Rank:
                     host += loader.take_ns
                     self.batches.took(host)
                     in_epoch += 1
-                wait_ns = host - begin
+                wait_ns = epoch_ns + host - begin
+                epoch_ns = wait_ns if epoch_ns or in_epoch == 1 else 0
                 if log is not None:
                     log.append(("batch", MAIN, bool(loader.workers), begin, host))
             for code, every, offset, op, factor in self.slowed if is_slow else self.plain:
@@ -438,6 +445,8 @@ class _Rank:
                     device_end,
                     max(host + latency, free.get(COMPUTE, 0)),
                     wait_ns,
+                    epoch_ns,
+                    sampler_ns,
                     workers_ns,
                     gc_ns,
                 )

@@ -374,12 +374,16 @@ def write_run(timeline: Timeline, folder: Path, **options: Any) -> Path:
                 "step": step.number,
                 "start_ns": EPOCH_NS + step.start_ns,
                 "dur_ns": end - step.start_ns,
-                "data_wait_ns": step.wait_ns + step.worker_start_ns,
+                "data_wait_ns": step.wait_ns,
             }
             if one is not None and not one.workers:
                 line["data_wait_cpu_ns"] = round(step.wait_ns * cpu_share)
-            if step.worker_start_ns:
-                line["loader_workers_ns"] = step.worker_start_ns
+            times = {
+                "loader_workers_ns": step.worker_start_ns,
+                "epoch_start_ns": step.epoch_start_ns,
+                "sampler_ns": step.sampler_ns,
+            }
+            line |= {name: took_ns for name, took_ns in times.items() if took_ns}
             if step.gc_ns:
                 line["gc_ns"] = step.gc_ns
             if number:

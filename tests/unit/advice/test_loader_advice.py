@@ -169,7 +169,8 @@ def test_waits_of_all_steps_come_first_where_they_are_most():
     (finding,) = input_bound.find(both)
     assert finding.title == "the step waits for its input"
     assert finding.advice.startswith("Raise num_workers from 2 to 5")  # as without the restarts
-    assert finding.saving_ns == 10 * MS
+    # In 4 of the 100 steps an epoch begins, whose first batch nobody can have prepared.
+    assert finding.saving_ns == pytest.approx(10 * MS * 96 / 100, rel=0.01)
     (at_start,) = slow_epoch_start.find(both)
     assert at_start.saving_ns == 4 * 100 * MS // 100
 
@@ -248,20 +249,19 @@ def test_waits_of_two_kinds_have_two_findings():
     subject = epochs(wait_ms=60, start_ms=300, sampler_ms=290)
     (ordinary,) = input_bound.find(subject)
     (at_start,) = slow_epoch_start.find(subject)
-    assert ordinary.saving_ns == 60 * MS
+    count = len(subject.steps.steps)
+    assert ordinary.saving_ns == pytest.approx(60 * MS * (count - 3) / count, rel=0.01)
     told = {evidence.label: evidence.value for evidence in ordinary.evidence}
     assert told[input_bound.WORKERS_LABEL] == 4  # 60 ms beside 20, whatever an epoch's start takes
-    count = len(subject.steps.steps)
     assert at_start.saving_ns == pytest.approx(3 * 290 * MS / count, rel=0.01)
 
 
-def test_an_iterator_made_in_every_step_is_no_reason_to_blame_its_batches():
+def test_nobody_can_prepare_batches_of_an_iterator_made_in_every_step():
     records = step_records([50] * 20, waits_ms=30, starts_ms=30, sampler_ms=20)
     subject = Subject(0, summarise_steps(records), loader=LoaderRecord(workers=0, cpus=8))
     (finding,) = slow_epoch_start.find(subject)
     assert finding.saving_ns == pytest.approx(20 * MS, rel=0.06)
-    (ordinary,) = input_bound.find(subject)
-    assert ordinary.saving_ns == pytest.approx(10 * MS, rel=0.15)
+    assert input_bound.find(subject) == []
 
 
 def test_what_was_not_measured_is_not_said_as_fact():

@@ -4,7 +4,8 @@ Measured as the time in which the training thread waited for the next batch: fro
 (`watch`, or a phase named data or input), which the profiler does not slow down, else from the
 DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
 makes some steps wait long and others not at all, so means are compared, not medians. Waits at the
-start of an epoch are of another kind and left out: `slow-epoch-start` has them. The saving assumes
+start of an epoch are of another kind and left out, as nobody can prepare the first batch before its
+epoch begins: `slow-epoch-start` has them. The saving assumes
 that batches are prepared beside the step. Each step then lasts as long as it does now without its
 wait, but for what it costs to receive a batch from another process.
 
@@ -102,15 +103,15 @@ def _at_starts_ns(subject: Subject, source: str) -> int:
     """What the starts of epochs cost per step, if the record is what was measured."""
     if source != _RECORD or subject.steps is None:
         return 0
-    return subject.steps.epoch_starts.excess_wait_ns // len(subject.steps.steps)
+    return subject.steps.epoch_starts.wait_ns // len(subject.steps.steps)
 
 
 def _of_starts(subject: Subject, source: str) -> tuple[Evidence, ...]:
     """What was left out because it is a wait at the start of an epoch."""
-    excess_ns = _at_starts_ns(subject, source)
-    if not excess_ns:
+    waits_ns = _at_starts_ns(subject, source)
+    if not waits_ns:
         return ()
-    return (Evidence("left out: waits at the start of epochs, per step", excess_ns, "ns"),)
+    return (Evidence("left out: waits at the start of epochs, per step", waits_ns, "ns"),)
 
 
 def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
@@ -157,7 +158,7 @@ def _from_record(subject: Subject) -> _Measured | None:
     summary = subject.steps
     if summary is None or summary.partition.of(INPUT) == 0:
         return None
-    waited_ns = summary.partition.of(INPUT) - summary.epoch_starts.excess_wait_ns
+    waited_ns = summary.partition.of(INPUT) - summary.epoch_starts.wait_ns
     share = waited_ns / summary.partition.total_ns
     waited_ns = round(waited_ns / len(summary.steps))
     saved_ns = min(waited_ns, summary.mean_ns - _least_step_ns(subject))

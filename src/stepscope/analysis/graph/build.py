@@ -32,7 +32,7 @@ from stepscope.analysis.graph.window import (
 )
 from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.events import HostEvents, events_of_feeding_lanes, host_events
-from stepscope.analysis.host.steady_steps import loop_tail
+from stepscope.analysis.host.steady_steps import epoch_starts, loop_tail
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
@@ -69,6 +69,9 @@ def build_step_graph(
         batch_ns = 0 if pace is None else pace.batch_ns
         graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host, batch_ns)
         claims.result()
+        if pace is not None:
+            begun = set(graph.steps).intersection(epoch_starts(trace))
+            pace = pace.with_epochs(len(begun), len(graph.steps))
         graph = with_steady_state(graph, pace)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")

@@ -7,8 +7,8 @@ host: it ends with the start of GPU work, and shrinks with the GPU work before i
 A launch counts as blocked if its stream has hundreds of unstarted launches when the call returns,
 if the call takes longer than such calls usually do, and if most such calls return shortly after
 the start of GPU work on the stream, which frees a place. Where a stream's recorded work has not
-started yet, work that is not in the file has the queue: then calls are blocked if most of them take
-longer than usual.
+started yet, work that is not in the file has the queue: then calls are blocked from the one on after
+which most take longer than usual.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _BLOCKED_FROM_NS = 3_000
 _FREED_WITHIN_NS = 30_000
 _MOSTLY = 0.6
 _FEWEST_BLOCKED = 8
+_DEPTHS = 4
+"""By how much unstarted launches of a full queue differ from call to call."""
 _FEWEST_BEHIND = 32
 """Slow launches on a stream busy with unseen work: more than first launches of a few kernels."""
 
@@ -139,8 +141,11 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     unstarted = number + 1 - started
     most = int(unstarted.max())
     took = stream.call_end_ns - stream.call_start_ns
-    usual = _usual(took[stream.is_linked])
     freeing = np.maximum(started - 1, 0)
+    # A call that returns with the queue full had room from the start of the work before.
+    since_room = np.minimum(took, stream.call_end_ns - stream.start_ns[freeing])
+    may_be_full = (unstarted >= max(_FEWEST, most - _DEPTHS)) & (started > 0)
+    usual = _usual(np.where(may_be_full, since_room, took)[stream.is_linked])
     is_slow = stream.is_linked & (took > usual + _BLOCKED_FROM_NS)
     is_behind = stream.is_linked & (started == 0)
     is_far = is_slow & (unstarted >= _FEWEST)
@@ -150,9 +155,7 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
     depth = int(np.median(unstarted[is_freed])) if is_full else max(DEPTH, most)
     # The window may begin with a full queue of work that is not in it, or without launches.
     is_blocked = is_far if is_full else np.zeros(len(number), np.bool_)
-    slow_behind = is_slow & is_behind
-    if slow_behind.sum() >= max(_FEWEST_BEHIND, _MOSTLY * is_behind.sum()):
-        is_blocked = is_blocked | slow_behind
+    is_blocked = is_blocked | _blocked_behind(is_slow & is_behind, is_behind)
     is_unseen = is_blocked & ~is_freed
     mine = stream.row >= 0
     blocked = np.flatnonzero(is_blocked & mine)
@@ -184,6 +187,21 @@ def _of_stream(stream: _Stream, work: StepWork) -> tuple[Int64Array, ...]:
         stream.call_end_ns[before],
         stream.row[place],
     )
+
+
+def _blocked_behind(is_slow: BoolArray, is_behind: BoolArray) -> BoolArray:
+    """Of calls whose stream has not begun with recorded work, those that wait for room.
+
+    From the moment when the queue is full, most of them do.
+    """
+    places = np.flatnonzero(is_slow)
+    slow_from_here = len(places) - np.arange(len(places))
+    behind_from_here = np.cumsum(is_behind[::-1])[::-1][places]
+    full = np.flatnonzero(slow_from_here >= _MOSTLY * behind_from_here)
+    blocked = np.zeros(len(is_slow), np.bool_)
+    if len(full) and slow_from_here[full[0]] >= _FEWEST_BEHIND:
+        blocked[places[full[0] :]] = True
+    return blocked
 
 
 def _usual(took_ns: Int64Array) -> int:

@@ -21,9 +21,9 @@ States
     stall          The one later step that takes more than three times the median; see
                    `selection.odd_steps` for both.
     apart          An ordinary step that does not follow the others: see below.
-    part of round  One of the first ordinary steps, where batches come several at a time and all
-                   ordinary steps are no whole number of such rounds, or where batches were made
-                   before; see `selection.odd_steps`.
+    part of round  One of the first ordinary steps, where epochs begin again and again, or batches
+                   come several at a time, and all ordinary steps are no whole number of such
+                   rounds; or where batches were made before. See `selection.odd_steps`.
 
 The steady steps are the complete ones; where others lie between them, the longest run of steps
 that follow one another. Steps that a scope asks for count whatever they are.
@@ -47,6 +47,7 @@ from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.odd_steps import (
     LEAST_STEPS,
     rounds_of_batches,
+    settling_steps,
     single_stall,
     slow_first_steps,
 )
@@ -166,7 +167,8 @@ _WHY = {
     StepState.WORK_LOST: "GPU work was not recorded",
     StepState.START_UNKNOWN: "earlier GPU work that was not recorded may have gone on into it",
     StepState.APART: "outside the longest run of ordinary steps",
-    StepState.PART_OF_ROUND: "later steps wait for batches in rounds, and these hold part of one",
+    StepState.PART_OF_ROUND: "the others are whole rounds of batches, or whole epochs, and these "
+    "hold part of one",
 }
 
 
@@ -346,18 +348,52 @@ def _states(
     first = slow_first_steps(durations[rows], waits[rows])
     states[rows[:first]] = _STATES.index(StepState.START_UP)
     rows = rows[first:]
+    epoch, begins_epoch = _epochs(trace, host, whole)
     stall = single_stall(durations[rows], waits[rows])
-    if stall is not None:
+    if stall is not None and not begins_epoch[rows[stall]]:
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
-    length, ahead = rounds_of_batches(durations[whole], waits[whole])
+    whole &= states != _STATES.index(StepState.START_UP)
+    length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[whole], waits[whole])
     rows = np.flatnonzero(run)
-    ahead = int((rows < np.flatnonzero(whole)[ahead]).sum()) if ahead else 0
+    if ahead:
+        ahead = int((rows < np.flatnonzero(whole)[ahead]).sum())
+        if is_of_devices:
+            on_host = _host_durations(trace)[rows[ahead:]]
+            ahead += settling_steps(on_host, durations[rows[ahead:]])
     beyond = ahead + (len(rows) - ahead) % length
     if beyond < len(rows):
         states[rows[:beyond]] = _STATES.index(StepState.PART_OF_ROUND)
     return states
+
+
+def epoch_starts(trace: Trace) -> tuple[int, ...]:
+    """The steps in which a DataLoader's iterator begins anew, of the thread of the steps.
+
+    In such a step the loader is asked once more than in others: the first time, it has no more
+    batches.
+    """
+    host = trace.steps
+    if host.is_empty():
+        return ()
+    asked = events_named(trace, pl.col("group") == "dataloader", (host["lane_id"][0],))
+    starts = trace.columns("start_ns")["start_ns"].to_numpy()[asked]
+    step = np.searchsorted(host["start_ns"].to_numpy(), starts, side="right") - 1
+    inside = (step >= 0) & (starts < host["end_ns"].to_numpy()[np.maximum(step, 0)])
+    times = np.bincount(step[inside], minlength=len(host))
+    more = times == np.median(times) + 1
+    found: tuple[int, ...] = tuple(host["step"].to_numpy()[more].tolist())
+    return found
+
+
+def _epochs(trace: Trace, host: pl.DataFrame, whole: BoolArray) -> tuple[int, BoolArray]:
+    """How many steps an epoch has, and which begin one; 0 and none if they do not come again."""
+    begins = np.isin(host["step"].to_numpy(), epoch_starts(trace)) & whole
+    distances = np.diff(np.flatnonzero(begins))
+    if not len(distances) or (distances != distances[0]).any():
+        return 0, np.zeros(len(host), np.bool_)
+    return int(distances[0]), begins
 
 
 def _leave_out_unrecorded(trace: Trace, states: Int64Array) -> None:

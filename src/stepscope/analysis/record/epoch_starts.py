@@ -20,7 +20,8 @@ class EpochStarts:
 
     Attributes:
         steps: Numbers of these steps.
-        excess_wait_ns: What these steps wait for their input beyond the others' median, in total.
+        wait_ns: What these steps wait for their input, in total.
+        excess_wait_ns: The part of it beyond the others' median.
         workers_ns: The part of it in which workers were ended and started.
         sampler_ns: The part of it in which the sampler made the first indices.
         others_ns: Mean duration of the other steps; 0 without such steps.
@@ -28,6 +29,7 @@ class EpochStarts:
     """
 
     steps: tuple[int, ...] = ()
+    wait_ns: int = 0
     excess_wait_ns: int = 0
     workers_ns: int = 0
     sampler_ns: int = 0
@@ -79,6 +81,7 @@ def epoch_starts(steady: Sequence[StepRecord]) -> EpochStarts:
         workers_ns += min(record.loader_workers_ns, excess[-1] - min(record.sampler_ns, excess[-1]))
     return EpochStarts(
         steps=tuple(record.step for record in starts),
+        wait_ns=sum(map(input_wait, starts)),
         excess_wait_ns=sum(excess),
         workers_ns=workers_ns,
         sampler_ns=sampler_ns,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.analysis.record.summary import StepSummary
 
@@ -17,11 +17,14 @@ class RecordedPace:
     """What unrecorded steps take.
 
     Attributes:
-        step_ns: Mean step, without those that are far slower than the others if these are rare.
+        step_ns: Mean step, without those that are far slower than the others if these are rare, and
+            without what the starts of epochs take.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
         mean_ns: Mean step.
         device_ns: Mean time from one step's end to the next on the device; None: not known.
+        epoch_start_ns: What a step takes longer in which an epoch begins.
+        iterator_ns: The part of it until the iterator is there; the rest is its first batch.
     """
 
     step_ns: int
@@ -29,18 +32,30 @@ class RecordedPace:
     batch_ns: int
     mean_ns: int
     device_ns: int | None = None
+    epoch_start_ns: int = 0
+    iterator_ns: int = 0
+
+    def with_epochs(self, starts: int, steps: int) -> RecordedPace:
+        """The pace of steps in some of which epochs begin."""
+        more_ns = round(starts * self.epoch_start_ns / max(1, steps))
+        own_ns = self.own_ns + round(starts * self.iterator_ns / max(1, steps))
+        return replace(self, step_ns=self.step_ns + more_ns, own_ns=own_ns)
 
 
 def recorded_pace(record: StepSummary) -> RecordedPace:
-    """The pace by a step record. Waits at the start of epochs are no part of it."""
-    late_ns = record.epoch_starts.excess_wait_ns // len(record.steps)
+    """The pace by a step record. Waits at the start of epochs are kept apart."""
+    starts = record.epoch_starts
+    late_ns = starts.excess_wait_ns // len(record.steps)
+    times = max(1, len(starts.steps))
     mean_ns, wait_ns = record.mean_ns - late_ns, record.lasting_wait_ns - late_ns
     is_starved = wait_ns >= _STARVED * mean_ns
-    is_rare = len(record.slow_steps) < _RARE * len(record.steps)
+    is_rare = len(set(record.slow_steps) - set(starts.steps)) < _RARE * len(record.steps)
     return RecordedPace(
-        record.usual_ns if is_rare else record.mean_ns,
+        record.usual_ns if is_rare else mean_ns,
         record.usual_own_ns if is_rare else record.mean_ns - record.wait_ns,
         mean_ns if is_starved else 0,
         record.mean_ns,
         record.mean_device_ns,
+        starts.excess_wait_ns // times,
+        (starts.workers_ns + starts.sampler_ns) // times,
     )

@@ -26,6 +26,8 @@ _NOTABLE_WAITS = 0.05
 """Share of the steps that waits for input take at least where rounds of batches matter."""
 _WAITS_OF_ROUND = 0.25
 """Of the longest wait, what a step waits at least if it waits for the next round of batches."""
+_BACKLOG = 0.25
+"""Of a step, what a device's backlog shrinks by at least if its steps are not yet the steady ones."""
 _ALIKE = 0.1
 """What a later step must wait for its input, of the first one's wait, to make waiting usual."""
 
@@ -84,7 +86,8 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
     Two workers that begin together have two batches ready together: every other step waits for
     both. Only whole rounds tell the time of a step then. Steps that wait for nothing, and are more
     than a round leaves without a wait, had batches that were made before: the training, or the
-    recorder, held the main thread up.
+    recorder, held the main thread up. A first round that waits far longer than the others was not
+    begun while earlier steps ran: workers started then.
 
     Args:
         durations: Durations of steps that follow one another.
@@ -106,7 +109,26 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
     comes_again = bool((is_long[length:] == is_long[:-length]).all())
     if not comes_again or len(is_long) < len(waits) // 2:
         return 1, 0
+    in_rounds = np.add.reduceat(waits[ahead:], rounds)
+    if len(rounds) > 2 and in_rounds[0] > START_UP_FACTOR * np.median(in_rounds[1:]):
+        return length, ahead + length
     return length, ahead if ahead >= length else 0
+
+
+def settling_steps(host_ns: Int64Array, device_ns: Int64Array) -> int:
+    """How many steps at the beginning the devices still had a backlog that they lose later.
+
+    Where the host waits for its input, the devices wait as well, once they have done what it
+    launched while it had batches in store. Until then their steps are shorter than the host's, and
+    shorter than later ones.
+
+    Args:
+        host_ns: Durations of steps that follow one another, on the host.
+        device_ns: The same on the devices.
+    """
+    lost_later_ns = np.cumsum((host_ns - device_ns)[::-1])[::-1]
+    has_backlog = lost_later_ns > _BACKLOG * device_ns
+    return int(np.argmin(has_backlog)) if not has_backlog.all() else 0
 
 
 def round_starts(waits: Int64Array) -> Int64Array:

@@ -20,6 +20,7 @@ _NOT_WRITTEN = (
     "waits_for",
     "slows_everything",
     "with_waits_ns",
+    "is_behind_waits",
     "own_saving_ns",
     "next_rank",
 )

@@ -57,7 +57,7 @@ _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
 _ROWS_AT_ONCE = 100_000
-_LONG_BEFORE_NS = 1_000_000
+_LONG_BEFORE_NS = 100_000  # longer than an idle device takes to begin
 _LONG_BEFORE = 0.05  # of the median step
 _EARLIEST_NS = int(np.iinfo(np.int64).min)
 

@@ -5,13 +5,16 @@ The oracle is the simulated training's steady step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.simulator import Program, simulate, steady_step_ns, write_trace
-from tests.support.simulator.program import MS, Kernels, Loader, Recording
+from tests.support.simulator.program import MS, US, Kernels, Loader, Once, Recording
 
 import stepscope
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.steady_steps import StepState, steady_steps
 
 
@@ -54,3 +57,26 @@ def test_waits_at_the_start_of_epochs_are_no_pace(tmp_path):
     graph = build_step_graph(recorded(program(2, 12, 8, is_persistent=False, **costs), tmp_path))
     assert not (graph.edge_kind == EdgeKind.ARRIVAL).any()
     assert graph.steps == tuple(range(12, 20))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_steps_that_use_up_batches_in_store_do_not_count(workers, tmp_path):
+    """While modules are loaded in the first step, workers fill the store."""
+    one = program(workers, 1, 4 * workers + 6)
+    one = replace(one, body=(Once("cuModuleLoadData", 100 * MS, 1), *one.body))
+    steady = steady_steps(recorded(one, tmp_path))
+    assert steady.step_ns == pytest.approx(steady_step_ns(one), rel=0.04)
+
+
+@pytest.mark.parametrize("start", ["running", "unseen"])
+def test_the_steps_that_count_are_whole_epochs(start, tmp_path):
+    """The device hides what the host does where an epoch begins, until its work takes half."""
+    loader = Loader(workers=2, epoch=4, sampler_ns=6 * MS, cpu_ns=MS // 10)
+    half = Program(body=(Kernels(48, 44 * US, before_ns=15 * US, after_ns=11 * US),), loader=loader)
+    kernels = Kernels(48, 88 * US, before_ns=15 * US, after_ns=11 * US)
+    recording = Recording(first=24, steps=8, start=start)
+    trace = recorded(replace(half, body=(kernels,), recording=recording), tmp_path)
+    graph = build_step_graph(trace)
+    assert len(graph.steps) % 4 == 0
+    again = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
+    assert again.mean_step_ns == pytest.approx(steady_step_ns(half), rel=0.02)
