@@ -25,6 +25,7 @@ NOTEBOOK_PAGE = "examples/read_a_trace.md"
 ABOUT_A_PROBLEM = ("my-step-is-slow.md", "out-of-memory.md", "does-not-scale.md", "coming-from.md")
 ABOUT_THE_PROJECT = ("benchmarks/", "architecture.md", "where-does-a-change-go.md")
 LINK = re.compile(r"\]\((?:\.\./)+examples/(\w+)\.\w+\)")
+LANGUAGES = {".py": "python", ".sh": "bash", ".yml": "yaml", ".json": "json"}
 LISTED = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
 
 
@@ -35,8 +36,10 @@ def on_files(files: Any, *, config: Any) -> Any:
     files.append(File.generated(config, "examples/README.md", content=examples_page()))
     files.append(File.generated(config, NOTEBOOK_PAGE, content=notebook_page()))
     for path in sorted(EXAMPLES.iterdir()):
-        if path.suffix in {".py", ".sh"}:
-            content = f"# {path.name}\n\n```{_language(path)}\n{path.read_text('utf-8')}```\n"
+        if path.suffix in LANGUAGES:
+            content = (
+                f"# {path.name}\n\n```{LANGUAGES[path.suffix]}\n{path.read_text('utf-8')}```\n"
+            )
             files.append(File.generated(config, f"examples/{path.stem}.md", content=content))
     return files
 
@@ -114,7 +117,3 @@ def _write_trace(path: Path) -> None:
     finally:
         sys.path.remove(str(ROOT))
     path.write_bytes(gzip.compress(SLOW.trace().json()))
-
-
-def _language(path: Path) -> str:
-    return {".py": "python", ".sh": "bash"}[path.suffix]

@@ -12,6 +12,9 @@ from stepscope.commands.sinks import StandardSink
 from stepscope.errors import UnreadableInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.analysis.record.live import LiveRun
     from stepscope.run.metrics import Note
 
 
@@ -88,6 +91,22 @@ if TYPE_CHECKING:
     default=None,
     help="Folder of runs: --live looks there, a command writes there.  [default: profiles]",
 )
+@click.option(
+    "--prometheus",
+    "address",
+    metavar="[HOST:]PORT",
+    default=None,
+    help="Serve RUN and the hardware as metrics of Prometheus, at http://HOST:PORT/metrics; "
+    "this machine alone can read them unless a host is given.",
+)
+@click.option(
+    "--prometheus-file",
+    "textfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.prom",
+    default=None,
+    help="Write the same to a file, for the textfile collector of node_exporter.",
+)
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(
     words: tuple[str, ...],
@@ -102,6 +121,8 @@ def command(
     filename: Path | None,
     max_bytes: str,
     output_dir: Path | None,
+    address: str | None,
+    textfile: Path | None,
     help_query_gpu: bool,
 ) -> int:
     """Sample GPUs, host and processes.
@@ -109,7 +130,8 @@ def command(
     With --query-gpu, prints like nvidia-smi. With a command after `--`, runs it and writes
     metrics.csv meanwhile. Otherwise, or with --live, shows the progress of the ranks of RUN (by
     default the newest run in `profiles`) and what the hardware does. If the output is not a
-    terminal, it is shown once.
+    terminal, it is shown once. With --prometheus or --prometheus-file, the same goes to Prometheus
+    until it is interrupted.
     """
     if loop_s is not None and loop_ms is not None:
         raise click.UsageError("give --loop or --loop-ms, not both")
@@ -117,6 +139,13 @@ def command(
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
         _list_columns()
+    elif address is not None or textfile is not None:
+        if live or query is not None or pid is not None or len(words) > 1:
+            raise click.UsageError(
+                "metrics for Prometheus are of one RUN: stepscope monitor --prometheus PORT [RUN]"
+            )
+        run = Path(words[0]) if words else None
+        _export(run, output_dir, interval_s or 15.0, count, chosen, address, textfile)
     elif live or not (words or query or filename or pid) or _is_run(words):
         if len(words) > 1 or query is not None or pid is not None:
             raise click.UsageError(
@@ -173,6 +202,53 @@ def _summarise(path: Path) -> None:
         click.echo(f"stepscope: no summary: {error}", err=True)
 
 
+def _export(
+    path: Path | None,
+    output_dir: Path | None,
+    interval_s: float,
+    count: int | None,
+    ids: tuple[str, ...],
+    address: str | None,
+    textfile: Path | None,
+) -> None:
+    from stepscope.report.live.prometheus import RunCollector, export
+
+    with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
+        export(
+            RunCollector(run.look, _findings_of), address, textfile, interval_s, count, _say_where
+        )
+
+
+def _say_where(where: str) -> None:
+    click.echo(f"stepscope: metrics for Prometheus: {where}", err=True)
+
+
+def _findings_of(path: Path) -> list[tuple[str, str, int, int | None]]:
+    from stepscope.advice.diagnosis import diagnose
+    from stepscope.run.reader import open_run
+
+    findings = diagnose(open_run(path)).findings
+    return [(one.id, one.severity.value, one.rank, one.saving_ns) for one in findings]
+
+
+@contextlib.contextmanager
+def _live_run(
+    path: Path | None, output_dir: Path | None, ids: tuple[str, ...]
+) -> Iterator[LiveRun]:
+    """The run to show; the hardware is sampled where its own monitors do not."""
+    from stepscope.adapters.script.watched import runs_folder
+    from stepscope.analysis.record.live import LiveRun
+    from stepscope.monitor.local import LocalSampler
+
+    if path is not None and not path.exists():
+        raise UnreadableInputError(f"{path}: no such file or directory")
+    sampler = LocalSampler(ids)
+    try:
+        yield LiveRun(path or runs_folder(output_dir), sampler.read)
+    finally:
+        sampler.close()
+
+
 def _show_live(
     path: Path | None,
     output_dir: Path | None,
@@ -180,21 +256,11 @@ def _show_live(
     count: int | None,
     ids: tuple[str, ...],
 ) -> None:
-    from stepscope.adapters.script.watched import runs_folder
-    from stepscope.analysis.record.live import LiveRun
-    from stepscope.monitor.local import LocalSampler
     from stepscope.report.console import width_for
     from stepscope.report.live.terminal import show
 
-    if path is not None and not path.exists():
-        raise UnreadableInputError(f"{path}: no such file or directory")
-    sampler = LocalSampler(ids)
-    run = LiveRun(path or runs_folder(output_dir), sampler.read)
-    try:
-        # Ctrl-C is how a person ends it, not a failure.
-        with contextlib.suppress(KeyboardInterrupt):
-            sink = StandardSink()
-            console = sink.console(width=width_for(sink))
-            show(run.look, console, interval_s, count)
-    finally:
-        sampler.close()
+    # Ctrl-C is how a person ends it, not a failure.
+    with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
+        sink = StandardSink()
+        console = sink.console(width=width_for(sink))
+        show(run.look, console, interval_s, count)

@@ -96,6 +96,7 @@ def test_extras_are_all_used():
         "fleet": "distributed",
         "http": "aiohttp",
         "perfetto": "viztracer",
+        "prometheus": "prometheus_client",
         "py-spy": "py-spy",
         "zstd": "zstandard",
     }

@@ -56,7 +56,9 @@ def test_prompts_are_not_copied_with_their_commands():
 def test_the_examples_are_listed_with_links_to_their_pages(hooks):
     linked = set(re.findall(r"\]\((\w+)\.md\)", hooks.examples_page()))
     assert linked == {
-        path.stem for path in EXAMPLES.iterdir() if path.suffix in {".py", ".sh", ".ipynb"}
+        path.stem
+        for path in EXAMPLES.iterdir()
+        if path.suffix in {".py", ".sh", ".ipynb", ".yml", ".json"}
     }
 
 
