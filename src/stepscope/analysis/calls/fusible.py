@@ -303,6 +303,8 @@ class Fusible:
 
     def occurrences_of(self, name: str) -> pl.DataFrame:
         """The occurrences of the patterns of one name."""
+        if self.occurrences.is_empty():
+            return self.occurrences
         numbers = [number for number, one in enumerate(PATTERNS) if one.name == name]
         return self.occurrences.filter(pl.col("pattern").is_in(numbers))
 

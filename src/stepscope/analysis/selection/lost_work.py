@@ -97,6 +97,8 @@ def lost_work(trace: Trace, _scope: Scope | None = None) -> LostWork:
     calls = _launches(trace, work)
     steps = trace.steps.filter(~pl.col("is_empty"))["step"]
     table = _of_steps(steps, calls, work)
+    if not calls["is_lost"].any():
+        return LostWork(table, len(calls), 0, calls.select("lane_id", "start_ns", "is_lost"))
     is_ordinary = _is_at_the_end() & _works_until_the_end(work, calls)
     if len(steps):
         # The last step lacks its end all the same, which makes it no example of the others.
