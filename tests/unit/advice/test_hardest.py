@@ -20,7 +20,7 @@ from tests.support.simulator.hardest import difficulties, hardest_seeds
 from tests.support.simulator.random_programs import random_program
 
 CAUSE, NOTHING = 0.05, 0.02
-ALWAYS = 12
+ALWAYS = 6
 """Trainings of the default selection; all others are judged with the slow tests."""
 MOST_MISJUDGED = 1
 """Of these."""

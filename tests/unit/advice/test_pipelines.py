@@ -160,6 +160,7 @@ def _with_slow_products(
     return _of(diagnosis, "full-precision-matmuls"), diagnosis, true_ns
 
 
+@pytest.mark.slow
 def test_a_fix_of_the_slowest_stage_saves_at_most_its_own_time(tmp_path):
     found, diagnosis, true_ns = _with_slow_products(tmp_path / "job", {2}, 6, {2: 4})
     (finding,) = found.values()
@@ -172,6 +173,7 @@ def test_a_fix_of_the_slowest_stage_saves_at_most_its_own_time(tmp_path):
     assert "saves up to" in diagnosis.verdict
 
 
+@pytest.mark.slow
 def test_a_fix_of_another_stage_saves_no_more_than_the_slowest_one_leaves(tmp_path):
     """The first stage takes 5 + 10 ms for each of ten micro-batches, the third 4 + 8 ms."""
     found, diagnosis, true_ns = _with_slow_products(tmp_path / "job", {2}, 10, {0: 5, 2: 4})
@@ -186,6 +188,7 @@ def test_a_fix_of_another_stage_saves_no_more_than_the_slowest_one_leaves(tmp_pa
     assert "rank 2's own step is 60.0 ms shorter without it" in finding.assumption
 
 
+@pytest.mark.slow
 def test_a_fix_that_the_slowest_stage_leaves_nothing_of_is_not_promised(tmp_path):
     """With 20 micro-batches the first of two stages computes nearly all the time."""
     found, _, true_ns = _with_slow_products(tmp_path / "job", {1}, 20, {0: 5, 1: 2}, stages=2)
@@ -197,6 +200,7 @@ def test_a_fix_that_the_slowest_stage_leaves_nothing_of_is_not_promised(tmp_path
     assert finding.saving_reason.endswith("the GPU of rank 0 computes nearly all the time")
 
 
+@pytest.mark.slow
 def test_a_fix_of_all_stages_saves_what_each_of_them_has_less_to_do(tmp_path):
     found, _, true_ns = _with_slow_products(
         tmp_path / "job", {0, 1, 2, 3}, 6, dict.fromkeys(range(4), 4)
