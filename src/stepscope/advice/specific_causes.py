@@ -2,8 +2,8 @@
 
 `launch-bound` promises what a step without any dispatch takes, so it nearly always saves more than
 a finding about some of the launches. Where one of these is most of it, it is what to change first.
-What dispatch takes without recording, only a step record tells. Without one, what holds the host up
-comes first if the GPU waits for it longer than for late launches: recording does not slow that.
+What dispatch takes without recording, only a step record tells. Without one, what else the GPU waits
+for comes first if it waits for that longer than for late launches: recording does not slow that.
 A host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
 promise as much as `input-bound`. Where both save nearly the same, that is the wait for input. The
 same goes for pauses of the garbage collector: a host that runs ahead hides them.
@@ -22,10 +22,11 @@ IDLE_LABEL = "GPU idle for late launches"
 
 # By name: the rules themselves import analyses, which a report from kept summaries does without.
 _LAUNCHES = "launch-bound"
-_HOLD_THE_HOST_UP = frozenset(
+_GPU_WAITS_FOR = frozenset(
     {
         "allocator-churn",
         "cpu-bound-python",
+        "exposed-communication",
         "garbage-collector",
         "input-bound",
         "pageable-copies",
@@ -62,7 +63,7 @@ def specific_first(findings: Sequence[Finding], paced: Collection[int] = ()) -> 
             if (other := findings[order[place]]).rank == one.rank
             and (
                 other.id in specific
-                or (other.id in _HOLD_THE_HOST_UP and (other.saving_ns or 0) > waits_ns)
+                or (other.id in _GPU_WAITS_FOR and (other.saving_ns or 0) > waits_ns)
             )
             and (other.saving_ns or 0) >= share * one.saving_ns
         ]

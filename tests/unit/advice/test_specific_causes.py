@@ -84,7 +84,7 @@ def test_the_wait_for_input_stands_above_the_host_that_cannot_run_ahead_of_it():
 @pytest.mark.parametrize("is_paced", [False, True])
 @pytest.mark.parametrize(("saving_ns", "is_first"), [(29, False), (40, True), (59, True)])
 @pytest.mark.parametrize(("idle_share", "hides"), [(0.0, True), (0.08, True), (0.7, False)])
-def test_what_holds_the_host_up_comes_first_where_dispatch_is_slowed_by_recording(
+def test_what_else_the_gpu_waits_for_comes_first_where_recording_slows_dispatch(
     saving_ns, is_first, idle_share, hides, is_paced, other
 ):
     launches = replace(
