@@ -196,7 +196,8 @@ def judge(
     late = lateness(seen, limits, ranks, between)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
-    findings = specific_first(_findings(ranks, limits, seen, unequal))
+    paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
+    findings = specific_first(_findings(ranks, limits, seen, unequal), paced)
     if late is None:
         findings = imbalance_first(findings)
     findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))

@@ -33,6 +33,7 @@ _OF_FIRST_STEPS = (
     "uncertain: only the first {} of the training {} recorded, which may be start-up; record more"
 )
 _OF_FEW_STEPS = "Uncertain: only {} {} recorded, which may not be typical"
+_NOTHING = "nothing stands out: "
 _LAGGING = (
     "Uncertain: work began before its launch, so the GPU's clock is behind the host's by {} or "
     "more, and idle time is not where it seems"
@@ -62,7 +63,10 @@ def verdict_of(
         were = "was" if count == 1 else "were"
         words += f". {_OF_FEW_STEPS.format(plural(count, 'step'), were)}"
     if (once := _once(findings, whose)) is not None:
-        words += f". Left out of this: {once.title}"
+        if words.startswith(_NOTHING):
+            words = f"{once.id}: {once.title}. Apart from that, {words.removeprefix(_NOTHING)}"
+        else:
+            words += f". Left out of this: {once.title}"
     if steps is not None and (beside := _beside(steps)):
         words += f". {beside}"
     if whose.clock_lag_ns and words != _ON_ANOTHER_CLOCK:
@@ -156,8 +160,8 @@ def _limit_of(
         )
     elif largest.name in _USEFUL:
         is_bound = largest.name == "compute" and partition.share(largest) >= 1 - _NOTABLE
-        words = "GPU-bound" if is_bound else "nothing stands out"
-        words += f": {share_of_largest} of {whole} is {largest.name}"
+        words = "GPU-bound: " if is_bound else _NOTHING
+        words += f"{share_of_largest} of {whole} is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
         elif slowest.compute is not None and slowest.compute.is_on_cpu:

@@ -81,6 +81,21 @@ def test_the_time_before_the_first_gpu_work_is_shown_with_its_parts(judge, annot
     assert "30.0 s" in finding.title
 
 
+def test_a_handful_of_small_kernels_beside_a_slow_launch_promises_nothing(judge):
+    """Launched at half the pace at which they run; but so few tell no rate of launches."""
+    t = GpuTrace()
+    with t.step():
+        for number in range(16):
+            call_ns = ms(6) if number == 9 else None
+            t.op("aten::mul", before=us(16)).launch(
+                "vectorized_elementwise_kernel", us(11), call_ns=call_ns
+            )
+    diagnosis = judge(t)
+    assert not [finding for finding in diagnosis.findings if finding.saving_ns]
+    assert diagnosis.verdict.startswith("one-off-costs: one call takes 6")
+    assert "Apart from that, " in diagnosis.verdict
+
+
 def test_many_slow_launches_are_launch_bound_still(judge):
     t = GpuTrace()
     for _ in range(4):

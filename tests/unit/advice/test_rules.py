@@ -396,6 +396,18 @@ def test_eager_overhead_is_told_from_slow_python():
     assert "eager-mode" not in finding.title
 
 
+def test_eager_overhead_that_a_gpu_waits_for_is_as_severe_as_what_it_saves():
+    t = GpuTrace()
+    for _ in range(6):
+        with t.step():
+            for _ in range(4):
+                t.python(us(300))
+                t.op("aten::mm", before=us(5)).launch("gemm", us(20))
+    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    assert finding.title.startswith("eager-mode overhead dominates")
+    assert finding.severity is Severity.HIGH
+
+
 def test_one_interruption_does_not_make_a_small_model_slow():
     t = GpuTrace(device_name=None)
     for number in range(6):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import RULES
-from stepscope.advice.specific_causes import specific_first
+from stepscope.advice.specific_causes import IDLE_LABEL, specific_first
 
 LAUNCHES = "launch-bound"
 SPECIFIC = ("many-small-collectives", "unfused-optimizer")
@@ -80,8 +80,23 @@ def test_the_wait_for_input_stands_above_the_host_that_cannot_run_ahead_of_it():
     assert [one.id for one in specific_first(found)] == ["synchronisation", "input-bound"]
 
 
-@pytest.mark.parametrize("other", ["cpu-bound-python", "input-bound", "many-small-kernels"])
-def test_what_saves_less_stays_below_launches_that_it_does_not_explain(other):
-    """Half as many kernels, or no Python, saves something; launches at no cost save more."""
-    found = [_finding(LAUNCHES, 0, 62), _finding(other, 0, 44)]
-    assert [one.id for one in specific_first(found)] == [LAUNCHES, other]
+@pytest.mark.parametrize("other", ["input-bound", "many-small-kernels"])
+@pytest.mark.parametrize("is_paced", [False, True])
+@pytest.mark.parametrize(("saving_ns", "is_first"), [(29, False), (40, True), (59, True)])
+@pytest.mark.parametrize(("idle_share", "hides"), [(0.0, True), (0.08, True), (0.7, False)])
+def test_what_else_the_gpu_waits_for_comes_first_where_recording_slows_dispatch(
+    saving_ns, is_first, idle_share, hides, is_paced, other
+):
+    launches = replace(
+        _finding(LAUNCHES, 0, 60),
+        predicted_step_ns=40,
+        evidence=(Evidence(IDLE_LABEL, idle_share, "share"),),
+    )
+    found = [launches, _finding(other, 0, saving_ns)]
+    placed = specific_first(found, (0,) if is_paced else ())
+    comes_first = is_first and hides and not is_paced and other == "input-bound"
+    assert (placed[0].id == other) is comes_first
+    if comes_first:
+        assert placed[0].placed == (
+            "above launch-bound, because the GPU waits for it longer than for late launches"
+        )

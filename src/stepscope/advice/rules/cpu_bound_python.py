@@ -151,7 +151,9 @@ def find(subject: Subject) -> list[Finding]:
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
         advice=_MORE_WORK if is_small else advice,
     )
-    return [replace(one, severity=Severity.LOW) for one in found] if is_small else found
+    if is_small and not window.has_gpu:
+        return [replace(one, severity=Severity.LOW) for one in found]
+    return found
 
 
 def _without_stacks(window: WindowView, long: Intervals, function: str | None) -> tuple[str, str]:

@@ -19,6 +19,7 @@ import numpy as np
 from stepscope.advice.compiled_code import graphs_to_launch, what_is_left_out
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import host_alone_of, replayed_finding
+from stepscope.advice.specific_causes import IDLE_LABEL
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
@@ -79,7 +80,7 @@ def find(subject: Subject) -> list[Finding]:
         ),
         is_upper_bound=True,
         evidence=(
-            Evidence("GPU idle for late launches", share, "share"),
+            Evidence(IDLE_LABEL, share, "share"),
             Evidence("idle for late launches, per step", window.per_device_step(idle_ns), "ns"),
             Evidence(
                 "host time in dispatch and launches, per step",

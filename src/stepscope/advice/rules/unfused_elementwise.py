@@ -95,10 +95,13 @@ def find(subject: Subject) -> list[Finding]:
         known = "" if len(counted) == len(by_chain) else ", where known"
         evidence.append(Evidence(f"moved per step{known}", moved, "bytes"))
         evidence.append(Evidence(f"of this, from kernel to kernel{known}", saved, "bytes"))
+    changes = unchanged(window.graph).shorten_work(dur)
+    if len(chains) >= limits.launch_bound_launches:  # fewer tell no rate of launches
+        changes = changes.scale_host(_launches_saved(window, chains))
     return replayed_finding(
         subject,
         window,
-        unchanged(window.graph).shorten_work(dur).scale_host(_launches_saved(window, chains)),
+        changes,
         rule=ID,
         title=f"{percent(share)} of the step is {others}elementwise kernels that nothing fuses",
         assumption=(

@@ -7,8 +7,8 @@ host: it ends with the start of GPU work, and shrinks with the GPU work before i
 A launch counts as blocked if its stream has hundreds of unstarted launches when the call returns,
 if the call takes longer than such calls usually do, and if most such calls return shortly after
 the start of GPU work on the stream, which frees a place. Where a stream's recorded work has not
-started yet, work that is not in the file has the queue: then calls are blocked from the one on after
-which most take longer than usual.
+started yet, work that is not in the file has the queue: then calls are blocked from the one on
+after which most take longer than usual.
 """
 
 from __future__ import annotations

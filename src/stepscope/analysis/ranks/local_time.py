@@ -41,6 +41,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import POINT_TO_POINT
+from stepscope.analysis.graph.launch_queue import find_launch_queue
+from stepscope.analysis.graph.work import read_work
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.host.events import host_events
@@ -50,7 +52,6 @@ from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS, NONE, Piec
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
-from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.model import Trace
 
 COMPUTE, COPIES, HOST = "compute", "copies", "host"
@@ -76,8 +77,6 @@ _OF_ONE_STREAM = 0.95
 """The least share of a device's computing that its compute stream has."""
 _RESUMED_NS = 100_000
 """How long after a collective the work that waited for it begins at the latest."""
-_KEPT_BY_QUEUE_NS = 200_000
-"""A launch takes microseconds. One that takes longer than this waits for room in the queue."""
 
 _OF_IDLE = {
     **dict.fromkeys(("op_dispatch", "backward", "not_recorded", "python"), HOST),
@@ -142,9 +141,7 @@ def _of_launches(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> list
     called = start.copy()
     called[is_known.to_numpy()] = calls["start_ns"].gather(launches["launch"].drop_nulls())
     lanes = calls["lane_id"].gather(launches["launch"].drop_nulls()).unique().to_list()
-    blocked = _blocked(
-        trace, work, [*lanes, *([] if trace.main_lane is None else [trace.main_lane])]
-    )
+    blocked = _blocked(trace, [*lanes, *([] if trace.main_lane is None else [trace.main_lane])])
     own = called - intervals.covered_before(blocked, called)
     first = int(own[is_known.to_numpy()].min()) if is_known.any() else 0
     found = {OWN_HOST: own - first, QUEUED: start - called}
@@ -228,7 +225,7 @@ def _of_stream(
     return (*of_work, pieces.awaited(called, blocked))
 
 
-def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:
+def _blocked(trace: Trace, lanes: list[int]) -> Intervals:
     """When threads waited for the GPU."""
     events = host_events(trace, tuple(sorted(set(lanes))))
     found = intervals.empty()
@@ -236,10 +233,10 @@ def _blocked(trace: Trace, work: GpuWork, lanes: list[int]) -> Intervals:
         claims = events.claims(lane)
         for cause in BLOCKING:
             found = intervals.union(found, claims[cause])
-    calls = trace.columns("start_ns", "dur_ns")[distinct(work.table["launch"])]
-    kept = calls.filter(pl.col("dur_ns") > _KEPT_BY_QUEUE_NS)
-    start = kept["start_ns"].to_numpy()
-    return intervals.union(found, intervals.merge(start, start + kept["dur_ns"].to_numpy()))
+    queue = find_launch_queue(trace, read_work(trace, None))
+    mine = np.isin(queue.wait_lane, lanes)
+    of_queue = intervals.merge(queue.wait_start_ns[mine], queue.wait_end_ns[mine])
+    return intervals.union(found, of_queue)
 
 
 def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:

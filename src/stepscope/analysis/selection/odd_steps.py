@@ -27,7 +27,7 @@ _NOTABLE_WAITS = 0.05
 _WAITS_OF_ROUND = 0.25
 """Of the longest wait, what a step waits at least if it waits for the next round of batches."""
 _BACKLOG = 0.25
-"""Of a step, what a device's backlog shrinks by at least if its steps are not yet the steady ones."""
+"""Of a step: what a device's backlog shrinks by at least while its steps are no steady ones."""
 _ALIKE = 0.1
 """What a later step must wait for its input, of the first one's wait, to make waiting usual."""
 
