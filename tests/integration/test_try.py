@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -28,7 +29,7 @@ from stepscope.run.trials import (
     SAME,
     read_trials,
 )
-from stepscope.trial import experiment
+from stepscope.trial import experiment, landlock, outcome, workspace
 from stepscope.trial.other_programs import CpuClock
 from stepscope.trial.processes import MARK
 
@@ -42,9 +43,11 @@ BRIEF = ("--steps", "16", "--budget", "40m")
 def tried(tmp_path, monkeypatch, capsys):
     """Runs `stepscope try` on a script; the exit code, and the record if there is one.
 
-    Each variant runs in two rounds, and other programs are read as idle.
+    Each variant runs in two rounds, other programs are read as idle, and processes are compared
+    however much they differ.
     """
     monkeypatch.setattr(experiment, "MOST_ROUNDS", experiment.LEAST_ROUNDS)
+    monkeypatch.setattr(outcome, "_ABSURD", float("inf"))
     monkeypatch.setattr(CpuClock, "others_share_until", lambda self, later: 0.0)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -132,6 +135,22 @@ def test_a_write_outside_the_copies_is_asked_about_before_it_happens(tried, tmp_
     assert f"it writes to {tmp_path}/log, outside the folders that trials copy" in err
     assert f"--allow-writes {tmp_path}" in err
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.skipif(not landlock.is_available(), reason="Landlock of Linux 6.2 and later")
+def test_programs_that_the_script_starts_cannot_write_elsewhere(tried, tmp_path, monkeypatch):
+    # The project lies in a temporary folder, where programs may write.
+    monkeypatch.setattr(workspace, "_SYSTEM", ("/dev", "/proc"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    text = f"import subprocess\nsubprocess.run(['cp', 'train.py', '{tmp_path}/copy'], check=True)\n"
+    code, err = tried(text, python=sys.executable)
+    assert code == 3
+    assert "it may write only to its copies of your folders: see --allow-writes" in err
+    assert not (tmp_path / "copy").exists()
+    code, err = tried(text, "--allow-writes", str(tmp_path), python=sys.executable)
+    assert "see --allow-writes" not in err
+    assert (tmp_path / "copy").exists()
 
 
 RESUMING = (

@@ -40,7 +40,9 @@ SCRATCH_WORD = "{scratch}"
 _COMPANION = "stepscope.trial.inside.companion"
 _TAIL_BYTES = 8192
 _LONGEST_REASON = 200
+_DENIED = ("Permission denied", "EACCES")
 _KILLED = {-9, 137}
+_WRITABLE = ("mirror", "allowed")
 _LOGGERS = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "COMET_MODE": "disabled"}
 """Experiment trackers write to a folder, or not at all, rather than to a server."""
 
@@ -178,7 +180,12 @@ class Bench:
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
             limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes_folder)))
             start = Start(
-                command, {**environment, **more}, log, place.directory, self.standard_input
+                command,
+                {**environment, **more},
+                log,
+                place.directory,
+                self.standard_input,
+                [self.folder, *(Path(one) for kind in _WRITABLE for one in place.guarded[kind])],
             )
             with working(f"Running the script: {name}"):
                 ended.append(run_apart(start, uuid.uuid4().hex, limits))
@@ -275,6 +282,8 @@ class Bench:
             last = lines[-1][:_LONGEST_REASON] if lines else "no message"
             if self.standard_input is None and "EOFError" in last:
                 last += "; it has no standard input here, which is a terminal: give it with < FILE"
+            if ended.is_confined and any(word in text for word in _DENIED):
+                last += "; it may write only to its copies of your folders: see --allow-writes"
             return problem, f"exit code {ended.exit_code}: {last} (log: {log})"
         if problems and not notes:
             return NOT_MEASURED, problems[0]

@@ -49,6 +49,7 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
         is_distributed=process.get("is_distributed", False),
         uses_gpu=process.get("uses_gpu", False),
         optimizers=tuple(process.get("optimizers", ())),
+        zeroes_gradients=process.get("zeroes_gradients"),
     )
 
 

@@ -102,6 +102,13 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     failure = one.failure
     if failure is not None and one is not baseline:
         return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
+    redraws = any(FIXES[name].redraws for name in variant.plans)
+    losses = compare_losses(
+        [each.losses for each in attempts],
+        [each.losses for each in baseline.measured.values()],
+        redraws=redraws,
+    )
+    record = dataclasses.replace(record, losses=losses)
     means = [each.steps.mean_ns for each in attempts if each.steps is not None]
     ratio = measured_ratio(one, baseline)
     if one is baseline and means:
@@ -112,12 +119,6 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         return dataclasses.replace(record, verdict=UNCLEAR, reason=_uneven(one, baseline))
     if ratio is None:
         return dataclasses.replace(record, verdict=NOT_MEASURED, reason=one.note)
-    redraws = any(FIXES[name].redraws for name in variant.plans)
-    losses = compare_losses(
-        [each.losses for each in attempts],
-        [each.losses for each in baseline.measured.values()],
-        redraws=redraws,
-    )
     return dataclasses.replace(
         record,
         verdict="" if one is baseline else judge(ratio),
@@ -128,7 +129,6 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         ratio_low=ratio.low,
         ratio_high=ratio.high,
         step_ns=round(sum(means) / len(means)),
-        losses=losses,
     )
 
 

@@ -22,6 +22,7 @@ from typing import BinaryIO
 import psutil
 
 from stepscope.errors import UsageError
+from stepscope.trial.landlock import start_confined
 from stepscope.trial.other_programs import CpuClock
 
 MARK = "STEPSCOPE_TRIAL"
@@ -38,11 +39,13 @@ class Ended:
         exit_code: Its exit code, negative for a signal; None if it had to be ended.
         wall_s: How long it ran.
         others_share: Share of the CPUs that other programs used meanwhile; None if unknown.
+        is_confined: Whether the system kept it from writing elsewhere.
     """
 
     exit_code: int | None
     wall_s: float
     others_share: float | None = None
+    is_confined: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class Start:
         log: File for its standard output and standard error.
         directory: Its working directory; None: this process's.
         standard_input: What it reads; None: nothing.
+        writable: The paths to which it, and what it starts, can write, where the system can see to
+            that; None: wherever this process can.
     """
 
     command: Sequence[str]
@@ -143,6 +148,7 @@ class Start:
     log: Path
     directory: Path | None = None
     standard_input: StandardInput | None = None
+    writable: Sequence[Path] | None = None
 
 
 def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
@@ -161,8 +167,9 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
     source = start.standard_input
     start.log.parent.mkdir(parents=True, exist_ok=True)
     with start.log.open("wb") as file:
-        try:
-            child = subprocess.Popen(
+
+        def open_process() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
                 list(start.command),
                 env={**start.environment, MARK: mark},
                 cwd=start.directory,
@@ -171,6 +178,13 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+        is_confined = False
+        try:
+            if start.writable is None:
+                child = open_process()
+            else:
+                child, is_confined = start_confined(open_process, start.writable)
         except OSError as error:
             raise UsageError(
                 f"{start.command[0]}: cannot be started: {error.strerror or error}"
@@ -183,7 +197,7 @@ def run_apart(start: Start, mark: str, limits: Limits) -> Ended:
         finally:
             _end_all(child, mark)
     others_share = clock.others_share_until(CpuClock.now())
-    return Ended(code, time.monotonic() - started, others_share)
+    return Ended(code, time.monotonic() - started, others_share, is_confined)
 
 
 @contextlib.contextmanager

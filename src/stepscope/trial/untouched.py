@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ class FolderWatch:
 
     def __init__(self, folders: Sequence[Path], own: Path) -> None:
         self._own = str(own.resolve())
+        self._streams = _standard_streams()
         self._folders = folders
         self._before = self._state()
 
@@ -56,8 +58,20 @@ class FolderWatch:
                     status = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
+                if (status.st_dev, status.st_ino) in self._streams:
+                    continue
                 found[entry.path] = (status.st_mtime_ns, status.st_size)
         return found
+
+
+def _standard_streams() -> set[tuple[int, int]]:
+    """Files to which the user led the output of this process."""
+    found = set()
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _walk(folder: str, own: str) -> Iterator[os.DirEntry[str]]:

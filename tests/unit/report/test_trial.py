@@ -73,8 +73,8 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
         "the promised step was 3.8% too low",
         "the script wrote files of its own",
         "tf32 does not apply: no GPU is in use",
-        "cpu-bound-python has no fix that was tried. By the diagnosis, fixing it saves 25% of the step."
-        " Move that Python out.",
+        "cpu-bound-python has no fix that was tried. By the diagnosis, fixing it saves 25%",
+        "of the step. Move that Python out.",
         "1.05 min in all, of which 1.00 min",
     ):
         assert words in text, words

@@ -89,6 +89,18 @@ def test_beside_programs_that_stay_busy_the_answer_is_open_whatever_was_measured
     assert len(machine.names) == 1 + 2 * 3  # more rounds would tell no more
 
 
+def test_a_diagnosis_beside_busy_programs_promises_nothing(try_on):
+    """What others take of a step is part of its findings, and no fix saves that."""
+    machine = Machine({"rare-gc": 12.0}, busy=(0.6, 0.0))
+    record = try_on(machine, only=("rare-gc",))
+    (trial,) = record.trials
+    assert (trial.verdict, trial.promised_ratio) == (HELPS, None)
+    assert "other programs used 60% of the CPUs during the diagnosis" in trial.promise_basis
+    assert trial.promise_basis in record.warnings
+    (left,) = try_on(Machine({}, busy=(0.6, 0.0)), without=("rare-gc",)).untried
+    assert (left.finding, left.promised_ratio) == ("garbage-collector", None)
+
+
 def test_an_interval_that_says_nothing_is_not_stated(try_on):
     found = []
     for seed in range(6):
@@ -239,6 +251,7 @@ def test_findings_without_a_fix_are_listed_with_their_advice(try_on):
     assert record.trials == ()
     assert [one.finding for one in record.untried] == ["garbage-collector"]
     assert "gc.freeze" in record.untried[0].advice
+    assert record.untried[0].promised_ratio == pytest.approx(0.6, rel=0.02)
     assert record.verdict.startswith("nothing to try")
 
 

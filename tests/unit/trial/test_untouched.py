@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from stepscope.trial import untouched
 from stepscope.trial.untouched import FolderWatch
+
+
+def test_what_this_process_prints_into_is_not_theirs(tmp_path, monkeypatch):
+    log = tmp_path / "trials.log"
+    log.write_text("")
+    watched = log.stat()
+    monkeypatch.setattr(untouched.os, "fstat", lambda number: watched)
+    watch = FolderWatch((tmp_path,), tmp_path / "scratch")
+    log.write_text("round 1")
+    assert watch.warnings() == ()
+    (tmp_path / "other.log").write_text("theirs")
+    (warning,) = watch.warnings()
+    assert "other.log" in warning
+    assert "trials.log" not in warning
 
 
 def test_files_that_change_are_named_and_our_own_are_not(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 from tests.support.launching import paths_of_this_process
+from tests.support.warm_python import VARIABLES, warm_python
 
 from stepscope.trial import workspace as module
 from stepscope.trial.workspace import Workspace, folders_of
@@ -50,6 +50,12 @@ def test_what_is_written_in_a_copy_changes_nothing_and_the_next_copy_is_as_the_f
         assert (here / ".git").is_symlink()
     assert (project / "ckpt" / "last.pt").read_text() == "old"
     assert not (project / "out").exists()
+
+
+def test_a_folder_of_copies_within_the_project_is_not_copied_into_itself(project):
+    mirror = project / "trials" / "the-copy"
+    Workspace(("python", "train.py"), project, ()).create(mirror)
+    assert not list(mirror.rglob("the-copy"))
 
 
 def test_what_lies_beside_the_folders_is_found_by_its_relative_path(project):
@@ -158,7 +164,8 @@ print(json.dumps(outcomes))
 
 def test_the_guard_lets_a_trial_write_to_its_own_files_only(project, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LARGE_BYTES", 100)
-    monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
+    for name, value in {**VARIABLES, "PYTHONPATH": paths_of_this_process()}.items():
+        monkeypatch.setenv(name, value)
     (project / "large").write_bytes(b"x" * 101)
     before = {path: path.read_bytes() for path in project.parent.rglob("*") if path.is_file()}
     place, notes = place_of(project, "train.py"), tmp_path / "notes"
@@ -168,7 +175,7 @@ def test_the_guard_lets_a_trial_write_to_its_own_files_only(project, tmp_path, m
     guarded = json.dumps({**place.guarded, "refused": [str(project.parent.resolve())]})
     lines = json.dumps([*ALLOWED, *REFUSED])
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT, guarded, str(notes), str(project), lines],
+        [warm_python(), "-c", SCRIPT, guarded, str(notes), str(project), lines],
         cwd=place.directory,
         check=False,
         capture_output=True,

@@ -75,7 +75,7 @@ def interval(trial: TrialRecord) -> str:
 def losses(trial: TrialRecord) -> str:
     """How the losses compare."""
     found = trial.losses
-    if trial.ratio is None:
+    if trial.ratio is None and not found.compared:
         return "–"
     if found.verdict in (CLOSE, CHANGED, REDRAWN) and found.difference is not None:
         return f"{found.verdict} ({units.percent(found.difference)})"

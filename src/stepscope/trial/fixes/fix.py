@@ -77,6 +77,7 @@ class Facts:
         is_distributed: Whether several ranks train together.
         uses_gpu: Whether it trains on a GPU.
         optimizers: Classes of the optimizers that step, as a script would import them.
+        zeroes_gradients: Whether it fills gradients with zeros; None if unknown.
         allocator: Settings of the allocator that are worth a run; or, as text, why there are none;
             empty if they were not simulated.
     """
@@ -94,6 +95,7 @@ class Facts:
     is_distributed: bool = False
     uses_gpu: bool = False
     optimizers: tuple[str, ...] = ()
+    zeroes_gradients: bool | None = None
     allocator: AllocatorChoice | str = ""
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
 
 
-def _plan(facts: Facts) -> Plan | str:  # noqa: ARG001 - whether it applies, the script decides
+def _plan(facts: Facts) -> Plan | str:
+    if facts.zeroes_gradients is False:
+        return "the script drops gradients already"
     return Plan(
         True,
         "zero_grad(set_to_none=True)",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import random
 import sys
+from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -68,6 +70,7 @@ class Companion:
         self._guard = WriteGuard(wishes["guarded"], self._notes)
         self._process_id = os.getpid()
         self._optimizers: dict[str, None] = {}
+        self._zeroes_gradients = False
         self._done = 0
         self._has_ended = False
         self._is_noted = False
@@ -77,6 +80,8 @@ class Companion:
         self._seed()
         self._patches.attempt("write guard", lambda: self._guard.install(self._patches))
         self._patches.attempt("losses", lambda: self._losses.install(self._patches))
+        if not self._fixes:
+            self._patches.attempt("gradients", self._watch_gradients)
         for name, value in self._fixes.items():
             self._patches.attempt(name, lambda f=FIXES[name], v=value: f.apply(self._patches, v))  # type: ignore[misc]
         self._recorder.after_step = self._after_step
@@ -107,6 +112,21 @@ class Companion:
                 handle.remove()
 
         self._patches.after_step(remove)
+
+    def _watch_gradients(self) -> None:
+        """Note whether gradients are filled with zeros."""
+        from torch import nn, optim
+
+        def wrap(zero_grad: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(zero_grad)
+            def watched(owner: Any, set_to_none: bool = True) -> None:
+                self._zeroes_gradients |= not set_to_none
+                zero_grad(owner, set_to_none=set_to_none)
+
+            return watched
+
+        self._patches.replace(optim.Optimizer, "zero_grad", wrap)
+        self._patches.replace(nn.Module, "zero_grad", wrap)
 
     def _forked(self) -> None:
         self._recorder.after_step = None
@@ -148,7 +168,11 @@ class Companion:
             "refused": self._patches.refused,
             "problems": self._patches.problems,
             "losses": losses,
-            "facts": {**_facts(), "optimizers": list(self._optimizers)},
+            "facts": {
+                **_facts(),
+                "optimizers": list(self._optimizers),
+                "zeroes_gradients": self._zeroes_gradients,
+            },
             "error": "" if self._recorder.error is None else type(self._recorder.error).__name__,
         }
         with contextlib.suppress(OSError):
