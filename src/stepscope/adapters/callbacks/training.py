@@ -113,7 +113,7 @@ class TrainingRecorder:
         times_fetches: bool = True,
         keeps_work: bool = False,
     ) -> None:
-        """Start recording a training.
+        """Start recording a training; where another profiler records, it is not recorded.
 
         Args:
             identity: The rank of this process.
@@ -122,9 +122,6 @@ class TrainingRecorder:
             times_fetches: Whether to time waits for DataLoaders here.
             keeps_work: Whether the framework uses every fetched batch in order, and calls
                 `use_batch` for each: it may fetch them long before.
-
-        Raises:
-            NestedProfilerError: Another profiler is recording in this process.
         """
         if self._is_on:
             self.finish(BrokenOffError("another training began before this one had ended"))
@@ -136,9 +133,6 @@ class TrainingRecorder:
         try:
             profiler.start()
         except NestedProfilerError as error:
-            # `stepscope run` promises that the script runs as if it were not there.
-            if not os.environ.get("STEPSCOPE_LAUNCH"):
-                raise
             log.warning("stepscope: this callback records nothing: %s", error)
             return
         if profiler.run_path is None:
