@@ -226,7 +226,7 @@ class CaptureSession:
         def is_recording() -> bool:
             return memory.is_recording or steps.recording_index is not None
 
-        census = self._census = MemoryCensus(layout, journal.add_snapshot, is_recording)
+        census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
         steps.census = census
 
     def _sum_up(self, _: int, record: StepRecord | None) -> None:

@@ -28,6 +28,11 @@ _MOST_FETCHED = 4096
 """Maximum number of batches that a framework fetches ahead of using them."""
 
 
+_NO_STEP = (
+    "nothing was recorded: the training ended without a step, as one does that is resumed where it "
+    "had ended"
+)
+
 _Door = TypeVar("_Door", bound="TrainingDoor")
 
 
@@ -159,7 +164,14 @@ class TrainingRecorder:
         self._end_exclusion(error)
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._hook_before
+        if error is None and not profiler.step_number:
+            log.warning("stepscope: %s", _NO_STEP)
         profiler.__exit__(type(error) if error is not None else None, error, None)
+
+    def warn_of_no_training(self) -> None:
+        """Warn that the framework ended without beginning to train."""
+        if self._prototype.config.enabled and self.profiler is None:
+            log.warning("stepscope: %s", _NO_STEP)
 
     def _on_uncaught(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
