@@ -150,3 +150,40 @@ def test_a_model_is_found_that_a_wrapper_compiles(tmp_path: Path) -> None:
     records = recorded(tmp_path, plain, model)
     assert len(graphs) == 1
     assert all(set(record.phases) >= {"forward"} for record in records[2:])
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(values) * 2
+
+
+@pytest.mark.parametrize("is_overridden", [False, True])
+def test_a_function_compiled_after_its_model_was_found_is_one_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_overridden: bool
+) -> None:
+    graphs = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    if is_overridden:
+
+        def call_of_its_own(self: Doubled, *given: Any) -> Any:
+            return torch.nn.Linear.__call__(self, *given)
+
+        monkeypatch.setattr(Doubled, "__call__", call_of_its_own)
+    torch._dynamo.reset()
+    model = Doubled(4, 1)
+    compiled = torch.compile(lambda values: model(values).sum(), backend=backend, fullgraph=True)
+    steps = iter(range(_STEPS))
+
+    def loss_of(_: Any) -> torch.Tensor:
+        if next(steps) < 3:
+            return model(torch.ones(2, 4)).sum()
+        assert vars(Doubled)["__call__"].__module__.startswith("torch.nn") or is_overridden
+        return compiled(torch.ones(2, 4))  # type: ignore[no-any-return]
+
+    recorded(tmp_path, loss_of, model)
+    assert len(graphs) == 1
+    assert ("__call__" in vars(Doubled)) is is_overridden

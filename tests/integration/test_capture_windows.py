@@ -357,18 +357,41 @@ def test_ours_inside_ours_is_refused_and_the_outer_goes_on(tmp_path):
     assert not (tmp_path / "inner").exists()
 
 
-def test_ours_inside_torchs_is_refused_and_torchs_goes_on(tmp_path):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
-        with (
-            pytest.raises(NestedProfilerError, match="torch profiler is already recording"),
-            stepscope.Profiler(output_dir=tmp_path, **QUICK),
-        ):
-            raise AssertionError("unreachable")
-        torch.ones(3).add(1)
-    assert any(event.name == "aten::add" for event in theirs.events())
-    assert list(tmp_path.iterdir()) == []
-    with stepscope.Profiler(output_dir=tmp_path, **QUICK):
+def test_inside_torchs_steps_and_phases_are_recorded_and_windows_skipped(tmp_path, caplog):
+    training = SmallTraining()
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs,
+        stepscope.Profiler(output_dir=tmp_path, **QUICK) as profiler,
+    ):
+        for batch in batches(6):
+            with profiler.phase("all of it"):
+                training.step(batch)
+            profiler.step()
+    assert "another torch profiler is recording" in caplog.text
+    assert only_window(tmp_path).state == "skipped"
+    (rank,) = stepscope.open_run(tmp_path).ranks
+    assert [set(record.phases) for record in rank.steps] == [{"all of it"}] * 6
+    assert any(event.name == "aten::mm" for event in theirs.events())
+    assert training.losses == bare_losses(6)
+
+
+@pytest.mark.parametrize("with_stack", [True, False])
+def test_a_tool_that_torch_switches_off_is_named(tmp_path, caplog, with_stack):
+    def follow(*_):
         pass
+
+    before = sys.getprofile()
+    sys.setprofile(follow)
+    try:
+        with stepscope.Profiler(
+            output_dir=tmp_path, **{**QUICK, "with_stack": with_stack}
+        ) as profiler:
+            for batch in batches(4):
+                SmallTraining().step(batch)
+                profiler.step()
+    finally:
+        sys.setprofile(before)
+    assert (follow.__qualname__ in caplog.text) is with_stack
 
 
 def test_torchs_running_when_a_window_should_open_skips_the_window(tmp_path):

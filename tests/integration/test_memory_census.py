@@ -10,6 +10,7 @@ import textwrap
 import polars as pl
 import pytest
 from tests.support.guides import environment
+from tests.support.runs import manifest_of
 from tests.support.warm_python import warm_python
 
 from stepscope.analysis.memory.opening import open_memory
@@ -149,6 +150,12 @@ def test_the_training_is_the_same(trained):
     _, with_census, plain = trained
     assert with_census["losses"] == plain["losses"]
     assert with_census["hooks"] == 0
+
+
+def test_the_census_is_listed_as_itself_and_not_as_a_snapshot(trained):
+    manifest = manifest_of(trained[0] / "census")
+    assert "memory_census.jsonl" in [file.path for file in manifest.artifacts]
+    assert manifest.snapshots == ()
 
 
 def test_bytes_by_category_are_those_of_the_tensors(trained, view):

@@ -136,6 +136,9 @@ class AccelerateProfiler(Profiler):
         self._watch_of_torch.leave()
         super().step(tokens=tokens, samples=samples)
 
+    def _batch_came(self, loader: object, batch: object) -> None:
+        """Do nothing: `watch` counts the batches of accelerate's loaders."""
+
     # -- what the watch of torch asks and tells -------------------------------------------------
 
     def listens(self) -> bool:

@@ -25,7 +25,7 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.saying import say
-from stepscope.capture.steps.work import Work
+from stepscope.capture.steps.work import Work, work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -231,15 +231,26 @@ class Profiler(capture.Profiler):
             tokens: Tokens processed in the step that ends.
             samples: Samples processed in the step that ends.
         """
+        if tokens is not None:
+            self._counted.add("tokens")
+        if samples is not None:
+            self._counted.add("samples")
+        self._step_ends()
+        super().step(tokens=tokens, samples=samples)
+
+    def _batch_came(self, loader: object, batch: object) -> None:
+        # Without collation, what arrives may be one sample as well as many.
+        if getattr(loader, "_auto_collation", False):
+            self.offer(work_of(batch))
+
+    def _step_ends(self) -> None:
+        """Count the offered work, as far as the loop has counted none itself."""
         offered = self._offered
         if offered is not None:
-            if tokens is None and "tokens" not in self._counted:
-                tokens = offered.tokens
-            if samples is None and "samples" not in self._counted:
-                samples = offered.samples
-        super().step(tokens=tokens, samples=samples)
-        self._offered = None
-        self._counted.clear()
+            tokens = None if "tokens" in self._counted else offered.tokens
+            samples = None if "samples" in self._counted else offered.samples
+            super().count(tokens=tokens, samples=samples)
+        self._forget_work()
 
     def restart_step(self, kind: str = "") -> None:
         """Restart the current step: what came before belongs to no step; see the base class."""

@@ -9,6 +9,7 @@ Definitions
     Device time of a node is the sum over the GPU work launched by its events (self), and by
     everything below (total). Work without a launch hangs on its operator where that is known, and
     is counted as left out where it is not.
+    Frames and threads of Stepscope itself are no part of it, and their time belongs to no node.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import polars as pl
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
+from stepscope.analysis.selection.own_events import own_events
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
@@ -106,6 +108,9 @@ def build_call_tree(
     name_id = events["name_id"].to_numpy()
     is_counted = events_in_steps(trace, asked)
     wanted = _names_in_tree(trace, categories)[name_id] & is_counted
+    own = own_events(trace)
+    if own is not None:
+        wanted &= ~own
     parent = parents_of_events(trace)
     holder = nearest(parent, wanted)
     rows = np.nonzero(wanted)[0]
@@ -118,7 +123,8 @@ def build_call_tree(
     # Self time of what is passed over counts for the event that holds it.
     own_ns = trace.derived.select("self_ns").collect()["self_ns"].to_numpy()
     self_ns = own_ns[rows]
-    held = np.nonzero((holder >= 0) & ~wanted & is_counted)[0]
+    is_held = (holder >= 0) & ~wanted & is_counted
+    held = np.nonzero(is_held if own is None else is_held & ~own)[0]
     np.add.at(self_ns, row_of_event[holder[held]], own_ns[held])
     del own_ns
 

@@ -10,7 +10,8 @@ Definitions
     Covered   The union of all functions' spans on a thread, waiting in them included.
     Shares are of the covered time of all threads; a thread's own share is of the whole recording,
     from its first frame on any thread to its last.
-    The thread of `stepscope run`, which waits for the training, is left out.
+    The thread of `stepscope run`, which waits for the training, is left out, as are the threads of
+    Stepscope itself and what it does on other threads.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import polars as pl
 
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps
 from stepscope.analysis.selection.names import events_with_names, names_that
+from stepscope.analysis.selection.own_events import own_events
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.reader import Run
 from stepscope.run.remote import as_shown
@@ -117,7 +119,7 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     """
     asked = scope or Scope()
     covered_steps = check_steps(trace, asked)
-    spans, functions, launchers = _spans(trace)
+    spans, functions, left_out = _spans(trace)
     chosen = spans
     if asked.steps is not None:
         chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
@@ -135,7 +137,7 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
         )
     excluded = {
         "functions of other steps or of none": len(spans) - len(chosen),
-        "functions of stepscope run, which waits for the training": launchers,
+        **left_out,
     }
     return PythonFunctions(
         covered_ns,
@@ -153,8 +155,8 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     )
 
 
-def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, int]:
-    """All spans of functions; the functions; and how many spans of the launcher are left out.
+def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, int]]:
+    """All spans of functions; the functions; and how many spans are left out, by reason.
 
     There are millions of spans and thousands of functions, so spans have their numbers
     (`function_id`), which are in the order of the names.
@@ -189,8 +191,19 @@ def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, int]:
             numbers.gather(name_id),
         ]
     )
-    kept = spans.filter(~lane_id.is_in(launchers.implode())) if len(launchers) else spans
-    return kept, functions, len(spans) - len(kept)
+    left_out = {}
+    is_kept = np.ones(len(spans), bool)
+    if len(launchers):
+        is_kept = (~lane_id.is_in(launchers.implode())).to_numpy()
+        waiting = "functions of stepscope run, which waits for the training"
+        left_out[waiting] = int((~is_kept).sum())
+    own = own_events(trace)
+    if own is not None:
+        is_own = own[events] & is_kept
+        left_out["functions of Stepscope itself"] = int(is_own.sum())
+        is_kept &= ~is_own
+    kept = spans if is_kept.all() else spans.filter(pl.Series(is_kept))
+    return kept, functions, left_out
 
 
 def _by_thread_and_function(spans: pl.DataFrame, functions: int) -> pl.DataFrame:

@@ -2,21 +2,22 @@
 
 One line per path: frames from the outermost in, separated by semicolons, then a space and integer
 microseconds. The weights are self times, so that the lines of a file add up to the recorded time,
-minus what rounds to zero and minus the capture's own thread.
+minus what rounds to zero and minus the threads and frames of Stepscope itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from stepscope._package import PACKAGE
 from stepscope.artifacts.calls import (
     ANNOTATION,
     OPERATOR,
     PYTHON,
     RUNTIME,
+    Call,
     WindowCalls,
     nested,
 )
@@ -24,9 +25,8 @@ from stepscope.artifacts.files import EmptyArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord
+from stepscope.run.own_frames import CALLED, OWN_FILE, PASSED_ON, THREADING
 
-_OWN_FILE, _OWN_LOOP = f"{PACKAGE.name}/capture/requests/triggers.py(", ": _listen"
-"""The function of the capture's own thread, as torch's Python tracer writes it."""
 _DEVICE_FILE = "stacks_device.txt"
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
@@ -71,12 +71,19 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     host: dict[int, int] = defaultdict(int)
     launchers: dict[int, int] = {}
     operators: dict[int, int] = {}
+    kinds = _Names()
     for calls in window.threads.values():
-        if any(c.name.startswith(_OWN_FILE) and c.name.endswith(_OWN_LOOP) for c in calls):
+        ordered = list(nested(calls, *_KINDS))
+        if _is_own_thread(ordered, kinds):
             continue
         nodes: dict[int, int] = {}
-        for call in nested(calls, *_KINDS):
+        own: set[int] = set()
+        for call in ordered:
             parent = nodes[id(call.parent)] if call.parent is not None else -1
+            if call.kind == PYTHON and kinds.is_own(call, own):
+                own.add(id(call))
+                nodes[id(call)] = parent
+                continue
             node = nodes[id(call)] = paths.child(parent, call.name)
             host[node] += call.self_ns
             if call.kind == RUNTIME and call.correlation:
@@ -91,6 +98,44 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
         {paths.text(node): duration for node, duration in host.items() if duration},
         {paths.text(node): duration for node, duration in device.items() if duration},
     )
+
+
+class _Names:
+    """What the names of Python's calls say, each looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def matches(self, pattern: str, name: str) -> bool:
+        """Whether the name matches the pattern."""
+        found = self._known.get((pattern, name))
+        if found is None:
+            found = self._known[pattern, name] = re.search(pattern, name) is not None
+        return found
+
+    def is_own(self, call: Call, own: set[int]) -> bool:
+        """Whether a call is Stepscope's own, by its name and the call around it."""
+        if self.matches(OWN_FILE, call.name):
+            return True
+        parent = call.parent
+        if parent is None or id(parent) not in own or not self.matches(CALLED, call.name):
+            return False
+        is_for_training = self.matches(PASSED_ON, call.name)
+        return not (is_for_training and self.matches(OWN_FILE, parent.name))
+
+
+def _is_own_thread(calls: list[Call], names: _Names) -> bool:
+    """Whether Stepscope started the thread: its frame is the first above those that begin it."""
+    begun = set()
+    for call in calls:
+        if call.kind != PYTHON:
+            continue
+        if names.matches(THREADING, call.name):
+            if call.parent is None or id(call.parent) in begun:
+                begun.add(id(call))
+        elif id(call.parent) in begun and names.matches(OWN_FILE, call.name):
+            return True
+    return False
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:

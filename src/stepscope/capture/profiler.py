@@ -229,6 +229,7 @@ class Profiler:
                 )
             read = Read(batch, waited_ns, waited_cpu_ns)
             self._session.steps.see_loader(loader, iterator, read=read)
+            self._batch_came(loader, batch)
             try:
                 yield batch
             except GeneratorExit:
@@ -241,16 +242,24 @@ class Profiler:
             if not steps_itself and batches % batches_per_step == 0:
                 if self._session.is_on:
                     with self._session.contain("ending a step"):
+                        self._step_ends()
                         self._session.steps.advance()
                 else:
                     self._session.steps.number += 1
         # The last batches may not fill a step; they count as one all the same.
         if self._session.is_on and not steps_itself and batches % batches_per_step:
             with self._session.contain("ending a step"):
+                self._step_ends()
                 self._session.steps.advance()
         if self._session.is_on:
             with self._session.contain("leaving the loop"):
                 self._session.steps.leave_loop()
+
+    def _batch_came(self, loader: object, batch: object) -> None:
+        """Take notice of a batch that `watch` passes on."""
+
+    def _step_ends(self) -> None:
+        """Take notice that `watch` ends a step."""
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.

@@ -53,6 +53,12 @@ from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")
 
+_OTHER_PROFILER = (
+    "another torch profiler is recording in this process, and torch serves one at a time: the "
+    "times of steps and phases are recorded, and windows that would open while it records are "
+    "skipped"
+)
+
 
 class CaptureSession:
     """One capture in this process: its files, steps, windows and helper threads and processes.
@@ -132,13 +138,10 @@ class CaptureSession:
                 "another stepscope.Profiler is running in this process: stop it first"
             )
         try:
-            if self._attempt("looking for another profiler", another_profiler_runs):
-                raise NestedProfilerError(
-                    "a torch profiler is already recording in this process, and torch can serve "
-                    "only one: remove it, or start this one after it has stopped"
-                )
             with self.contain("starting the capture"):
                 self._open()
+            if self._attempt("looking for another profiler", another_profiler_runs):
+                self.admit("opening windows", _OTHER_PROFILER)
         except BaseException:
             ProcessClaim.give_back(self)
             raise
@@ -223,7 +226,7 @@ class CaptureSession:
         def is_recording() -> bool:
             return memory.is_recording or steps.recording_index is not None
 
-        census = self._census = MemoryCensus(layout, journal.add_snapshot, is_recording)
+        census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
         steps.census = census
 
     def _sum_up(self, _: int, record: StepRecord | None) -> None:

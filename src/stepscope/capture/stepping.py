@@ -17,10 +17,26 @@ from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.recorder import StepRecorder
 from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, StepRecord
+from stepscope.run.step_record import (
+    DATA_WAIT_RANGE,
+    EVALUATION,
+    MORE_PHASES,
+    MOST_PHASE_NAMES,
+    StepRecord,
+)
 
 StepListener = Callable[[int, StepRecord | None], object]
 """Called with the number of each ended step and its record, or None if it has none."""
+
+
+class TooManyPhasesError(Exception):
+    """The loop's names of phases have numbers in them."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
+            f"'{MORE_PHASES}'; give each phase one name, without numbers"
+        )
 
 
 class Stepping:
@@ -63,6 +79,7 @@ class Stepping:
         self._is_on = is_on
         self._is_outside = False
         self._is_between_loops = False
+        self._phase_names: set[str] = set()
 
     def add_listener(self, where: str, listener: StepListener) -> None:
         """Call a function after each step.
@@ -274,10 +291,22 @@ class Stepping:
         """Enter a phase; returns what `leave_phase` needs."""
         recorder = self.recorder if self._is_on() else None
         if recorder is not None and not self._attempt(
-            "timing a phase", recorder.enter_phase, str(name)
+            "timing a phase", recorder.enter_phase, self._phase_name(str(name))
         ):
             recorder = None
         return recorder, self._enter_range(name)
+
+    def _phase_name(self, name: str) -> str:
+        """The name under which a phase is recorded: there are only so many different ones."""
+        if name in self._phase_names:
+            return name
+        if len(self._phase_names) < MOST_PHASE_NAMES:
+            self._phase_names.add(name)
+            return name
+        if MORE_PHASES not in self._phase_names:
+            self._phase_names.add(MORE_PHASES)
+            self._failed("naming phases", TooManyPhasesError())
+        return MORE_PHASES
 
     def leave_phase(self, recorder: StepRecorder | None, marked: Any) -> None:
         """Leave the phase that `enter_phase` entered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -38,6 +38,10 @@ STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
 
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 """Names of phases that count as the wait for the batch."""
+MOST_PHASE_NAMES = 256
+"""Names of phases that a record tells apart: names that count (`f"batch {i}"`) are no phases."""
+MORE_PHASES = "more phases"
+"""The name of all others."""
 _MOST_BYTES = 4_000_000_000
 _LATEST_NS = 2**62
 """In the year 2116."""
@@ -222,6 +226,8 @@ def decode_step(line: bytes) -> StepRecord:
 def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
     """All records of a `steps.jsonl`, and what was skipped.
 
+    Of phases, `MOST_PHASE_NAMES` are told apart; the others are added up, and reported.
+
     A killed process can leave a last line without a newline. It is skipped and reported like any
     other line that cannot be read. A missing file has no records.
     """
@@ -233,14 +239,55 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
         return [], [f"{path.name}: cannot be read: {error.strerror or error}"]
     records: list[StepRecord] = []
     problems: list[str] = []
+    names: set[str] = set()
+    has_more = False
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            records.append(decode_step(line))
+            record = decode_step(line)
         except ValueError as error:
             problems.append(f"{path.name} line {number}: skipped, {error}")
+            continue
+        if not names.issuperset(record.phases):
+            record = _with_few_phases(record, names)
+            has_more = has_more or not names.issuperset(record.phases)
+        records.append(record)
+    if has_more:
+        problems.append(
+            f"{path.name}: of the names of phases, {MOST_PHASE_NAMES} are told apart; others are "
+            f"'{MORE_PHASES}': give each phase one name, without numbers"
+        )
     return records, problems
+
+
+def _with_few_phases(record: StepRecord, names: set[str]) -> StepRecord:
+    """The record with no more names than may be known; adds its new ones to those that are."""
+    for name in record.phases:
+        if len(names) < MOST_PHASE_NAMES:
+            names.add(name)
+    return replace(
+        record,
+        phases=_known_phases(record.phases, names),
+        device_phases=_known_phases(record.device_phases, names),
+    )
+
+
+def _known_phases(phases: dict[str, int], names: set[str]) -> dict[str, int]:
+    """Phases by known names. What lies in one that is not known is part of the others' time."""
+    found: dict[str, int] = {}
+    for path, duration_ns in phases.items():
+        outer, slash, _ = path.partition("/")
+        if path in names:
+            name = path
+        elif not slash:
+            name = MORE_PHASES
+        elif outer in names:
+            name = f"{outer}/{MORE_PHASES}"
+        else:
+            continue
+        found[name] = found.get(name, 0) + duration_ns
+    return found
 
 
 def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:

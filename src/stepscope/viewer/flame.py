@@ -26,6 +26,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.own_events import own_events
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.model import Trace
@@ -259,7 +260,8 @@ def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
         return chosen & ~step_names(trace)[forest.name_id]
     frames = forest.of_categories(Category.PYTHON_FUNCTION)
     if by is FlameBy.PYTHON:
-        return frames
+        own = own_events(trace)
+        return frames if own is None else frames & ~own
     is_module = _names(trace).str.starts_with(_MODULE).to_numpy()
     found: BoolArray = frames & is_module[forest.name_id]
     return found

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import stepscope
 from stepscope.adapters.script import launch
+from stepscope.analysis.call_tree import build_call_tree
 from stepscope.analysis.python_functions import is_sampled, python_functions
 from stepscope.commands.report import command as report
 
@@ -182,3 +183,74 @@ def test_a_trace_with_nothing_to_judge_is_still_refused(tmp_path):
     path.write_text(json.dumps({"traceEvents": events}))
     done = CliRunner().invoke(report, [str(path)])
     assert "nothing to judge" in str(done.exception)
+
+
+OWN = "stepscope/capture/stepping.py(93): advance"
+
+
+def python(name, ts, dur, *, tid=1):
+    return {
+        "ph": "X",
+        "cat": "python_function",
+        "name": name,
+        "pid": 1,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+    }
+
+
+TORCH = {
+    "traceEvents": [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 20, "dur": 10},
+        python("train.py(3): main", 0, 1000),
+        python("stepscope/capture/profiler.py(149): step", 100, 200),
+        python(OWN, 110, 180),
+        python("<built-in function perf_counter_ns>", 120, 10),
+        python("json/encoder.py(3): encode", 140, 50),
+        python("<built-in function next>", 150, 10),
+        python("stepscope/capture/profiler.py(220): _watch", 400, 400),
+        python("<built-in function next>", 410, 300),
+        python("train.py(9): __next__", 420, 200),
+        python("queue.py(9): get", 430, 100),
+        python("threading.py(1002): _bootstrap", 0, 900, tid=2),
+        python("threading.py(982): run", 0, 900, tid=2),
+        python("stepscope/capture/record/upload.py(156): _work", 0, 900, tid=2),
+        python("threading.py(331): wait", 10, 800, tid=2),
+        python("threading.py(1002): _bootstrap", 0, 900, tid=3),
+        python("threading.py(982): run", 0, 900, tid=3),
+        python("train.py(40): read_ahead", 0, 900, tid=3),
+        python("stepscope/capture/steps/loader_waits.py(84): next_batch", 10, 300, tid=3),
+        python("torch/utils/data.py(84): __next__", 20, 200, tid=3),
+    ]
+}
+THEIRS = {"main", "<built-in function next>", "__next__", "get", "_bootstrap", "run", "read_ahead"}
+
+
+@pytest.fixture
+def with_own_frames(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(TORCH))
+    return stepscope.load(path)
+
+
+def test_frames_and_threads_of_the_recorder_are_left_out(with_own_frames):
+    answer = python_functions(with_own_frames)
+    found = rows(answer)
+    assert set(found) == THEIRS
+    assert len(answer.threads) == 2
+    assert found["<built-in function next>"]["count"] == 1
+    assert found["<built-in function next>"]["self_ns"] == 100_000
+    assert answer.scope.excluded == {"functions of Stepscope itself": 11}
+
+
+def test_the_call_tree_hangs_what_they_call_under_what_called_them(with_own_frames):
+    nodes = build_call_tree(with_own_frames).nodes
+    names = dict(zip(nodes["node"], nodes["name"], strict=True))
+    assert not [name for name in names.values() if "stepscope/" in name]
+    above = {
+        name: names.get(parent) for name, parent in zip(nodes["name"], nodes["parent"], strict=True)
+    }
+    assert above["<built-in function next>"] == "train.py(3): main"
+    (main_ns,) = nodes.filter(name="train.py(3): main")["host_self_ns"]
+    assert main_ns == (1000 - 10 - 200 - 400) * 1000

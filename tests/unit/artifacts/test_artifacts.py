@@ -423,3 +423,32 @@ def test_odd_shapes_count_as_nothing(name, arguments):
     from stepscope.artifacts.flops import flops_of
 
     assert isinstance(flops_of(name, arguments), int)
+
+
+def test_stacks_have_no_frame_and_no_thread_of_the_recorder():
+    window = gather(
+        [
+            event("train.py(3): main", 0, 1000, "python_function"),
+            event("stepscope/capture/profiler.py(149): step", 100, 200, "python_function"),
+            event("contextlib.py(3): __enter__", 110, 50, "python_function"),
+            event("stepscope/capture/profiler.py(220): _watch", 400, 400, "python_function"),
+            event("<built-in function next>", 410, 300, "python_function"),
+            event("queue.py(9): get", 430, 100, "python_function"),
+            event("stepscope/capture/steps/phases.py(9): timed", 850, 100, "python_function"),
+            event("cudaLaunchKernel", 860, 10, "cuda_runtime", correlation=7),
+            event("gemm", 900, 30, "kernel", tid=7, correlation=7),
+            event("threading.py(1002): _bootstrap", 0, 900, "python_function", tid=2),
+            event("stepscope/capture/record/new.py(1): work", 0, 900, "python_function", tid=2),
+            event("aten::mm", 10, 50, tid=2),
+        ],
+        {},
+    )
+    host, device = folded(window)
+    main = "train.py(3): main"
+    assert host == {
+        main: 300_000,
+        f"{main};<built-in function next>": 200_000,
+        f"{main};<built-in function next>;queue.py(9): get": 100_000,
+        f"{main};cudaLaunchKernel": 10_000,
+    }
+    assert device == {f"{main};cudaLaunchKernel;gemm": 30_000}

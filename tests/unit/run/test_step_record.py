@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.run.step_record import StepRecord, decode_step, encode_step, read_steps
+from stepscope.run.step_record import (
+    MOST_PHASE_NAMES,
+    StepRecord,
+    decode_step,
+    encode_step,
+    read_steps,
+)
 
 wholes = st.integers(-(2**53), 2**53)
 optional = st.none() | wholes
@@ -88,3 +94,36 @@ def test_a_bad_line_in_the_middle_is_skipped_and_reported(tmp_path):
 
 def test_a_missing_file_has_no_records(tmp_path):
     assert read_steps(tmp_path / "steps.jsonl") == ([], [])
+
+
+def test_names_of_phases_with_numbers_in_them_are_added_up(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    written = [
+        StepRecord(step, 0, 100, phases={f"batch {step}": 30, f"batch {step}/part": 10, "all": 50})
+        for step in range(2000)
+    ]
+    path.write_bytes(b"".join(map(encode_step, written)))
+    read, problems = read_steps(path)
+    (problem,) = problems
+    assert "more phases" in problem
+    names = {name for record in read for name in record.phases}
+    assert len(names) <= MOST_PHASE_NAMES + 2  # with a known one that had others inside
+    assert read[0].phases == written[0].phases
+    assert read[-1].phases == {"all": 50, "more phases": 30}
+    for record in read:  # nothing is lost, and nothing counts twice
+        assert sum(ns for name, ns in record.phases.items() if "/" not in name) == 80
+
+
+def test_phases_inside_a_known_one_stay_inside_it(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    written = [StepRecord(step, 0, 9, phases={"a": 5, f"a/{step}": 3}) for step in range(400)]
+    path.write_bytes(b"".join(map(encode_step, written)))
+    read, _ = read_steps(path)
+    assert read[-1].phases == {"a": 5, "a/more phases": 3}
+
+
+def test_a_few_hundred_phases_are_left_as_they_are(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    phases = {f"phase {number}": number for number in range(MOST_PHASE_NAMES)}
+    path.write_bytes(encode_step(StepRecord(0, 0, 10**6, phases=phases)))
+    assert read_steps(path) == ([StepRecord(0, 0, 10**6, phases=phases)], [])

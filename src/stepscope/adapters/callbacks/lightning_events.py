@@ -114,8 +114,10 @@ class CallbackEvents(TrainingDoor):
         """End the recording."""
         self._recorder.finish()
 
-    def teardown(self, *_: Any, **__: Any) -> None:
+    def teardown(self, *_: Any, stage: object = "", **__: Any) -> None:
         """End the recording if the training ended without notice, as in the tuner."""
+        if stage == "fit":
+            self._recorder.warn_of_no_training()
         self._recorder.finish()
 
 

@@ -28,6 +28,11 @@ _MOST_FETCHED = 4096
 """Maximum number of batches that a framework fetches ahead of using them."""
 
 
+_NO_STEP = (
+    "nothing was recorded: the training ended without a step, as one does that is resumed where it "
+    "had ended"
+)
+
 _Door = TypeVar("_Door", bound="TrainingDoor")
 
 
@@ -113,7 +118,7 @@ class TrainingRecorder:
         times_fetches: bool = True,
         keeps_work: bool = False,
     ) -> None:
-        """Start recording a training.
+        """Start recording a training; where another profiler records, it is not recorded.
 
         Args:
             identity: The rank of this process.
@@ -122,9 +127,6 @@ class TrainingRecorder:
             times_fetches: Whether to time waits for DataLoaders here.
             keeps_work: Whether the framework uses every fetched batch in order, and calls
                 `use_batch` for each: it may fetch them long before.
-
-        Raises:
-            NestedProfilerError: Another profiler is recording in this process.
         """
         if self._is_on:
             self.finish(BrokenOffError("another training began before this one had ended"))
@@ -136,9 +138,6 @@ class TrainingRecorder:
         try:
             profiler.start()
         except NestedProfilerError as error:
-            # `stepscope run` promises that the script runs as if it were not there.
-            if not os.environ.get("STEPSCOPE_LAUNCH"):
-                raise
             log.warning("stepscope: this callback records nothing: %s", error)
             return
         if profiler.run_path is None:
@@ -165,7 +164,14 @@ class TrainingRecorder:
         self._end_exclusion(error)
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._hook_before
+        if error is None and not profiler.step_number:
+            log.warning("stepscope: %s", _NO_STEP)
         profiler.__exit__(type(error) if error is not None else None, error, None)
+
+    def warn_of_no_training(self) -> None:
+        """Warn that the framework ended without beginning to train."""
+        if self._prototype.config.enabled and self.profiler is None:
+            log.warning("stepscope: %s", _NO_STEP)
 
     def _on_uncaught(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None

@@ -34,6 +34,7 @@ from stepscope.capture.profiler import Profiler
 from stepscope.capture.steps.main_optimizer import MainOptimizer
 from stepscope.capture.steps.modes import ModeWatch
 from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
@@ -143,6 +144,9 @@ class ScriptRecorder:
         self._excluded: dict[tuple[int, bool], int] = {}
         self._evaluated: tuple[int, bool] | None = None
         self._saves = self._ended_ns = 0
+        self._is_batched = False
+        self._work: Work | None = None
+        self._last_work = UNKNOWN
         self._problem = ""
         self._theirs: Profiler | None = None
         self._parent_id = os.getppid()
@@ -161,6 +165,7 @@ class ScriptRecorder:
         profiler = self._running(is_from_start=True)
         if profiler is None:
             return None
+        self._is_batched = bool(getattr(iterator, "_auto_collation", False))
         data = _key_of(getattr(iterator, "_dataset", iterator))
         self._batch_is_wanted(profiler, data)
         self._fetched.add(data)
@@ -192,9 +197,12 @@ class ScriptRecorder:
                 # No backward pass followed these batches, and now the training continues.
                 self._leave_out(profiler, foreign)
 
-    def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
+    def after_fetch(self, profiler: Profiler, batch: Any) -> None:
         """Begin the forward phase: a batch has arrived."""
         self._has_batch = True
+        # Without collation, what arrives may be one sample as well as many.
+        work = work_of(batch) if self._is_batched else UNKNOWN
+        self._work = work if self._work is None else self._work + work
         self._batches += 1
         self.watch.batch_came(profiler)
 
@@ -326,6 +334,7 @@ class ScriptRecorder:
         """Restart the step: what came before in it is something else."""
         profiler.restart_step(kind)
         self._fetched.clear()
+        self._work = None
         self._backwards = self._batches = 0
 
     def _end_step(self, profiler: Profiler) -> None:
@@ -335,11 +344,27 @@ class ScriptRecorder:
         self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
         self._backwards = self._batches = 0
         self._fetched.clear()
-        profiler.step()
+        work = self._work_of_step()
+        profiler.step(tokens=work.tokens, samples=work.samples)
         self._saves = self.watch.saves
         self._ended_ns = time.perf_counter_ns()
         if self.after_step is not None:
             self.after_step(profiler.step_number)
+
+    def _work_of_step(self) -> Work:
+        """The work of the batches since the last step.
+
+        Steps that train on batches which were fetched ahead have none of their own.
+        """
+        work, self._work = self._work, None
+        if work is not None:
+            self._last_work = work
+            return work
+        last = self._last_work
+        return Work(
+            None if last.samples is None else 0,
+            None if last.tokens is None else 0,
+        )
 
     def _usual_batches(self) -> int:
         """How many batches most steps trained on; 0 without steps.

@@ -73,8 +73,8 @@ def dominating(subject: Subject, summary: StepSummary) -> list[PhaseTimes]:
         for phase in summary.phases
         if "/" not in phase.name
         and not is_input_phase(phase.name)
-        and is_own_work(subject, summary, phase) is not True
         and _share(phase, summary) >= subject.thresholds.slow_phase_share
+        and is_own_work(subject, summary, phase) is not True
     ]
 
 

@@ -15,6 +15,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.selection.spans import Spans, spans_where
+from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
 from stepscope.trace.derive.ancestors import SHALLOW_LEVELS, highest, nearest
@@ -82,7 +83,8 @@ def _lines(trace: Trace, _scope: Scope | None = None) -> tuple[BoolArray, BoolAr
     if not has_stacks(trace):
         return _are_frames(trace), _are_frames(trace)
     is_line = names_that(trace, _is_frame() & pl.col("name").str.contains(_LINE))
-    return is_line, is_line & ~names_that(trace, pl.col("name").str.contains(_LIBRARIES))
+    is_library = pl.col("name").str.contains(_LIBRARIES) | pl.col("name").str.contains(OWN_FILE)
+    return is_line, is_line & ~names_that(trace, is_library)
 
 
 def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:

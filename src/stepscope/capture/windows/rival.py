@@ -1,9 +1,28 @@
-"""Detects another torch profiler that takes over torch's only recorder."""
+"""Detects other profilers: one takes torch's only recorder, one is switched off by torch."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
+
+log = logging.getLogger("stepscope")
+
+
+def warn_of_interrupted_tool() -> None:
+    """Warn of a tool that follows Python's calls: torch takes its place to record stacks."""
+    tool: Any = sys.getprofile()
+    if tool is None:
+        return
+    owner = tool if hasattr(tool, "__qualname__") else type(tool)
+    log.warning(
+        "stepscope: with_stack: torch's recording of stacks switches off %s.%s, which is active in "
+        "this thread: it sees no call from here on, also after the window. Use one of the two at a "
+        "time",
+        getattr(owner, "__module__", "?"),
+        owner.__qualname__,
+    )
 
 
 def another_profiler_runs() -> bool:

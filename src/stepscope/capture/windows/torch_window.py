@@ -12,7 +12,11 @@ from stepscope.capture.windows.forked_exit import let_forks_exit
 from stepscope.capture.windows.handover import SCRATCH, hand_over, job_of
 from stepscope.capture.windows.kinds import WindowMaker, WindowTools
 from stepscope.capture.windows.plan import WindowPlan
-from stepscope.capture.windows.rival import RivalWatch, another_profiler_runs
+from stepscope.capture.windows.rival import (
+    RivalWatch,
+    another_profiler_runs,
+    warn_of_interrupted_tool,
+)
 from stepscope.capture.windows.step_ranges import StepRanges
 from stepscope.capture.windows.torch_recorder import (
     ExecutionTrace,
@@ -69,6 +73,8 @@ class TorchWindow:
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
         let_forks_exit()
+        if self.plan.with_stack:
+            warn_of_interrupted_tool()
         prepare(self.profiler)
         self.is_prepared = True
         self._rival.begin(self.profiler.profiler)

@@ -396,3 +396,34 @@ def test_the_hooks_of_a_trainer_make_steps(tmp_path):
     callback.teardown(trainer, None, "fit")
     assert manifest_of(tmp_path).steps == 4
     assert kinds(tmp_path) == [("checkpoint", 2)]
+
+
+def test_a_training_that_ends_without_a_step_is_told(tmp_path, caplog):
+    recorder = recorder_in(tmp_path)
+    recorder.begin(ALONE)
+    recorder.finish()
+    assert "ended without a step" in caplog.text
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_fit_that_lightning_ends_at_once_is_told(tmp_path, caplog, begins):
+    callback = CallbackEvents(output_dir=tmp_path, **QUICK)
+    trainer = SimpleNamespace(global_rank=0, local_rank=0, world_size=1, global_step=0)
+    callback.teardown(trainer, None, stage="validate")
+    assert not caplog.text
+    if begins:
+        callback.on_train_start(trainer, None)
+        callback._recorder.step_ended()
+    callback.teardown(trainer, None, stage="fit")
+    assert ("ended without a step" in caplog.text) is not begins
+
+
+def test_a_callback_beside_another_profiler_records_nothing_and_ends_nothing(tmp_path, caplog):
+    with stepscope.Profiler(output_dir=tmp_path / "outer", **QUICK):
+        recorder = recorder_in(tmp_path / "inner")
+        training = Training(recorder)
+        training.begin()
+        training.step()
+        recorder.finish()
+    assert "this callback records nothing" in caplog.text
+    assert not (tmp_path / "inner").exists()

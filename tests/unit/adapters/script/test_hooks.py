@@ -19,12 +19,14 @@ class Listener:
 
     def __init__(self):
         self.told = []
+        self.work = []
         self.step_number = 0
         self.run_path = self.rank_path = None
 
-    def step(self):
+    def step(self, *, tokens=None, samples=None):
         self.step_number += 1
         self.told.append("step")
+        self.work.append((samples, tokens))
 
     def restart_step(self, kind=""):
         self.told.append("restart" if kind == "evaluation" else f"restart after {kind}")
@@ -62,8 +64,9 @@ class Listener:
 class Data:
     """An iterator over a DataLoader's dataset."""
 
-    def __init__(self, dataset):
+    def __init__(self, dataset, *, is_batched=True):
         self._dataset = dataset
+        self._auto_collation = is_batched
 
 
 class Optimizer:
@@ -589,3 +592,26 @@ def test_a_training_without_modules_is_looked_at_a_few_times_only(script, monkey
     calls = calling(script, backwards=200)
     assert looks == [0, 1, 2]
     assert not calls.is_found
+
+
+def test_samples_and_tokens_of_steps(script):
+    batch = {"input_ids": torch.ones(4, 8)}
+    script.fetch = script.recorder.watch.loaders.around_fetch(lambda _: batch)
+
+    def take(count, data=script.train, **more):
+        for _ in range(count):
+            script.fetch(Data(data, **more))
+
+    take(2)
+    script.backward()
+    script.learn()
+    take(3, script.other)  # an evaluation
+    take(1)
+    script.backward()
+    script.learn()
+    script.backward()
+    script.learn()  # on what was fetched ahead
+    take(1, is_batched=False)
+    script.backward()
+    script.learn()
+    assert script.listener.work == [(8, 64), (4, 32), (0, 0), (None, None)]

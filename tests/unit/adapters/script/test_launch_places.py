@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from stepscope import _package
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.script import launch
-from stepscope.artifacts import stacks
+from stepscope.run.own_frames import OWN_FILE
 
 LOAD = """
 import importlib.util, json, os, sys
@@ -43,6 +46,11 @@ def test_an_interpreter_without_the_package_finds_it(monkeypatch, tmp_path):
     assert Path(found.stdout.strip()) == Path(_package.__file__)
 
 
-def test_the_captures_own_thread_is_known_by_a_function_that_exists():
-    path = _package.IMPORT_ROOT / stacks._OWN_FILE.rstrip("(")
-    assert f"def {stacks._OWN_LOOP.removeprefix(': ')}(" in path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("package", ["adapters", "capture", "monitor", "run", "trial"])
+def test_frames_of_all_packages_that_a_training_process_loads_are_known_as_ours(package):
+    modules = sorted((_package.PACKAGE / package).rglob("[a-z]*.py"))
+    assert modules
+    for module in modules:
+        file = module.relative_to(_package.IMPORT_ROOT).as_posix()
+        assert re.search(OWN_FILE, f"{file}(12): work"), file
+    assert not re.search(OWN_FILE, "stepscope/demo/training.py(12): work")

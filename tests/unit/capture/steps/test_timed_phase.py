@@ -7,7 +7,7 @@ import pytest
 from stepscope.capture.containment import Containment
 from stepscope.capture.stepping import Stepping
 from stepscope.capture.steps.recorder import Clock, StepRecorder
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES, StepRecord
 
 
 @pytest.fixture
@@ -87,3 +87,16 @@ def test_a_listener_that_fails_is_noted_and_the_others_are_called(
     steps.advance()
     assert heard == [0, 1]
     assert failures == ["the first"] * 2
+
+
+def test_names_with_numbers_in_them_are_bounded_and_this_is_noted_once(
+    steps: Stepping, written: list[StepRecord], failures: list[str]
+) -> None:
+    for number in range(MOST_PHASE_NAMES + 20):
+        with steps.phase(f"batch {number}"), steps.phase("part"):
+            pass
+        steps.advance()
+    outer = {name for record in written for name in record.phases if "/" not in name}
+    assert len(outer) == MOST_PHASE_NAMES  # with "part", and the name of all others
+    assert set(written[-1].phases) == {MORE_PHASES, f"{MORE_PHASES}/part"}
+    assert failures == ["naming phases"]
