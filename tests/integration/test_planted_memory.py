@@ -9,6 +9,7 @@ import pytest
 from tests.support.guides import environment
 from tests.support.warm_python import warm_python
 
+from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.rules import memory_leak, one_tensor_dominates
 from stepscope.advice.subject import Subject
 from stepscope.analysis.memory.opening import open_memory
@@ -137,3 +138,44 @@ def test_what_most_of_the_peak_is_is_named_with_its_function(views, plant, funct
     (found,) = one_tensor_dominates.find(Subject(0, memory=views[plant]))
     made_at = [one.value for one in found.evidence if one.label == "made at"]
     assert line_of(function) in made_at
+
+
+PYTHON_LEAK = textwrap.dedent(
+    """
+    import sys
+    import torch
+    import stepscope
+
+    kept = []
+
+
+    def work():
+        kept.append(bytearray(2_000_000))
+
+
+    model = torch.nn.Linear(64, 64)
+    options = {"wait": 1, "warmup": 1, "active": 6, "repeat": 1, "activities": "cpu"}
+    with stepscope.Profiler(
+        output_dir=sys.argv[1], window_recorder="tracemalloc", **options
+    ) as profiler:
+        for _ in range(10):
+            model(torch.randn(32, 64)).sum().backward()
+            work()
+            profiler.step()
+    """
+)
+
+
+def test_a_leak_that_tracemalloc_saw_reaches_the_report(tmp_path):
+    script = tmp_path / "objects.py"
+    script.write_text(PYTHON_LEAK)
+    subprocess.run(
+        [warm_python(), script, tmp_path / "out"],
+        check=True,
+        env=environment(),
+        capture_output=True,
+    )
+    found = [one for one in diagnose(tmp_path / "out").findings if one.id == "python-memory-leak"]
+    assert len(found) == 1
+    assert "objects.py:10" in found[0].title
+    assert found[0].evidence[0].value == pytest.approx(2_000_000, rel=0.05)
