@@ -182,8 +182,8 @@ def _notes(model: _Model, runs: int) -> list[str]:
         notes.append("with two runs the error is not known: add a third with --also")
     if model.matched_share < 1 and model.has_others:
         notes.append(
-            f"{percent(1 - model.matched_share)} of the requested bytes have no like in the other runs: "
-            "at the least they keep their size, at the most they grow with it"
+            f"{percent(1 - model.matched_share)} of the requested bytes have no like in the other "
+            "runs: at the least they keep their size, at the most they grow with it"
         )
     return notes
 
