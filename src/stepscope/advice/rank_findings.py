@@ -20,6 +20,7 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.record.python_memory import KIND, PythonMemory, read_python_memory
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import read_job
@@ -51,6 +52,7 @@ def subject_of(
         summary.steps,
         thresholds=request.thresholds,
         memory=_memory(rank, trace, notes),
+        python_memory=_python_memory(rank),
         has_peers=request.has_peers,
         loader=None if manifest is None else manifest.loader,
         gc_calls=() if manifest is None else manifest.gc_calls,
@@ -87,6 +89,13 @@ def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView 
     except StepscopeError as error:
         notes.append(str(error))
         return None
+
+
+def _python_memory(rank: RankRun) -> PythonMemory | None:
+    """What tracemalloc recorded of the last window that it did; None if it recorded none."""
+    windows = () if rank.manifest is None else rank.manifest.windows
+    files = [item.path for window in windows for item in window.artifacts if item.kind == KIND]
+    return read_python_memory(rank.directory / files[-1]) if files else None
 
 
 def load_rules() -> None:

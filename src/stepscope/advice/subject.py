@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stepscope.advice.window_view import WindowView
     from stepscope.analysis.host.partition import HostPartition
     from stepscope.analysis.record.gpu_clocks import SlowClock
+    from stepscope.analysis.record.python_memory import PythonMemory
     from stepscope.memory.view import MemoryView
     from stepscope.run.manifest import LoaderRecord
     from stepscope.run.rank_skew import RankSkew
@@ -44,6 +45,7 @@ class Subject:
         training_phases: Phases of the loop's own that contain a backward pass or an optimizer's
             step, as far as that was recorded.
         window_files: Kinds of the files of its windows, such as "trace"; empty for loose files.
+        python_memory: What tracemalloc recorded of its last such window; None if nothing did.
         has_peers: Whether other ranks are known to train together with this one.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
@@ -64,6 +66,7 @@ class Subject:
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
     memory: MemoryView | None = None
+    python_memory: PythonMemory | None = None
     has_peers: bool = False
     loader: LoaderRecord | None = None
     gc_calls: tuple[str, ...] = ()

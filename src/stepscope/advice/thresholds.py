@@ -61,7 +61,7 @@ class Thresholds:
         memory_near_limit: Reserved share of the device's memory that is near the limit.
         memory_far_below: Reserved share of the device's memory below which much of it is unused.
         memory_leak: Minimum share of the peak by which memory grows in every step.
-        memory_unused: Minimum share of the reserved memory that is not in use.
+        memory_unused: Minimum share of the reserved memory that is free, but pinned.
         memory_optimizer_state: Minimum share of the peak that is optimizer state.
         memory_activations: Minimum share of the peak that is activations.
         memory_one_tensor: Minimum share of the peak that is one tensor.

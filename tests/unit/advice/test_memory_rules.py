@@ -14,7 +14,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshot_tables import loaded
-from tests.support.snapshots import Frames, pinned, plain_training, train
+from tests.support.snapshots import Frames, plain_training, train
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Severity
@@ -189,42 +189,56 @@ def test_a_request_larger_than_the_card_is_a_wrong_shape(is_expandable):
     assert "model.py:4" not in found.advice
 
 
+def pinned_by_what_stays(settings=None):
+    """Eight inputs go, and in the segment of each something stays; then a larger one comes."""
+    allocator, stack = Allocator(settings=settings), Frames()
+    for block in [allocator.malloc(40 * MIB, frames=stack("data.py:3:load")) for _ in range(8)]:
+        allocator.free(block)
+    for _ in range(8):
+        allocator.malloc(22 * MIB, frames=stack("cache.py:7:store"))
+    allocator.malloc(100 * MIB, frames=stack("data.py:3:load"))
+    return allocator
+
+
 def test_fragmentation_is_found_with_the_setting_that_helps():
-    allocator = pinned()
+    allocator = pinned_by_what_stays()
     (found,) = memory_fragmented.find(subject(allocator.snapshot()))
     told = evidence(found)
     assert told["reserved at its peak"] == max(row[3] for row in allocator.curve)
+    assert told["free, but pinned by blocks in use"] == 8 * 18 * MIB
+    assert told["most of it is pinned by"] == "cache.py:7 store"
     assert "expandable_segments:True" in found.advice
-    other = pinned(Settings(expandable=True))
+    other = pinned_by_what_stays(Settings(expandable=True))
     saved = told["saved by expandable_segments:True"]
     assert saved == told["reserved at its peak"] - max(row[3] for row in other.curve)
     assert memory_fragmented.find(subject(allocator.snapshot(), memory_unused=0.99)) == []
 
 
-def test_memory_that_a_request_is_about_to_fill_is_not_unused():
+def test_what_goes_back_when_it_is_needed_is_no_fragmentation():
     """Each input is larger than the last, so that nothing cached serves it; the last is held."""
     allocator = Allocator()
     for number in range(10):
         last = allocator.malloc((100 + 20 * number) * MIB)
         if number < 9:
             allocator.free(last)
-    (found,) = memory_fragmented.find(subject(allocator.snapshot()))
-    told = evidence(found)
-    assert told["reserved at its peak"] == 1900 * MIB
-    assert told["in use then"] == 280 * MIB
-    assert found.title.startswith("85% of the reserved memory is not in use")
+    assert memory_fragmented.find(subject(allocator.snapshot())) == []
 
 
 def test_no_setting_is_named_where_none_helps():
     """What one stream has cached serves no other, however segments grow."""
-    allocator = Allocator()
-    for block in [allocator.malloc(20 * MIB) for _ in range(40)]:
-        allocator.free(block)
-    for _ in range(8):
+    allocator = Allocator(settings=Settings(expandable=True))
+    blocks = [allocator.malloc(10 * MIB) for _ in range(80)]
+    for number, block in enumerate(blocks):
+        if number % 2:
+            allocator.free(block)
+    for _ in range(4):
         allocator.malloc(100 * MIB, stream=7)
-    (found,) = memory_fragmented.find(subject(allocator.snapshot()))
+    snapshot = allocator.snapshot()
+    (found,) = memory_fragmented.find(subject(snapshot))
     told = evidence(found)
-    assert (told["reserved at its peak"], told["in use then"]) == (1600 * MIB, 800 * MIB)
+    assert (told["reserved at its peak"], told["in use then"]) == (1200 * MIB, 800 * MIB)
+    assert told["free, but pinned by blocks in use"] == 400 * MIB
+    assert found.title.startswith("33% of the reserved memory is free, but pinned")
     assert found.advice.startswith("No setting of the allocator that was simulated helps")
 
 
@@ -264,6 +278,24 @@ def test_a_tensor_that_dominates_is_found_with_its_line():
     assert found.title == "one tensor is 40% of the peak memory"
     assert evidence(found)["made at"] == "loss.py:8 logits"
     assert one_tensor_dominates.find(subject(annotated(parameter=60, activation=20))) == []
+
+
+def test_a_family_of_tensors_just_below_the_threshold_is_found():
+    """Logits in bfloat16, in float32, their softmax, and the gradient of that."""
+    allocator, stack = Allocator(), Frames()
+    lines = ("model.py:9:forward", "loss.py:3:upcast", "loss.py:4:log_softmax")
+    for size, line in zip((20, 40, 40), lines, strict=True):
+        allocator.malloc(size * MIB, frames=stack(line))
+    allocator.malloc(40 * MIB, frames=stack("??:0:torch::autograd::LogSoftmaxBackward0::apply"))
+    for _ in range(12):
+        allocator.malloc(2 * MIB, frames=stack("model.py:4:forward"))
+    (found,) = one_tensor_dominates.find(subject(allocator.snapshot(), memory_one_tensor=0.3))
+    assert found.title == "4 tensors of one size or line are 85% of the peak memory"
+    made_at = [one.value for one in found.evidence if one.label == "made at"]
+    assert set(made_at) == {
+        "loss.py:3 upcast", "loss.py:4 log_softmax", "model.py:9 forward", "LogSoftmaxBackward0"
+    }  # fmt: skip
+    assert one_tensor_dominates.find(subject(annotated(activation=200))) == []
 
 
 def test_a_weight_is_no_tensor_to_be_split():

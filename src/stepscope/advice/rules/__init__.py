@@ -34,6 +34,7 @@ _IDS = (
     "allocator-churn",
     "out-of-memory",
     "memory-leak",
+    "python-memory-leak",
     "memory-fragmented",
     "reserved-without-bound",
     "memory-near-limit",

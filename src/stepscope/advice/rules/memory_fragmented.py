@@ -1,7 +1,8 @@
-"""Fragmented memory: much of what the allocator has reserved is not in use.
+"""Fragmented memory: much of what the allocator has reserved is free, but pinned by blocks in use.
 
-Measured from the rank's memory snapshot at the fullest moment at which most is reserved. Other
-settings of the allocator are simulated, and the best is named with the bytes that it saves.
+Measured from the rank's memory snapshot at the fullest moment at which most is reserved. What is
+free in segments that are wholly free goes back to the device when it is needed, and does not count.
+Other settings of the allocator are simulated, and the best is named with the bytes that it saves.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ def find(subject: Subject) -> list[Finding]:
         return []
     device = view.device()
     parts = fragmentation(view, moment=view.peak(device, "reserved_bytes"))
-    unused = parts.reserved_bytes - parts.in_use_bytes
-    if unused < max(_LEAST_BYTES, subject.thresholds.memory_unused * parts.reserved_bytes):
+    pinned = parts.pinned_bytes
+    share = pinned / max(1, parts.reserved_bytes)
+    if pinned < max(_LEAST_BYTES, subject.thresholds.memory_unused * parts.reserved_bytes):
         return []
     answer = settings(view, device)
     better = answer.worth_a_run.filter(pl.col("saved_bytes") > 0)
     evidence = [
         Evidence("reserved at its peak", parts.reserved_bytes, "bytes"),
         Evidence("in use then", parts.in_use_bytes, "bytes"),
-        Evidence("free, but pinned by blocks in use", parts.pinned_bytes, "bytes"),
+        Evidence("free, but pinned by blocks in use", pinned, "bytes"),
+        Evidence("free, and given back when needed", parts.releasable_bytes, "bytes"),
     ]
     pins = parts.lines.filter(pl.col("line").is_not_null()).head(1)
     evidence += [Evidence("most of it is pinned by", short(line), "text") for line in pins["line"]]
@@ -51,7 +54,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"{percent(unused / parts.reserved_bytes)} of the reserved memory is not in use",
+        title=f"{percent(share)} of the reserved memory is free, but pinned",
         severity=Severity.MEDIUM,
         reason="free memory alone does not shorten the step",
         evidence=tuple(evidence),

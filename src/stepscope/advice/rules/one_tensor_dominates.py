@@ -1,7 +1,9 @@
-"""One tensor dominates: a single tensor is a large part of the peak.
+"""One tensor dominates: a single one, or a few of one size or line, are a large part of the peak.
 
 Measured from the rank's memory snapshot, or from the host's memory with a census. Parameters,
-gradients and optimizer state do not count: they are what the model is.
+gradients of parameters and optimizer state do not count: they are what the model is. A family is
+a few tensors of one size (or half or twice of it, as in another precision), such as logits, their
+logarithmic softmax and the gradients of both, or of one line.
 """
 
 from __future__ import annotations
@@ -24,30 +26,53 @@ _OF_THE_MODEL = [
     )
 ]  # fmt: skip
 
+_MOST_OF_FAMILY = 6
+_OF_FAMILY = 0.2
+"""Of the threshold: what each tensor of a family must reach."""
+_LEAST_FAMILY = 2.0
+"""Times the threshold: what a family must reach."""
+_MOST_NAMED = 4
+
 
 def find(subject: Subject) -> list[Finding]:
-    """One finding for the largest tensor."""
+    """One finding for the largest tensor, or else for the largest family."""
     if subject.memory is None:
         return []
     held = peak(subject.memory)
-    others = held.allocations.filter(~pl.col("category").cast(pl.String).is_in(_OF_THE_MODEL))
+    limit = subject.thresholds.memory_one_tensor
+    total = max(1, held.allocated_bytes)
+    others = _movable(held.allocations)
     if others.is_empty():
         return []
-    row = others.row(0, named=True)
-    size = row["allocated_bytes"]
-    share = size / max(1, held.allocated_bytes)
-    if share < subject.thresholds.memory_one_tensor:
+    large = others.filter(pl.col("allocated_bytes") >= _OF_FAMILY * limit * total)
+    families = [_of_size(large, size) for size in large["requested_bytes"].unique()]
+    families += [large.filter(pl.col("line") == line) for line in large["line"].unique()]
+    tensor = others.head(1)
+    few = [one for one in families if 1 < len(one) <= _MOST_OF_FAMILY]
+    if _bytes(tensor) >= limit * total:  # then it is of that family, or alone
+        few = [one for one in few if tensor["allocation"][0] in one["allocation"]]
+    largest = max(few, key=_bytes, default=tensor)
+    if _bytes(largest) < _LEAST_FAMILY * limit * total:
+        largest = tensor
+    share = _bytes(largest) / total
+    if share < limit:
         return []
+    rows = largest.sort("allocated_bytes", descending=True).head(_MOST_NAMED).to_dicts()
+    count = len(largest)
+    what = "one tensor is" if count == 1 else f"{count} tensors of one size or line are"
+    where = dict.fromkeys(short(row["line"]) for row in rows)
+    names = dict.fromkeys(short(row["name"]) for row in rows if row["name"] is not None)
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"one tensor is {percent(share)} of the peak memory",
+        title=f"{what} {percent(share)} of the peak memory",
         severity=Severity.INFO,
         reason="free memory alone does not shorten the step",
         evidence=(
-            Evidence("size of the tensor", size, "bytes"),
-            Evidence("made at", short(row["line"]), "text"),
-            *(() if row["name"] is None else (Evidence("in", short(row["name"]), "text"),)),
+            Evidence("size of the tensor", rows[0]["allocated_bytes"], "bytes"),
+            *((Evidence("size of all of them", _bytes(largest), "bytes"),) if count > 1 else ()),
+            *(Evidence("made at", line, "text") for line in where),
+            *(Evidence("in", name, "text") for name in names),
             Evidence("held at the peak", held.allocated_bytes, "bytes"),
         ),
         advice=(
@@ -55,3 +80,25 @@ def find(subject: Subject) -> list[Finding]:
             "that fuses the last projection (Liger, or a chunked cross entropy)."
         ),
     )
+
+
+def _movable(held: pl.DataFrame) -> pl.DataFrame:
+    """What can be held in part: not what the model is, nor gradients of its sizes."""
+    category = pl.col("category").cast(pl.String)
+    of_model = held.filter(category.is_in(_OF_THE_MODEL))
+    gradient = category == MemoryCategory.GRADIENT.value
+    weights = of_model.filter(~gradient)["requested_bytes"].unique()
+    # The gradient of a tensor that the forward pass made is as large as that.
+    made = held.filter(~category.is_in(_OF_THE_MODEL))["requested_bytes"].unique()
+    size = pl.col("requested_bytes")
+    is_of_made = gradient & size.is_in(made.implode()) & ~size.is_in(weights.implode())
+    return held.filter(~category.is_in(_OF_THE_MODEL) | is_of_made)
+
+
+def _of_size(tensors: pl.DataFrame, size: int) -> pl.DataFrame:
+    """Tensors of a size, or of half or twice of it."""
+    return tensors.filter(pl.col("requested_bytes").is_in([size, 2 * size, size // 2]))
+
+
+def _bytes(tensors: pl.DataFrame) -> int:
+    return int(tensors["allocated_bytes"].sum())

@@ -7,7 +7,8 @@ question about a snapshot has an answer. What the trace does not show of it:
 * Memory from before the window has no event. What a census saw there and then is added: parameters,
   buffers and optimizer state.
 * There is no caching allocator: what is reserved is what is allocated, in exact sizes.
-* The line of a Python frame is that where its function begins.
+* The line of a Python frame is that where its function begins. Of functions that were running when
+  the recording began, it is the line that they were at, which says nothing: it is left out.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ HOST = -1
 """The host's number among devices, as in torch's traces."""
 _DEEPEST = 64
 _LARGE_ABOVE_BYTES = 1024 * 1024
+_TOGETHER_NS = 50_000
+_RECORDER = re.compile(r"(?:^|[/\\])stepscope[/\\]|torch[/\\](?:autograd[/\\])?profiler")
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\): (.*)$")
 _LASTING = [
     kind.value
@@ -232,7 +235,8 @@ def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
     chains = _chains(distinct, parent, name_id, is_frame.to_numpy())
     rows, stack_of_distinct = _distinct_rows(chains)
     used = np.unique(rows[rows >= 0])
-    frames = _frames(names["name"].gather(used).to_list())
+    running = _running_at_start(trace, names["name"], is_frame.to_numpy()[name_id], name_id)
+    frames = _frames(names["name"].gather(used).to_list(), [int(one) in running for one in used])
     lists = [np.searchsorted(used, row[row >= 0]).tolist() for row in rows]
     stacks = pl.DataFrame(
         {"stack": range(len(lists)), "frames": lists}, schema=TABLES["stacks"], strict=False
@@ -269,10 +273,38 @@ def _distinct_rows(chains: Int64Array) -> tuple[Int64Array, Int64Array]:
     return rows, which.reshape(-1)
 
 
-def _frames(names: Sequence[str]) -> pl.DataFrame:
+def _running_at_start(trace: Trace, names: pl.Series, is_frame: Any, name_id: Any) -> set[int]:
+    """The names of the functions that were running when the recording began.
+
+    They are the first frames of the thread that began it, down to the recorder's own; they begin
+    together.
+    """
+    columns = trace.columns("lane_id", "start_ns", "dur_ns")
+    lane, start = (columns[name].to_numpy() for name in ("lane_id", "start_ns"))
+    end = start + columns["dur_ns"].to_numpy()
+    rows = np.flatnonzero(is_frame)
+    order = rows[np.lexsort((-end[rows], start[rows], lane[rows]))]
+    _, first = np.unique(lane[order], return_index=True)
+    found: set[int] = set()
+    for begin in first.tolist():
+        running: list[int] = []
+        chain = order[begin : begin + _DEEPEST]
+        for place, row in enumerate(chain.tolist()):
+            before = chain[max(0, place - 1)]
+            is_inside = lane[row] == lane[before] and end[row] <= end[before]
+            if not is_inside or start[row] - start[before] > _TOGETHER_NS:
+                break
+            if _RECORDER.search(names[int(name_id[row])]):
+                found.update(running)
+                break
+            running.append(int(name_id[row]))
+    return found
+
+
+def _frames(names: Sequence[str], is_running: Sequence[bool]) -> pl.DataFrame:
     matches = [_FRAME.match(name) for name in names]
     rows = [
-        (number, found[3], found[1], int(found[2][:18]))
+        (number, found[3], found[1], None if is_running[number] else int(found[2][:18]))
         for number, found in enumerate(matches)
         if found is not None
     ]

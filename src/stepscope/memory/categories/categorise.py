@@ -1,8 +1,14 @@
 """Puts every allocation into a category, by the best that is known of it.
 
 In this order: what the training's census saw; what it attached to the block itself; what torch's
-recorder wrote; the stack of the request; and when it was made and freed. Whatever the answer, it
-carries how sure it is and what it is from. Parts add up: each allocation has one category.
+recorder wrote; the stack of the request; when it was made and freed; and sizes: blocks from before
+the recording that are as many and as large as the gradients are parameters, and twice as many more
+the optimizer's state. Whatever the answer, it carries how sure it is and what it is from. Parts add
+up: each allocation has one category.
+
+Where no stack, range or census shows a backward pass or an optimizer, nothing is kept for a
+backward pass, and what a forward pass makes is temporary. Not so where the recording ends with a
+request that failed: the backward pass may not have been reached.
 """
 
 from __future__ import annotations
@@ -24,13 +30,14 @@ from stepscope.memory.categories.kinds import (
 from stepscope.memory.categories.rules import (
     DEFAULT_RULES,
     GIVES_GRADIENTS_BACK,
+    OF_BACKWARD,
     Rule,
     categories_of_stacks,
 )
 from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
 from stepscope.memory.program.stacks import stacks_with
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import Action, Types
 
 CATEGORIES: Types = {
     "allocation": pl.Int64,  # -> allocations; row for row
@@ -122,7 +129,98 @@ def categorise(
         else joined.allocations
     ).rename({"kind": "seen", "name": "seen_name"})
     table = table.join(seen, on="allocation", how="left", maintain_order="left")
-    return Categories(_decided(table), ranges, joined)
+    decided = _decided(table, has_backward=_has_backward(replay, table, ranges))
+    return Categories(_by_size(decided, allocations), ranges, joined)
+
+
+def _has_backward(replay: Replay, table: pl.DataFrame, ranges: Ranges) -> bool:
+    """Whether a backward pass may have been recorded, or would have followed."""
+    events = replay.snapshot.events.select("stack", "action").collect()
+    last = events["action"].cast(pl.String).tail(1).to_list()
+    if last == [Action.OOM.value] or (events["action"] == Action.OOM.value).any():
+        return True
+    known = {MemoryCategory.GRADIENT.value, MemoryCategory.OPTIMIZER_STATE.value}
+    for column in ("seen", "annotated", "said", "recorded"):
+        if table[column].cast(pl.String).is_in(known).any():
+            return True
+    if (ranges.table["phase"].cast(pl.String).is_in(["backward", "optimizer"])).any():
+        return True
+    # A backward pass runs on threads of C++, of which Python's stacks show nothing.
+    made = replay.allocations.filter(pl.col("start_event").is_not_null())
+    if made["stack"].null_count() or (replay.snapshot.stacks["frames"].list.len() == 0).any():
+        return True
+    return bool(stacks_with(replay.snapshot, OF_BACKWARD).any())
+
+
+def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
+    """What is unknown, by the sizes of what is known.
+
+    Blocks from before the recording: of each size as many as there are gradients of it at once are
+    parameters, in order of addresses, and multiples of that more are the optimizer's state. Blocks
+    without a stack that live from one step into the next, of a parameter's size, are gradients.
+    """
+    table = decided.hstack(
+        allocations.select(
+            "device", "address", "requested_bytes", "start_event", "free_event", "stack"
+        )
+    )
+    category = pl.col("category").cast(pl.String)
+    is_unknown = category == MemoryCategory.UNKNOWN.value
+    key = ["device", "requested_bytes"]
+    is_before = pl.col("start_event").is_null()
+    before = table.filter(is_before & is_unknown)
+    crosses = (
+        pl.col("stack").is_null() & ~is_before & is_unknown & pl.col("free_step").is_not_null()
+    )
+    crossing = table.filter(crosses & (pl.col("free_step") == pl.col("step") + 1)).join(
+        table.filter(is_before).select(key).unique(), on=key, how="semi"
+    )
+    gradients = table.filter(category == MemoryCategory.GRADIENT.value)
+    at_once = _most_at_once(pl.concat([gradients, crossing]))
+    ranked = (
+        before.join(at_once, on=key)
+        .sort("device", "requested_bytes", "address")
+        .with_columns(place=pl.int_range(pl.len()).over(key), total=pl.len().over(key))
+    )
+    is_state = (pl.col("total") - pl.col("gradients")) % pl.col("gradients") == 0
+    found = ranked.select(
+        "allocation",
+        by_size=pl.when(pl.col("place") < pl.col("gradients"))
+        .then(pl.lit(MemoryCategory.PARAMETER.value))
+        .when(is_state)
+        .then(pl.lit(MemoryCategory.OPTIMIZER_STATE.value)),
+    ).drop_nulls()
+    made = crossing.select("allocation", by_size=pl.lit(MemoryCategory.GRADIENT.value))
+    table = table.join(pl.concat([found, made]), on="allocation", how="left", maintain_order="left")
+    is_found = pl.col("by_size").is_not_null()
+    return table.with_columns(
+        category=pl.coalesce("by_size", category),
+        confidence=pl.when(is_found)
+        .then(pl.lit(Confidence.GUESSED.value))
+        .otherwise(pl.col("confidence").cast(pl.String)),
+        source=pl.when(is_found)
+        .then(pl.lit(Source.SIZE.value))
+        .otherwise(pl.col("source").cast(pl.String)),
+    ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
+
+
+def _most_at_once(gradients: pl.DataFrame) -> pl.DataFrame:
+    """The most gradients of each size at a time: device, requested_bytes, gradients."""
+    key = ["device", "requested_bytes"]
+    changes = pl.concat(
+        [
+            gradients.select(*key, event=pl.col("start_event").fill_null(-1), change=pl.lit(1)),
+            gradients.filter(pl.col("free_event").is_not_null()).select(
+                *key, event="free_event", change=pl.lit(-1)
+            ),
+        ]
+    ).sort(*key, "event", "change")
+    return (
+        changes.with_columns(held=pl.col("change").cum_sum().over(key))
+        .group_by(key)
+        .agg(pl.col("held").max().cast(pl.Int64).alias("gradients"))
+        .filter(pl.col("gradients") > 0)
+    )
 
 
 def _annotated(replay: Replay) -> pl.DataFrame:
@@ -162,8 +260,8 @@ def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") ->
     return phases["phase"].cast(pl.String).gather(place)
 
 
-def _decided(table: pl.DataFrame) -> pl.DataFrame:
-    """The category of each allocation, by the first source that knows it."""
+def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
+    """The category of each allocation, by the first source that knows it; with free_step."""
     kind = {member: pl.lit(member.value) for member in MemoryCategory}
     stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
     # Made in the forward pass and freed there again, it was not kept for the backward pass.
@@ -178,6 +276,12 @@ def _decided(table: pl.DataFrame) -> pl.DataFrame:
         .then(pl.when(stacked.is_not_null()).then("if_kept"))
         .otherwise(stacked)
     )
+    if not has_backward:
+        by_stack = (
+            pl.when(by_stack == MemoryCategory.ACTIVATION.value)
+            .then(kind[MemoryCategory.TEMPORARY])
+            .otherwise(by_stack)
+        )
     is_gone_within = pl.col("phase").is_not_null() & (pl.col("phase") == pl.col("free_phase"))
     is_made_in = {phase: pl.col("phase") == phase.value for phase in Phase}
     outlives = pl.col("free_phase").is_null() | (pl.col("phase") != pl.col("free_phase"))
@@ -194,6 +298,8 @@ def _decided(table: pl.DataFrame) -> pl.DataFrame:
         .then(kind[MemoryCategory.INPUT])
         .when(is_made_in[Phase.COMMUNICATION])
         .then(kind[MemoryCategory.COMMUNICATION])
+        .when(pl.col("phase").is_null() & (pl.col("step") == pl.col("free_step")))
+        .then(kind[MemoryCategory.TEMPORARY])
     )
     choices = [
         (Source.CENSUS, Confidence.CERTAIN, pl.col("seen").cast(pl.String), pl.col("seen_name")),
@@ -225,4 +331,4 @@ def _decided(table: pl.DataFrame) -> pl.DataFrame:
         confidence=first([pl.lit(confidence.value) for _, confidence, _, _ in choices]),
         source=first([pl.lit(source.value) for source, *_ in choices]),
         name=named,
-    ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
+    ).select(*(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items()), "free_step")

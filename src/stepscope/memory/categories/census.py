@@ -62,6 +62,7 @@ _PRECEDENCE = (
     MemoryCategory.INPUT,
     MemoryCategory.COMMUNICATION,
     MemoryCategory.ACTIVATION,
+    MemoryCategory.WORKSPACE,
     MemoryCategory.TEMPORARY,
 )
 """A block that was seen as several kinds is the first of these: a parameter that is saved for the

@@ -20,7 +20,9 @@ class MemoryCategory(str, Enum):
     INPUT = "input"
     """Batches."""
     TEMPORARY = "temporary"
-    """Freed in the pass that made it: results in between, workspaces."""
+    """Freed in the pass that made it: results in between."""
+    WORKSPACE = "workspace"
+    """Of libraries: cuBLAS keeps one for each thread and stream, cuDNN one for each call."""
     COMMUNICATION = "communication"
     """Buffers of collectives."""
     UNKNOWN = "unknown"
@@ -36,6 +38,7 @@ STACKED = (
     MemoryCategory.ACTIVATION.value,
     MemoryCategory.INPUT.value,
     MemoryCategory.COMMUNICATION.value,
+    MemoryCategory.WORKSPACE.value,
     MemoryCategory.TEMPORARY.value,
     MemoryCategory.UNKNOWN.value,
 )
@@ -66,6 +69,7 @@ class Source(str, Enum):
     RECORDER = "recorder"
     STACK = "stack"
     LIFETIME = "lifetime"
+    SIZE = "size"
     NONE = "none"
 
 

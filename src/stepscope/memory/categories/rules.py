@@ -35,6 +35,7 @@ class Rule:
 
 _C = MemoryCategory
 DEFAULT_RULES = (
+    Rule(_C.WORKSPACE, r"[wW]orkspace\w*(?:\(|::|$)|cudnn::\w*[wW]orkspace|CuDNN\w*Workspace"),
     Rule(_C.COMMUNICATION, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py"),
     Rule(_C.COMMUNICATION, r"_fsdp_collectives\.py|ProcessGroup(NCCL|Gloo)|c10d::|ncclInternal"),
     Rule(_C.OPTIMIZER_STATE, r"/optim/[^:]*:(_init_group|init_state|_init_state)$"),
@@ -48,6 +49,9 @@ DEFAULT_RULES = (
         if_kept=_C.GRADIENT,
     ),
     Rule(_C.TEMPORARY, r"torch/autograd/graph\.py:_engine_run_backward$", if_kept=_C.GRADIENT),
+    Rule(_C.PARAMETER, r"nn/parallel/(replicate\.py:|comm\.py:broadcast)"),
+    Rule(_C.INPUT, r"nn/parallel/(scatter_gather\.py:scatter|comm\.py:scatter)"),
+    Rule(_C.TEMPORARY, r"nn/utils/clip_grad\.py:"),
     Rule(_C.PARAMETER, r"torch/nn/modules/[^:]*:(__init__|reset_parameters)$"),
     Rule(_C.PARAMETER, r"torch/nn/modules/module\.py:(_apply|to_empty|convert)$"),
     Rule(_C.PARAMETER, r":(from_pretrained|load_state_dict|_load_state_dict_into\w*)$"),
@@ -55,6 +59,9 @@ DEFAULT_RULES = (
     Rule(_C.ACTIVATION, r"torch/nn/functional\.py:|:forward$"),
 )
 """The rules that are known without the user's help."""
+
+OF_BACKWARD = r"AccumulateGrad|torch::autograd::|Backward\d*::apply|_engine_run_backward$|/optim/"
+"""A frame that only a training has."""
 
 GIVES_GRADIENTS_BACK = r":zero_grad$"
 """What is freed in such a frame is a gradient."""

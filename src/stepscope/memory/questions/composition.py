@@ -50,7 +50,7 @@ class Composition:
         lines: line, allocated_bytes, allocated_share, allocations, category (that of most of its
             bytes), largest_bytes, your_code (of the program and of no package). Largest first.
         modules: module, allocated_bytes, allocated_share, allocations, category. Largest first.
-            `NO_NAME` is what no census named.
+            What no census named goes by the function that asked; `NO_NAME` is what has neither.
         sizes: size class of blocks, allocated_bytes, allocated_share, allocations.
         allocations: The allocations: allocation, allocated_bytes, requested_bytes, category,
             confidence, name, line, step, phase, stream, since_event. Largest first.
@@ -144,7 +144,9 @@ def _by_module(held: pl.DataFrame) -> pl.DataFrame:
     of_tensor = pl.col("name").str.replace(r"\.?[^.]*$", "")
     is_of_tensor = pl.col("category").cast(pl.String).is_in(_NAMED_BY_TENSOR)
     named = held.with_columns(
-        module=pl.when(pl.col("name").is_null())
+        module=pl.when(pl.col("name").is_null() & pl.col("is_own"))
+        .then(pl.col("line").str.replace(r":\d+ ", " "))
+        .when(pl.col("name").is_null())
         .then(pl.lit(NO_NAME))
         .when(is_of_tensor)
         .then(of_tensor)

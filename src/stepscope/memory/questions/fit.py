@@ -39,6 +39,7 @@ from stepscope.memory.questions.prediction import (
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
+from stepscope.run.figures import percent
 
 _MOST_RUNS = 3
 _LARGEST_SIZE = 1 << 20
@@ -154,7 +155,7 @@ def will_it_fit(
 def _verdict(model: _Model, predicted: Sequence[tuple[object, ...]], capacity: int | None) -> str:
     if not model.is_covered:
         why = "have no like in the other runs" if model.has_others else "are of unknown category"
-        begin = f"cannot say: {1 - model.covered_share:.0%} of the bytes at the peak {why}"
+        begin = f"cannot say: {percent(1 - model.covered_share)} of the bytes at the peak {why}"
     elif capacity is None:
         begin = "give --capacity to ask whether it fits"
     else:
@@ -181,8 +182,8 @@ def _notes(model: _Model, runs: int) -> list[str]:
         notes.append("with two runs the error is not known: add a third with --also")
     if model.matched_share < 1 and model.has_others:
         notes.append(
-            f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs: "
-            "at the least they keep their size, at the most they grow with it"
+            f"{percent(1 - model.matched_share)} of the requested bytes have no like in the other "
+            "runs: at the least they keep their size, at the most they grow with it"
         )
     return notes
 

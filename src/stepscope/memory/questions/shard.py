@@ -94,7 +94,8 @@ class Shard:
             divided there taken to be what fits best; None without other runs.
         capacity_bytes: What the device has for the allocator; None: not given.
         settings: Of the simulated allocator.
-        targets: One row per run, then for each target one for each of what can be divided: ranks,
+        targets: One row per run, one for the simulation of the first, with which the others are
+            compared, then for each target one for each of what can be divided: ranks,
             divided, is_observed, peak_requested_bytes, peak_allocated_bytes (rounded to blocks),
             peak_reserved_bytes, saved_bytes (of the reserved peak, both by simulation; null for
             runs), buffer_bytes (what travels, within the peaks; null for runs), fits (null without
@@ -158,7 +159,8 @@ def shard(
         peaks = observed_peaks(run.view, run.view.device(device))
         rows.append(_row(run.size, NOTHING, peaks, is_observed=True))
     # Simulations are compared with a simulation: of host memory, say, nothing is rounded.
-    simulated = predicted_peaks(base.view.replay, chosen, settings)
+    simulated = predicted_peaks(base.view.replay, chosen, settings, capacity_bytes)
+    rows.append(_row(base.size, f"{NOTHING}, simulated", simulated, 0, 0))
     for ranks in asked:
         for stage in _STAGES:
             peaks = predicted_peaks(model.at(ranks, stage), chosen, settings, capacity_bytes)

@@ -7,7 +7,7 @@ import pickle
 
 import polars as pl
 import pytest
-from tests.support.allocator import MIB, Allocator
+from tests.support.allocator import KIB, MIB, Allocator, OutOfMemory
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, SCHEMAS, Frames, plain_training
 
@@ -84,6 +84,11 @@ MAKERS = {
     "b": "/x/torch/nn/modules/linear.py:1:__init__",
     "c": "/x/torch/distributed/distributed_c10d.py:1:all_reduce",
     "d": "??:0:torch::autograd::AccumulateGrad::apply",
+    "e": "??:0:at::cuda::getNewWorkspace()",
+    "f": "/x/torch/nn/parallel/comm.py:66:broadcast_coalesced",
+    "g": "/x/torch/nn/parallel/scatter_gather.py:66:scatter",
+    "h": "C:\\venv\\torch\\nn\\modules\\module.py:1357:convert",
+    "i": "/x/torch/nn/utils/clip_grad.py:60:_clip_grads_with_norm_",
 }
 
 
@@ -94,11 +99,19 @@ MAKERS = {
         ("b", "parameter"),
         ("c", "communication"),
         ("d", "gradient"),
+        ("e", "workspace"),
+        ("f", "parameter"),
+        ("g", "input"),
+        ("h", "parameter"),
+        ("i", "temporary"),
     ],
 )
 def test_stacks_of_torch(maker, category):
     allocator, stack = Allocator(), Frames()
-    allocator.malloc(1000, frames=stack(MAKERS[maker], "train.py:1:main"))
+    path = MAKERS[maker]
+    file, line, name = path.rsplit(":", 2) if path[0] != "?" else path.split(":", 2)
+    frame = {"filename": file, "line": int(line), "name": name}
+    allocator.malloc(1000, frames=[frame, *stack(FORWARD, "train.py:1:main")])
     found = replayed(allocator.snapshot())
     assert rows_of(categorise(found), found) == [(1000, 1, category, "likely", "stack", None)]
 
@@ -124,6 +137,62 @@ def test_what_the_backward_pass_or_the_optimizer_keep_is_no_temporary():
     found = replayed(allocator.snapshot())
     kinds = [row[2] for row in rows_of(categorise(found), found)]
     assert kinds == ["gradient", "temporary", "optimizer_state", "temporary"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_without_a_backward_pass_nothing_is_an_activation(fails):
+    """Unless a request failed, before which the backward pass may not have been reached."""
+    allocator, stack = Allocator(total=40 * MIB), Frames()
+    allocator.malloc(20 * MIB, frames=stack("model.py:4:forward", FORWARD))
+    if fails:
+        with pytest.raises(OutOfMemory):
+            allocator.malloc(30 * MIB, frames=stack("model.py:5:forward", FORWARD))
+    (kind,) = categorise(replayed(allocator.snapshot())).table["category"]
+    assert kind == ("activation" if fails else "temporary")
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_blocks_from_before_that_are_as_large_as_the_gradients_are_parameters(copies):
+    """And for each parameter as many more as the optimizer keeps of it."""
+    allocator, stack = Allocator(), Frames()
+    sizes = [3 * MIB, 5 * MIB, 5 * MIB, 700 * KIB]
+    for _ in range(copies):
+        for size in sizes:
+            allocator.malloc(size)
+    other = 9 * MIB + 512
+    allocator.malloc(other)
+    allocator.events.clear()
+    for _ in range(3):
+        gradients = [
+            allocator.malloc(size, frames=stack("??:0:torch::autograd::AccumulateGrad::apply"))
+            for size in sizes
+        ]
+        for gradient in gradients:
+            allocator.free(gradient, frames=stack("/x/torch/optim/optimizer.py:9:zero_grad"))
+    found = replayed(allocator.snapshot())
+    before = found.allocations.hstack(
+        categorise(found).table.select("confidence", "source", kind="category")
+    )
+    before = before.filter(pl.col("start_event").is_null())
+    of = before.group_by(pl.col("kind").cast(pl.String)).agg(pl.col("requested_bytes").sort())
+    kinds = dict(of.iter_rows())
+    assert kinds["parameter"] == sorted(sizes)
+    assert kinds["unknown"] == [other]
+    assert kinds.get("optimizer_state", []) == sorted(sizes * (copies - 1))
+    guessed = before.filter(pl.col("kind").cast(pl.String) != "unknown")
+    assert set(guessed["confidence"]) == {"guessed"}
+    assert set(guessed["source"]) == {"size"}
+
+
+def test_what_a_step_makes_and_frees_again_is_temporary():
+    allocator, stack = Allocator(), Frames()
+    for step in range(3):
+        allocator.range(f"ProfilerStep#{step}", True)
+        allocator.free(allocator.malloc(MIB, frames=stack("train.py:30:main")))
+        allocator.range(f"ProfilerStep#{step}", False)
+    table = categorise(replayed(allocator.snapshot())).table
+    assert set(table["category"]) == {"temporary"}
+    assert set(table["confidence"]) == {"guessed"}
 
 
 def test_lives_tell_where_nothing_else_does():
@@ -184,10 +253,12 @@ def test_a_census_comes_before_annotations_and_these_before_stacks():
 def test_rules_of_the_user_come_first():
     allocator, stack = Allocator(), Frames()
     allocator.malloc(MIB, frames=stack("kernels.py:9:fused_loss", FORWARD))
+    backward = stack("??:0:torch::autograd::Engine::run")
+    allocator.free(allocator.malloc(MIB, frames=backward), frames=backward)
     found = replayed(allocator.snapshot())
     rules = parse_rules("# ours\n\n temporary : kernels\\.py:fused_ # logits\n")
-    assert categorise(found).table["category"].to_list() == ["activation"]
-    assert categorise(found, rules=rules).table["category"].to_list() == ["temporary"]
+    assert categorise(found).table["category"].to_list() == ["activation", "temporary"]
+    assert categorise(found, rules=rules).table["category"].to_list() == ["temporary"] * 2
     for wrong in ("treasure: x", "temporary", "temporary: (", "nothing"):
         with pytest.raises(UsageError, match="line 2"):
             parse_rules(f"input: y\n{wrong}")

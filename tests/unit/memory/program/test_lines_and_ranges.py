@@ -33,6 +33,21 @@ MAIN = ("train.py", 7, "<module>")
 NOISE = ("??", 0, "torch::unwind::unwind()")
 ALLOCATOR = ("??", 0, "c10::cuda::CUDACachingAllocator::Native::malloc(void**)")
 BACKWARD = ("??", 0, "torch::autograd::MmBackward0::apply()")
+EMPTY = ("EmptyTensor.cpp", 0, "at::TensorBase at::detail::_empty_generic<long>(c10::ArrayRef)")
+EMPTY_CUDA = ("??", 0, "at::native::empty_cuda")
+GENERATED_NODE = ("??", 0, "torch::autograd::generated::MmBackward0::apply(std::vector)")
+NODE = ("??", 0, "torch::autograd::Node::operator()")
+WORKSPACE = ("??", 0, "at::cuda::getNewWorkspace()")
+GEMM = ("??", 0, "at::cuda::blas::gemm")
+INDUCTOR = (f"/tmp/torchinductor_u/ab/c{'abcdefghijklm2345' * 3}.py", 77, "call")
+RUN_INDUCTOR = ("/x/site-packages/torch/_inductor/utils.py", 1, "run")
+WINDOWS_TORCH = (
+    "C:\\Users\\u\\venv\\Lib\\site-packages\\torch\\nn\\modules\\module.py",
+    1357,
+    "convert",
+)
+WINDOWS_OWN = ("C:\\Users\\u\\proj\\train.py", 9, "main")
+STEPSCOPE = ("/x/site-packages/stepscope/capture/profiler.py", 144, "step")
 PYTHON = ("/usr/local/src/conda/python-3.11/Objects/call.c", 0, "_PyObject_MakeTPCall")
 
 
@@ -42,7 +57,15 @@ PYTHON = ("/usr/local/src/conda/python-3.11/Objects/call.c", 0, "_PyObject_MakeT
         ([TORCH, CALL, OWN, MAIN], "project/model.py:31 forward", True),
         ([NOISE, ALLOCATOR, TORCH, OWN, MAIN], "project/model.py:31 forward", True),
         ([TORCH, CALL], "modules/linear.py:125 forward", False),
-        ([NOISE, ALLOCATOR, BACKWARD, PYTHON], "torch::autograd::MmBackward0::apply()", False),
+        ([NOISE, ALLOCATOR, BACKWARD, PYTHON], "MmBackward0", False),
+        ([EMPTY, EMPTY_CUDA, GENERATED_NODE, NODE], "MmBackward0", False),
+        ([WORKSPACE, GEMM, TORCH, CALL, OWN, MAIN], "project/model.py:31 forward", True),
+        ([WORKSPACE, GEMM, GENERATED_NODE], "MmBackward0", False),
+        ([INDUCTOR, OWN, CALL, MAIN], "project/model.py:31 forward", True),
+        ([INDUCTOR, RUN_INDUCTOR], "_inductor/utils.py:1 run", False),
+        ([WINDOWS_TORCH, WINDOWS_OWN], "proj/train.py:9 main", True),
+        ([WINDOWS_TORCH], "modules/module.py:1357 convert", False),
+        ([STEPSCOPE, OWN, MAIN], "project/model.py:31 forward", True),
         ([NOISE, ALLOCATOR], "torch::unwind::unwind()", False),
         ([MAIN], "train.py:7 <module>", True),
         ([("<frozen runpy>", 88, "_run_code"), TORCH], "modules/linear.py:125 forward", False),
@@ -52,6 +75,28 @@ def test_the_innermost_line_of_the_program_stands_for_a_stack(stack, line, is_ow
     lines = lines_of(with_stacks(stack))
     assert lines.select("line", "is_own").rows() == [(line, is_own)]
     assert lines.schema == LINES
+
+
+def test_generated_code_stands_for_the_line_of_the_model_that_torch_noted():
+    trace = (
+        '  File "/home/me/project/model.py", line 31, in forward\n    x = self.block(x)\n'
+        '  File "/x/site-packages/torch/nn/functional.py", line 5, in gelu\n    return f(x)\n'
+    )
+    frame = {
+        "name": "call", "filename": INDUCTOR[0], "line": 7, "fx_node_op": "call_function",
+        "fx_node_name": "gelu", "fx_original_trace": trace,
+    }  # fmt: skip
+    event = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "frames": [frame]}
+    read = loaded(pickle.dumps({"segments": [], "device_traces": [[event]]}))
+    assert lines_of(read).select("line", "is_own").rows() == [("project/model.py:31 forward", True)]
+
+
+def test_a_function_without_a_known_line_is_told_apart_by_what_it_calls():
+    lines = lines_of(with_stacks([TORCH, ("train.py", 0, "main")], [("train.py", 0, "main")]))
+    assert lines["line"].to_list() == [
+        "train.py main, in modules/linear.py:125 forward",
+        "train.py main",
+    ]
 
 
 def test_every_stack_has_a_line():
