@@ -11,11 +11,27 @@ import functools
 import logging
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 SUFFIX = ".stepscope"
 """What the name of a store ends with, after that of its trace."""
 
+
+@dataclass
+class Belief:
+    """Whether stores are believed in this process.
+
+    Attributes:
+        was_asked: Whether a store, or a part of one, was believed so far.
+        is_lost: Whether none is believed any more, since the contents of one do not hold.
+    """
+
+    was_asked: bool = False
+    is_lost: bool = False
+
+
+BELIEF = Belief()
 _LOG = logging.getLogger(__name__)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -27,9 +43,13 @@ def is_believed(status: os.stat_result, path: Path | str) -> bool:
         status: What it is.
         path: Where it is: in the directory of a store, or that directory itself.
     """
-    if not hasattr(os, "getuid"):
-        return True
-    return not status.st_mode & _OTHERS_WRITE and status.st_uid in _owners(str(path))
+    if BELIEF.is_lost:
+        return False
+    has_owner = hasattr(os, "getuid")
+    if has_owner and (status.st_mode & _OTHERS_WRITE or status.st_uid not in _owners(str(path))):
+        return False
+    BELIEF.was_asked = True
+    return True
 
 
 def _owners(path: str) -> set[int]:
