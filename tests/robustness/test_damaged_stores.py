@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,9 +17,13 @@ import pytest
 from tests.support.chrome_traces import kernel, operator, write
 from tests.support.limited import run_limited
 from tests.support.snapshots import plain_training
+from tests.support.viewer import training
 
+from stepscope.commands.main import main
 from stepscope.memory.load import load_snapshot
 from stepscope.trace.load import load
+from stepscope.trace.store import owners
+from stepscope.trace.store.contents import contents_of
 from stepscope.trace.store.directory import MANIFEST
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and links of Unix")
@@ -74,8 +80,6 @@ def noted(store: Path, change: Callable[[dict[str, object]], None]) -> None:
 
 
 def forged_types(store: Path) -> None:
-    from stepscope.trace.store.contents import contents_of
-
     other_types(store)
     added = contents_of(store, ["events/00000.parquet"])
     noted(store, lambda manifest: manifest["files"].update(added))  # type: ignore[attr-defined]
@@ -212,3 +216,58 @@ def test_the_store_of_a_snapshot_too(tmp_path: Path, damage: Callable[[Path], ob
     assert found.blocks.equals(kept.blocks)
     assert found.settings == kept.settings
     assert found.events.collect().equals(kept.events.collect())
+
+
+def report_of(trace: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main(["report", str(trace), "--full"])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def reported(tmp_path: Path, monkeypatch, capsys) -> tuple[Path, str]:
+    """A trace with a store and cached answers, and its report."""
+    monkeypatch.setattr(owners, "BELIEF", owners.Belief())
+    path = tmp_path / "training.json"
+    path.write_bytes(training().json())
+    load(path, store=True).derived.collect()
+    code, text, _ = report_of(path, capsys)
+    assert code == 0
+    assert report_of(path, capsys)[1] == text
+    return path, text
+
+
+@pytest.mark.parametrize("at", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("table", ["events", "names", "args"])
+def test_bytes_flipped_under_a_right_checksum_are_read_past(reported, capsys, table, at) -> None:
+    trace, text = reported
+    store = store_of(trace)
+    shutil.rmtree(store / "answers")
+    data = bytearray(part(store, table).read_bytes())
+    for place in range(int(len(data) * at), int(len(data) * at) + 40):
+        data[place] ^= 0x5A
+    part(store, table).write_bytes(data)
+    added = contents_of(store, [f"{table}/00000.parquet"])
+    noted(store, lambda manifest: manifest["files"].update(added))  # type: ignore[attr-defined]
+    code, found, errors = report_of(trace, capsys)
+    assert "unexpected" not in errors
+    if "do not hold" in errors:
+        assert (code, found) == (0, text)
+
+
+def test_an_answer_with_an_unknown_rule_is_read_past(reported, capsys) -> None:
+    trace, text = reported
+    changed = 0
+    for file in (store_of(trace) / "answers").iterdir():
+        head, _, body = file.read_bytes().partition(b"\n")
+        rules = set(re.findall(rb'"(?:rule|code|id)":\s*"([a-z-]+)"', body))
+        for rule in rules:
+            body = body.replace(b'"' + rule + b'"', b'"no-such-rule"')
+        changed += bool(rules)
+        described = json.loads(head)
+        described["digest"] = hashlib.blake2b(body, digest_size=16).hexdigest()
+        file.write_bytes(json.dumps(described).encode() + b"\n" + body)
+    assert changed
+    code, found, errors = report_of(trace, capsys)
+    assert "unexpected" not in errors
+    assert (code, found) == (0, text)

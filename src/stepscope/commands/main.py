@@ -222,12 +222,30 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         )
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
+        if _loses_belief():
+            return main(words, command)
+        return _say_unexpected(error, debugging.is_on)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # what Polars raises for damaged columns
+            raise
+        if _loses_belief():
+            return main(words, command)
         return _say_unexpected(error, debugging.is_on)
     _say_if_compiled_anew()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _say_unexpected(error: Exception, is_debug: bool) -> int:
+def _loses_belief() -> bool:
+    """Whether a store was read, whose contents may be why a verb failed: then none is any more."""
+    owners = sys.modules.get("stepscope.trace.store.owners")
+    if owners is None or owners.BELIEF.is_lost or not owners.BELIEF.was_asked:
+        return False
+    owners.BELIEF.is_lost = True
+    _say("the contents of a store do not hold: the traces are read instead", is_debug=False)
+    return True
+
+
+def _say_unexpected(error: BaseException, is_debug: bool) -> int:
     """Say that something went wrong that nobody thought of; returns the exit code."""
     hint = "" if is_debug else " (--debug shows where)"
     _say(f"unexpected {type(error).__name__}: {error}{hint}", is_debug)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from importlib import resources
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
@@ -69,6 +71,53 @@ def link_of(listening: socket.socket, keys: Secrets) -> str:
     return f"http://127.0.0.1:{listening.getsockname()[1]}/?token={keys.token}"
 
 
+class LimitedConnection(H11Protocol):
+    """A connection that is closed if it asks for nothing, and one of a limited number.
+
+    Whoever can reach the port can open connections before any token is asked for.
+    """
+
+    _CHECKED_S = 20.0
+    """Time within which a whole request has to come."""
+    _MOST = 200
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or close it where there are too many."""
+        super().connection_made(transport)
+        self._seen: object = None
+        self._timer: asyncio.TimerHandle | None = None
+        if len(self.connections) > min(self._MOST, _most_files() // 4):
+            transport.abort()
+        else:
+            self._timer = self.loop.call_later(self._CHECKED_S, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _check(self) -> None:
+        """Close the connection if no request has come whole since the last check."""
+        cycle: RequestResponseCycle | None = self.cycle
+        waits = cycle is None or cycle.response_complete or cycle.more_body
+        if waits and self._seen == (self.cycle,):
+            self.transport.abort()
+            return
+        self._seen = (self.cycle,) if waits else None
+        self._timer = self.loop.call_later(self._CHECKED_S, self._check)
+
+
+def _most_files() -> int:
+    """How many files this process may open."""
+    try:
+        import resource
+    except ImportError:
+        return 1024
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1024 if limit == resource.RLIM_INFINITY else limit
+
+
 class ViewerServer(uvicorn.Server):
     """The server of one viewer, or of a page beside it.
 
@@ -82,6 +131,7 @@ class ViewerServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=LimitedConnection,
                 log_level="critical",
                 access_log=False,
                 lifespan="off",

@@ -125,6 +125,7 @@ class Content:
     step_record: Path | None
     _fingerprint: object
     _asking: threading.RLock = field(default_factory=threading.RLock)
+    _clicking: threading.RLock = field(default_factory=threading.RLock)
     _preparing: threading.RLock = field(default_factory=threading.RLock)
 
     @contextmanager
@@ -151,6 +152,14 @@ class Content:
     def alone(self, answer: Callable[[], Answer]) -> Answer:
         """An answer of an analysis: one at a time, so that nothing is worked out twice."""
         with self._asking, self.unchanged():
+            return answer()
+
+    def at_once(self, answer: Callable[[], Answer]) -> Answer:
+        """An answer to a click, which does not wait for an analysis to end.
+
+        What both need is worked out by whoever asks first (`trace/locked_cache.py`).
+        """
+        with self._clicking, self.unchanged():
             return answer()
 
     @cached_property

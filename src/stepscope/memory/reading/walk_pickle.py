@@ -231,6 +231,7 @@ def walk_pickle(
                 status = ODD_PAIRS
                 break
             depth -= taken
+            target = as_long(-1)
             if is_building:
                 target = as_long(stack[depth - 1]) - base
                 if target < 0 or kinds[target] != (DICT if is_dict else LIST):

@@ -57,12 +57,6 @@ from stepscope.trace.machine.called import callable_from_loops
 
 
 @callable_from_loops
-def _whole(size: int, page: int) -> int:
-    """Bytes of the pages that fit into a size."""
-    return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
-
-
-@callable_from_loops
 def new_address(
     group: int, size: int, numbers: Numbers, groups: Groups, given_sizes: Int64Array,
     given_addresses: Int64Array,
@@ -84,6 +78,19 @@ def _page_bytes(config: Int64Array, group: int) -> int:
 
 
 @callable_from_loops
+def _whole(size: int, config: Int64Array, group: int) -> int:
+    """Bytes of the pages of a group that fit into a size."""
+    page = _page_bytes(config, group)
+    return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
+
+
+@callable_from_loops
+def _up_to_pages(size: int, config: Int64Array, group: int) -> int:
+    """Bytes of the pages of a group that hold a size."""
+    return _whole(size + _page_bytes(config, group) - 1, config, group)
+
+
+@callable_from_loops
 def _is_open(blocks: Blocks, block: int) -> bool:
     return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
 
@@ -95,8 +102,7 @@ def _map(
 ) -> int:  # fmt: skip
     """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
     group = blocks[GROUP, block]
-    page = _page_bytes(config, group)
-    size = min(_whole(wanted + page - 1, page), as_long(blocks[SIZE, block]))
+    size = min(_up_to_pages(wanted, config, group), as_long(blocks[SIZE, block]))
     if numbers[RESERVED] + size > config[CAPACITY]:
         return as_long(NONE)
     remove_void(blocks, voids, numbers, block)
@@ -140,8 +146,7 @@ def _grow_expandable(
             candidate = start
         at += 1
     if candidate == NONE:
-        page = _page_bytes(config, group)
-        space = _whole(config[ADDRESS_SPACE] + page - 1, page)
+        space = _up_to_pages(as_long(config[ADDRESS_SPACE]), config, group)
         address = new_address(group, space, numbers, groups, given_sizes, given_addresses)
         candidate = new_block(blocks, numbers, address, space, UNMAPPED, group, address)
         add_void(blocks, voids, numbers, candidate)
@@ -168,11 +173,10 @@ def unmap(
 ) -> None:  # fmt: skip
     """Gives the whole pages within a free block of an expandable segment back to the device."""
     group = blocks[GROUP, block]
-    page = _page_bytes(config, group)
     segment = blocks[SEGMENT, block]
     begin = blocks[ADDRESS, block] - segment
     end = begin + blocks[SIZE, block]
-    first, last = _whole(begin + page - 1, page), _whole(end, page)
+    first, last = _up_to_pages(begin, config, group), _whole(end, config, group)
     if first >= last:
         return
     now = ages[groups[CLASS, group]]

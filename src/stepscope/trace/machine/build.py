@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -21,6 +22,7 @@ from stepscope.run.user_cache import user_cache
 from stepscope.run.working import COMPILING, stage
 from stepscope.trace.machine.ending import takes_arrays
 from stepscope.trace.machine.functions import Marked, called_by
+from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.translate import translate
 
 _DIGEST_BYTES = 32
@@ -106,6 +108,12 @@ def compiles_anew() -> bool:
 def _can_be_written(directory: Path) -> bool:
     """Whether a directory, which may not exist yet, can be written to."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
+    if there == directory and _has_owners():
+        try:
+            with _trusted_directory(directory):
+                pass
+        except OSError:
+            return False
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
@@ -142,28 +150,54 @@ def _few_passes() -> Any | None:
 # -- code that is kept -----------------------------------------------------------------------------
 
 
+def _digest_of(code: bytes) -> bytes:
+    return hashlib.blake2b(code, digest_size=_DIGEST_BYTES).digest()
+
+
+_TRANSLATION = _digest_of(
+    b"".join(
+        file.name.encode() + b"\0" + file.read_bytes() + b"\0"
+        for file in sorted(Path(__file__).parent.glob("*.py"))
+    )
+)
+"""A digest of this package as it was imported. Its files may change under a running process."""
+
+
 def _key_of(function: Marked, target: _Target) -> bytes:
-    """Returns a digest of all that the machine code depends on."""
-    digest = hashlib.blake2b(_digest_of_translation(), digest_size=_DIGEST_BYTES)
+    """Returns a digest of all that the machine code depends on, as it is in this process.
+
+    It has what the functions do rather than what their files say, which may have changed. The text
+    for LLVM would be as good a key, but to make it takes longer than to load the code.
+    """
+    digest = hashlib.blake2b(_TRANSLATION, digest_size=_DIGEST_BYTES)
     digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info} {target}".encode())
-    reached = _reached_from(function)
-    for file in sorted({Path(each.function.__code__.co_filename) for each in reached}):
-        digest.update(_named_content(file))
-    for each in reached:
-        kinds = [kind.name for kind in each.takes.values()]
-        digest.update(repr((each.name, kinds, *_constants_of(each))).encode())
+    for each in _reached_from(function):
+        code = each.function.__code__
+        digest.update(code.co_code + code.co_linetable)
+        kinds = [kind.name for kind in (*each.takes.values(), each.gives)]
+        means = {name: _meaning(each, value) for name, value in _globals_of(each).items()}
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_firstlineno)
+        known = (each.name, each.is_inlined, kinds, sorted(means.items()), names)
+        digest.update(repr((known, code.co_consts)).encode())
     return digest.digest()
 
 
 @functools.cache
-def _digest_of_translation() -> bytes:
-    """Returns a digest of this package, which all machine code depends on."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return _digest_of(b"".join(map(_named_content, files)))
+def _digest_of_file(file: str) -> bytes:
+    return _digest_of(Path(file).read_bytes())
 
 
-def _named_content(file: Path) -> bytes:
-    return file.name.encode() + b"\0" + file.read_bytes() + b"\0"
+def _meaning(function: Marked, value: object) -> str:
+    """Returns what a value of a module means to a function of it."""
+    called = called_by(function, value)
+    if called is not None:
+        return called.name
+    if isinstance(value, Instruction):
+        code = value.generate.__code__
+        return f"{value.name} {code.co_code.hex()} {_digest_of_file(code.co_filename).hex()}"
+    if isinstance(value, (int, float, np.generic)):
+        return f"{type(value).__name__} {value!r}"
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _reached_from(entry: Marked) -> list[Marked]:
@@ -175,15 +209,6 @@ def _reached_from(entry: Marked) -> list[Marked]:
             if called is not None and called not in reached:
                 reached.append(called)
     return reached
-
-
-def _constants_of(function: Marked) -> Iterator[tuple[str, int | float]]:
-    """Yields the constants that a function uses, which may come from other modules."""
-    for name, value in _globals_of(function).items():
-        if isinstance(value, (int, np.uint64)):
-            yield name, int(value)
-        elif isinstance(value, float):
-            yield name, float(value)
 
 
 def _globals_of(function: Marked) -> dict[str, object]:
@@ -207,10 +232,7 @@ def _kept(name: str, key: bytes) -> bytes | None:
     """Returns the content of a kept object file, unless it is another's or damaged."""
     for directory in _directories():
         with contextlib.suppress(OSError):
-            file = directory / name
-            if not _is_trusted(file):
-                continue
-            content = file.read_bytes()
+            content = _trusted_content(directory, name)
             found, digest = content[:_DIGEST_BYTES], content[_DIGEST_BYTES : 2 * _DIGEST_BYTES]
             code = content[2 * _DIGEST_BYTES :]
             if found == key and digest == _digest_of(code):
@@ -218,25 +240,60 @@ def _kept(name: str, key: bytes) -> bytes | None:
     return None
 
 
-def _is_trusted(file: Path) -> bool:
-    """Whether only those could have written a file who could have changed this module as well."""
-    if not hasattr(os, "getuid"):
-        return True
-    status = file.stat()
-    is_shared = bool(status.st_mode & 0o022)
-    return not is_shared and status.st_uid in (os.getuid(), Path(__file__).stat().st_uid)
+def _trusted_content(directory: Path, name: str) -> bytes:
+    """Returns the content of a file that nobody wrote who could not change this module as well.
+
+    It is checked through what was opened: a name may lead elsewhere a moment later.
+
+    Raises:
+        OSError: There is no such file, or another user could have written it.
+    """
+    if not _has_owners():
+        return (directory / name).read_bytes()
+    with _trusted_directory(directory) as inside:
+        options = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(name, options, dir_fd=inside), "rb") as file:
+            _check_owner(file.fileno())
+            return file.read()
+
+
+def _has_owners() -> bool:
+    return hasattr(os, "getuid") and os.open in os.supports_dir_fd
+
+
+@contextlib.contextmanager
+def _trusted_directory(directory: Path) -> Iterator[int]:
+    """Opens a directory to which nobody can write who could not change this module as well.
+
+    Raises:
+        OSError: There is none, or another user can write to it.
+    """
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_owner(opened)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _check_owner(opened: int) -> None:
+    """Raises an OSError if another user could have written what was opened."""
+    status = os.fstat(opened)
+    is_own = status.st_uid == os.getuid() or status.st_uid == Path(__file__).stat().st_uid
+    if status.st_mode & 0o022 or not is_own:
+        raise PermissionError(errno.EPERM, "another user could have written it")
 
 
 def _keep(name: str, key: bytes, code: bytes) -> None:
-    """Keeps an object file in the first place where it can be written."""
+    """Keeps an object file in the first place where it can be written, and is believed."""
     for directory in _directories():
-        try:
+        with contextlib.suppress(OSError):
+            if not directory.exists():
+                directory.mkdir(parents=True)
+                directory.chmod(0o755)  # whatever the user's mask lets others do
+            if _has_owners():
+                with _trusted_directory(directory):
+                    pass
             write_atomically(directory / name, key + _digest_of(code) + code)
-        except OSError:
-            continue
-        (directory / name).chmod(0o644)
-        return
-
-
-def _digest_of(code: bytes) -> bytes:
-    return hashlib.blake2b(code, digest_size=_DIGEST_BYTES).digest()
+            (directory / name).chmod(0o644)
+            return

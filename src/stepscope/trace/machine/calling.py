@@ -10,9 +10,18 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from stepscope.trace.machine.build import MachineCode, machine_code_of
-from stepscope.trace.machine.ending import takes_arrays
+from stepscope.trace.machine.ending import error_of, takes_arrays
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import CALLED_WITH, LONG, REAL, Elements, Kind, passed_as
+from stepscope.trace.machine.kinds import (
+    CALLED_WITH,
+    LONG,
+    REAL,
+    TRUTH,
+    Elements,
+    Kind,
+    UntranslatableError,
+    passed_as,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,9 +43,13 @@ class Translated(Marked):
         """Calls the machine code, which does not hold the interpreter's lock.
 
         Raises:
-            TypeError: An array is not what the function takes.
-            IndexError: An index lies outside an array. Arrays that the function writes to may
-                have been changed.
+            TypeError: An argument is not what the function takes.
+            OverflowError: A number is not one of 64 bits.
+            IndexError: An index lies outside an array.
+            ValueError: A number is shifted by a negative one.
+            ZeroDivisionError: A number is divided by zero.
+
+        Arrays that the function writes to may have been changed before an error.
         """
         return (self._called or self._built())(*arguments)
 
@@ -62,27 +75,37 @@ class Translated(Marked):
                         raise
                     self._called = self.function
                     return self._called
-                takes = [CALLED_WITH[part] for kind in kinds.values() for part in passed_as(kind)]
+                parts = [part for kind in kinds.values() for part in passed_as(kind)]
+                if not {*parts, self.gives} <= CALLED_WITH.keys():
+                    raise UntranslatableError(f"{self.name} takes or gives what Python cannot")
+                takes = [CALLED_WITH[part] for part in parts]
                 if has_arrays:
                     takes.append(CALLED_WITH[LONG])  # the address of a line
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
-                self._called = _taking_arrays(called, self) if has_arrays else called
+                self._called = _checked(called, self, has_arrays=has_arrays)
             return self._called
 
 
-def _taking_arrays(called: Callable[..., Any], function: Marked) -> Callable[..., Any]:
-    """Returns a function that passes arrays to machine code as their addresses and lengths."""
+def _checked(
+    called: Callable[..., Any], function: Marked, *, has_arrays: bool
+) -> Callable[..., Any]:
+    """Returns a function that passes to machine code only what it can hold.
+
+    Arrays are passed as their addresses and lengths.
+    """
     kinds = function.takes
 
     def call(*arguments: Any) -> Any:
         passed: list[int | float] = []
         for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
             _pass(passed, argument, name, kind)
+        if not has_arrays:
+            return called(*passed)
         line = ctypes.c_int64(0)
         result = called(*passed, ctypes.addressof(line))
         if line.value:
-            raise IndexError(f"{function.name}: an index outside an array, at line {line.value}")
+            raise error_of(function, line.value)
         return result
 
     return call
@@ -93,6 +116,7 @@ def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> No
 
     Raises:
         TypeError: It is not of its type.
+        OverflowError: It is a number that 64 bits do not hold.
     """
     if kind.parts:
         if not isinstance(argument, tuple) or len(argument) != len(kind.parts):
@@ -100,10 +124,30 @@ def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> No
         for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True)):
             _pass(passed, part, f"{name}[{number}]", of_kind)
     elif kind.elements is None:
-        passed.append(float(argument) if kind is REAL else int(argument))
+        passed.append(_number(argument, name, kind))
     else:
         _check(argument, name, kind.elements)
         passed += argument.ctypes.data, *argument.shape
+
+
+def _number(argument: Any, name: str, kind: Kind) -> int | float:
+    """Returns a number that is exactly the argument.
+
+    Raises:
+        TypeError: The argument is of another type.
+        OverflowError: It has too many digits.
+    """
+    if kind is REAL and isinstance(argument, (float, np.floating)):
+        return float(argument)
+    if kind is TRUTH and isinstance(argument, (bool, np.bool_)):
+        return bool(argument)
+    if kind is TRUTH or not isinstance(argument, (int, np.integer)):
+        raise TypeError(f"{name} is no {kind.name.partition(' ')[2]}: {type(argument).__name__}")
+    number = int(argument)
+    found = float(number) if kind is REAL else number
+    if found != number or (kind is LONG and not -(2**63) <= number < 2**63):
+        raise OverflowError(f"{name} has too many digits")
+    return found
 
 
 def _check(array: Any, name: str, elements: Elements) -> None:
@@ -112,7 +156,8 @@ def _check(array: Any, name: str, elements: Elements) -> None:
     Raises:
         TypeError: It does not.
     """
-    is_fit = isinstance(array, np.ndarray) and array.dtype == elements.dtype
+    # Elements of other subclasses may be something else.
+    is_fit = type(array) in (np.ndarray, np.memmap) and array.dtype == elements.dtype
     is_fit = is_fit and array.ndim == elements.dimensions
     if not is_fit or not (array.flags.c_contiguous and array.flags.aligned):
         shape = "one dimension" if elements.dimensions == 1 else "two dimensions"

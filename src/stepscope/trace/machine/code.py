@@ -23,6 +23,7 @@ class Code:
         definition: Its syntax.
         builder: Adds instructions at the end of the present block.
         ending: How the function ends.
+        assigned: The variables that have a value on every way to where code is added.
     """
 
     def __init__(self, function: Marked, form: Any, *, is_entry: bool) -> None:
@@ -37,6 +38,9 @@ class Code:
         self.form = form
         self.definition = definition_of(function.function)
         self._fixed = assigned_once(self.definition)
+        code = function.function.__code__
+        self._local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        self.assigned: set[str] = set()
         self._values: dict[str, Value] = {}  # of what is assigned once; of others, where it is kept
         self._first = ir.IRBuilder(form.append_basic_block("variables"))
         self.builder = ir.IRBuilder(form.append_basic_block("body"))
@@ -61,10 +65,21 @@ class Code:
         """Returns the place of a new variable in memory."""
         return self._first.alloca(form)
 
-    def variable(self, name: str) -> Value | None:
-        """Returns the value of a variable, or None if it has none so far."""
-        kept = self._values.get(name)
-        if kept is None or name in self._fixed:
+    def is_local(self, name: str) -> bool:
+        """Whether a name is a variable of the function, anywhere in it, or of one around it."""
+        return name in self._local
+
+    def variable(self, place: ast.Name) -> Value:
+        """Returns the value of a variable.
+
+        Raises:
+            UntranslatableError: It may have none yet, or belongs to a function around this one.
+        """
+        name = place.id
+        if name not in self.assigned:
+            raise self.refusal(place, f"{name}, which may have no value here,")
+        kept = self._values[name]
+        if name in self._fixed:
             return kept
         return Value(kept.kind, each(self.builder.load, kept.code))
 
@@ -74,6 +89,7 @@ class Code:
         Raises:
             UntranslatableError: It had one of another type.
         """
+        self.assigned.add(name)
         if name in self._fixed:
             self._values[name] = value
             return
@@ -89,11 +105,11 @@ class Code:
         """Returns what a name means in the function's module.
 
         Raises:
-            UntranslatableError: It is no name, or it means nothing there.
+            UntranslatableError: It is no name, is a variable, or means nothing there.
         """
         if isinstance(expression, ast.Attribute) and isinstance(expression.value, ast.Name):
             return getattr(self.found(expression.value), expression.attr)
-        if isinstance(expression, ast.Name):
+        if isinstance(expression, ast.Name) and not self.is_local(expression.id):
             for names in (self.function.function.__globals__, vars(builtins)):
                 if expression.id in names:
                     return names[expression.id]

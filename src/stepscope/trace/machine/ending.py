@@ -1,8 +1,8 @@
-"""How translated functions end: with a result, or early, since an index lies outside an array.
+"""How translated functions end: with a result, or early, where Python raises an error.
 
-A function that takes arrays can end early. It then gives the line where that happened; so does each
-function that called it, up to the one that Python called, which writes the line to an address that
-Python passes. In all other cases the line is 0.
+A function that takes arrays can end early. It then gives the line where that happened, and which
+error it is; so does each function that called it, up to the one that Python called, which writes
+both to an address that Python passes. In all other cases they are 0.
 """
 
 from __future__ import annotations
@@ -15,6 +15,21 @@ from stepscope.trace.machine.functions import Marked
 from stepscope.trace.machine.kinds import LONG, NOTHING, holds_arrays, passed_as
 
 _OFTEN, _NEVER = 2**20, 1
+INDEX, SHIFT, DIVISION = range(3)
+"""Errors of `ERRORS`."""
+ERRORS: tuple[tuple[type[Exception], str], ...] = (
+    (IndexError, "an index outside an array"),
+    (ValueError, "a shift by a negative number"),
+    (ZeroDivisionError, "a division by zero"),
+)
+_LINES = 2**32
+
+
+def error_of(function: Marked, code: int) -> Exception:
+    """Returns the error that ended a function early."""
+    error, line = divmod(code, _LINES)
+    kind, what = ERRORS[error]
+    return kind(f"{function.name}: {what}, at line {line}")
 
 
 def takes_arrays(function: Marked) -> bool:
@@ -68,9 +83,14 @@ class Ending:
         else:
             self._give_with_line(builder, result, ir.Constant(LONG.form, 0))
 
-    def end_unless(self, builder: Any, is_inside: Any, line: int) -> None:
+    @property
+    def can_be_early(self) -> bool:
+        """Whether the function can end early."""
+        return takes_arrays(self._function)
+
+    def end_unless(self, builder: Any, condition: Any, line: int, error: int) -> None:
         """Ends the function early at a line unless a condition holds, else goes on."""
-        self._end_unless(builder, is_inside, ir.Constant(LONG.form, line))
+        self._end_unless(builder, condition, ir.Constant(LONG.form, error * _LINES + line))
 
     def called(self, builder: Any, function: Marked, result: Any) -> Any:
         """Ends the function early if one that it called did; returns the result of that."""

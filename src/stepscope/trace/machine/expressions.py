@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from llvmlite import ir
@@ -12,6 +12,7 @@ from llvmlite import ir
 from stepscope.trace.machine import operators
 from stepscope.trace.machine.code import Code
 from stepscope.trace.machine.elements import place_of, read, write
+from stepscope.trace.machine.ending import DIVISION, INDEX, SHIFT
 from stepscope.trace.machine.functions import Marked, called_by
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
@@ -25,6 +26,20 @@ from stepscope.trace.machine.kinds import (
     each,
     tuple_of,
 )
+
+_CANNOT_FAIL = (
+    ast.Name, ast.Constant, ast.UnaryOp, ast.BinOp, ast.expr_context, ast.unaryop,
+    ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor,
+)  # fmt: skip
+"""What an expression may consist of that makes no difference if it is evaluated in vain."""
+
+
+def _is_below_64(by: ast.expr) -> bool:
+    """Whether an expression is a number from 0 to 63, since it ends with `& 63` or less."""
+    if not isinstance(by, ast.BinOp) or not isinstance(by.op, ast.BitAnd):
+        return False
+    mask = by.right.value if isinstance(by.right, ast.Constant) else None
+    return type(mask) is int and 0 <= mask < 64
 
 
 class Expressions:
@@ -54,6 +69,8 @@ class Expressions:
 
     def truth(self, expression: ast.expr) -> Any:
         """A value as a truth value: numbers are true unless they are 0."""
+        if isinstance(expression, ast.BoolOp):
+            return self._of_truths(expression, self.truth).code
         value = self.value(expression)
         if value.kind is TRUTH:
             return value.code
@@ -69,18 +86,20 @@ class Expressions:
         return value.code
 
     def _name_value(self, expression: ast.Name) -> Value:
-        kept = self._code.variable(expression.id)
-        return kept or self._constant(self._code.found(expression), expression)
+        if self._code.is_local(expression.id):
+            return self._code.variable(expression)
+        return self._constant(self._code.found(expression), expression)
 
     def _constant_value(self, expression: ast.Constant) -> Value:
         return self._constant(expression.value, expression)
 
     def _constant(self, constant: object, place: ast.expr) -> Value:
-        if isinstance(constant, float):
-            return Value(REAL, ir.Constant(REAL.form, constant))
-        for kind, of_kind in ((TRUTH, bool), (WORD, np.uint64), (LONG, int)):
-            if isinstance(constant, of_kind):
-                return Value(kind, ir.Constant(kind.form, int(constant)))
+        for kind, of_kind in ((TRUTH, bool), (WORD, np.uint64), (LONG, int), (REAL, float)):
+            if type(constant) is of_kind:
+                if kind is LONG and not -(2**63) <= cast(int, constant) < 2**63:
+                    raise self._code.refusal(place, "a number of more than 64 bits")
+                value = constant if kind is REAL else int(cast(int, constant))
+                return Value(kind, ir.Constant(kind.form, value))
         raise self._code.refusal(place, f"a constant of type {type(constant).__name__}")
 
     def _tuple_value(self, expression: ast.Tuple) -> Value:
@@ -136,7 +155,8 @@ class Expressions:
             raise self._code.refusal(expression, "a negative index")
         # Negative numbers are large ones without a sign.
         is_inside = self._code.builder.icmp_unsigned("<", index, length)
-        self._code.ending.end_unless(self._code.builder, is_inside, self._code.line_of(expression))
+        line = self._code.line_of(expression)
+        self._code.ending.end_unless(self._code.builder, is_inside, line, INDEX)
         return index
 
     def write(self, target: ast.AST, elements: Elements, place: Any, value: Value) -> None:
@@ -149,12 +169,52 @@ class Expressions:
 
     def _binop_value(self, expression: ast.BinOp) -> Value:
         left, right = self.value(expression.left), self.value(expression.right)
+        if _is_below_64(expression.right) and isinstance(expression.op, ast.LShift | ast.RShift):
+            value = operators.arithmetic(self._code.builder, expression.op, left, right)
+            return value or self._refuse(expression, expression.op, left, right)
         return self.arithmetic(expression, expression.op, left, right)
 
     def arithmetic(self, place: ast.AST, symbol: ast.operator, left: Value, right: Value) -> Value:
         """Returns what an operator makes of two values; see `value`."""
-        value = operators.arithmetic(self._code.builder, symbol, left, right)
+        if isinstance(symbol, (ast.FloorDiv, ast.Mod, ast.Div)):
+            self._refuse_zero(place, symbol, right)
+        if isinstance(symbol, ast.LShift | ast.RShift) and not self._is_shift_inside(place, right):
+            value = operators.long_shift(self._code.builder, symbol, left, right)
+        else:
+            value = operators.arithmetic(self._code.builder, symbol, left, right)
         return value or self._refuse(place, symbol, left, right)
+
+    def _refuse_zero(self, place: ast.AST, symbol: ast.operator, divisor: Value) -> None:
+        """Adds a check that ends the function where it divides by zero."""
+        if isinstance(divisor.code, ir.Constant) and divisor.code.constant:
+            return
+        zero = Value(divisor.kind, ir.Constant(divisor.kind.form, 0))
+        is_fit = operators.compared(self._code.builder, ast.NotEq(), divisor, zero)
+        if is_fit is None:
+            self._refuse(place, symbol, divisor, zero)
+        self._end_unless(place, is_fit.code, DIVISION)
+
+    def _is_shift_inside(self, place: ast.AST, by: Value) -> bool:
+        """Whether a shift is known to be one of less than 64; a negative one ends the function."""
+        if isinstance(by.code, ir.Constant) and by.kind in (LONG, WORD):
+            if not 0 <= by.code.constant < 64:
+                raise self._code.refusal(place, f"a shift by {by.code.constant}")
+            return True
+        if by.kind is LONG:
+            zero = ir.Constant(LONG.form, 0)
+            self._end_unless(place, self._code.builder.icmp_signed(">=", by.code, zero), SHIFT)
+        return False
+
+    def _end_unless(self, place: ast.AST, condition: Any, error: int) -> None:
+        """Ends the function with an error unless a condition holds.
+
+        Raises:
+            UntranslatableError: The function cannot end early.
+        """
+        if not self._code.ending.can_be_early:
+            raise self._code.refusal(place, "what may fail in a function without arrays")
+        line = self._code.line_of(place)
+        self._code.ending.end_unless(self._code.builder, condition, line, error)
 
     def _refuse(self, place: ast.AST, symbol: ast.AST, left: Value, right: Value) -> NoReturn:
         names = f"{left.kind.name} and {right.kind.name}"
@@ -170,11 +230,21 @@ class Expressions:
         return changed
 
     def _boolop_value(self, expression: ast.BoolOp) -> Value:
+        return self._of_truths(expression, self._truth_value)
+
+    def _truth_value(self, expression: ast.expr) -> Any:
+        """Returns a value that is a truth value in Python too; see `value`."""
+        value = self.value(expression)
+        if value.kind is not TRUTH:
+            raise self._code.refusal(expression, f"{value.kind.name} as a result of and or or")
+        return value.code
+
+    def _of_truths(self, expression: ast.BoolOp, truth_of: Callable[[ast.expr], Any]) -> Value:
         is_and = isinstance(expression.op, ast.And)
         after = self._code.block("after")
         sources = []
         for operand in expression.values:
-            truth = self.truth(operand)
+            truth = truth_of(operand)
             sources.append((truth, self._code.builder.block))
             if operand is expression.values[-1]:
                 self._code.builder.branch(after)
@@ -214,8 +284,10 @@ class Expressions:
     def _compare_value(self, expression: ast.Compare) -> Value:
         left = self.value(expression.left)
         for later in expression.comparators[1:]:
-            if any(isinstance(part, ast.Subscript) for part in ast.walk(later)):
-                raise self._code.refusal(later, "an element in the later parts of a comparison")
+            if not all(isinstance(part, _CANNOT_FAIL) for part in ast.walk(later)):
+                raise self._code.refusal(later, "this in the later parts of a comparison")
+        if any(isinstance(symbol, (ast.In, ast.NotIn)) for symbol in expression.ops[:-1]):
+            raise self._code.refusal(expression, "a comparison that goes on after `in`")
         found: Any = None
         for symbol, operand in zip(expression.ops, expression.comparators, strict=True):
             if isinstance(symbol, (ast.In, ast.NotIn)) and isinstance(operand, ast.Tuple):
@@ -231,6 +303,8 @@ class Expressions:
         return Value(TRUTH, found)
 
     def _is_in(self, place: ast.expr, value: Value, items: ast.Tuple) -> Any:
+        if value.kind is REAL:  # what is no number is in a tuple that holds the same object
+            raise self._code.refusal(place, "`in` for a float")
         found: Any = ir.Constant(TRUTH.form, 0)
         for item in items.elts:
             same = self._compared(place, ast.Eq(), value, self.value(item))
@@ -243,6 +317,12 @@ class Expressions:
 
     def _call_value(self, expression: ast.Call) -> Value:
         called = self._code.found(expression.func)
+        is_conversion = called in (np.uint64, np.int64)
+        is_of_module = isinstance(expression.func, ast.Attribute) and not is_conversion
+        if expression.keywords or is_of_module:
+            raise self._code.refusal(expression, "this call")
+        if called is np.uint64 and (word := self._word(expression)) is not None:
+            return word
         arguments = [self.value(argument) for argument in expression.args]
         kinds = [value.kind for value in arguments]
         if called in (min, max):
@@ -255,7 +335,7 @@ class Expressions:
             return arguments[0]
         if called is float and kinds == [LONG]:
             return Value(REAL, self._code.builder.sitofp(arguments[0].code, REAL.form))
-        if called in (np.uint64, np.int64) and len(arguments) == 1:
+        if is_conversion and len(arguments) == 1:
             if arguments[0].kind in (LONG, WORD):
                 return Value(WORD if called is np.uint64 else LONG, arguments[0].code)
         elif isinstance(called, Instruction):
@@ -273,8 +353,22 @@ class Expressions:
                 return Value(function.gives, self._unpacked(function.gives, found))
         raise self._code.refusal(expression, "this call")
 
+    def _word(self, expression: ast.Call) -> Value | None:
+        """Returns the value of `np.uint64(constant)`; None if that is something else."""
+        if len(expression.args) != 1:
+            return None
+        (argument,) = expression.args
+        constant: object = argument.value if isinstance(argument, ast.Constant) else None
+        if isinstance(argument, ast.Name) and not self._code.is_local(argument.id):
+            constant = self._code.found(argument)
+        if type(constant) is not int:
+            return None
+        if not 0 <= constant < 2**64:
+            raise self._code.refusal(expression, "a number that 64 bits do not hold")
+        return Value(WORD, ir.Constant(WORD.form, constant))
+
     def _check(self, place: ast.Call, arguments: list[Value], takes: tuple[Kind, ...]) -> None:
         given = tuple(value.kind for value in arguments)
         fits = len(given) == len(takes) and all(map(Kind.can_be, given, takes))
-        if not fits or place.keywords:
+        if not fits:
             raise self._code.refusal(place, f"a call with {', '.join(kind.name for kind in given)}")

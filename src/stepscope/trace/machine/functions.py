@@ -48,7 +48,7 @@ class Marked:
         is_inlined: bool,
         element: np.dtype[Any] | None = None,
     ) -> None:
-        self.function = function
+        self.function: Any = function
         self.is_inlined = is_inlined
         self.element = element
         self.name = f"{function.__module__}.{function.__qualname__}"

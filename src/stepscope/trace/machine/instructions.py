@@ -2,6 +2,22 @@
 
 Functions take addresses rather than arrays: `byte_at(data, 3)` is the byte three bytes after the
 address `data`, `long_at(columns, 3)` the fourth number of an int64 array.
+
+Nothing checks an address. These modules use them, and this is why they stay inside:
+
+`formats/chrome/scanner`
+    A block ends in `PADDING` zero bytes (`scan_bytes.py`). JSON has no zero bytes, so loops over
+    bytes stop there, and reads of up to 64 bytes at once end within. Columns have `ROOM` rows, and
+    scanning stops at the last; tables of names, lanes and patterns are indexed by masked hashes,
+    and grow before they are full. Copies of mended events have room for `MARGIN` bytes after
+    `last`, which is looked at before each piece.
+`formats/chrome/plain`
+    `survey` counts what `fill` writes, over the same rows. Their buffers have as much room as was
+    counted.
+`parquet`
+    The caller allocates the longest that the numbers, or the texts, can become.
+`arrays/arrow_release.py`
+    Polars calls it with the address of a structure whose layout Arrow's C data interface fixes.
 """
 
 from __future__ import annotations
@@ -33,11 +49,13 @@ class Instruction:
     """Something that translated functions can call, and that LLVM has instructions for.
 
     Attributes:
+        name: Its name, which it also stands for in keys of code that is kept.
         takes: Types of the arguments.
         gives: Type of the result.
         generate: Adds the instructions; takes a builder and the arguments, and returns the result.
     """
 
+    name: str
     takes: tuple[Kind, ...]
     gives: Kind
     generate: Callable[[Any, list[Any]], Any]
@@ -51,7 +69,7 @@ def load(builder: Any, address: Any, form: Any) -> Any:
     return builder.load(builder.inttoptr(address, form.as_pointer()), align=1, typ=form)
 
 
-def _load_of(size: int, extended: str) -> Instruction:
+def _load_of(name: str, size: int, extended: str) -> Instruction:
     """Returns an instruction that reads an element of an integer array."""
 
     def generate(builder: Any, arguments: list[Any]) -> Any:
@@ -59,10 +77,10 @@ def _load_of(size: int, extended: str) -> Instruction:
         value = load(builder, address, ir.IntType(8 * size))
         return getattr(builder, extended)(value, _LONG_FORM)
 
-    return Instruction((LONG, LONG), LONG, generate)
+    return Instruction(name, (LONG, LONG), LONG, generate)
 
 
-def _store_of(size: int) -> Instruction:
+def _store_of(name: str, size: int) -> Instruction:
     """Returns an instruction that sets an element of an integer array."""
 
     def generate(builder: Any, arguments: list[Any]) -> None:
@@ -71,7 +89,7 @@ def _store_of(size: int) -> Instruction:
         pointer = builder.inttoptr(address, form.as_pointer())
         builder.store(builder.trunc(arguments[2], form), pointer, align=size)
 
-    return Instruction((LONG, LONG, LONG), NOTHING, generate)
+    return Instruction(name, (LONG, LONG, LONG), NOTHING, generate)
 
 
 def _address(builder: Any, arguments: list[Any], size: int) -> Any:
@@ -121,8 +139,10 @@ if TYPE_CHECKING:
         """Returns how many of the highest bits are zero; 64 for zero."""
 
 else:
-    byte_at, int_at, long_at = _load_of(1, "zext"), _load_of(4, "sext"), _load_of(8, "sext")
-    put_byte, put_int, put_long = _store_of(1), _store_of(4), _store_of(8)
-    word_at = Instruction((LONG, LONG), WORD, _word_at)
-    put_word = Instruction((LONG, LONG, WORD), NOTHING, _put_word)
-    leading_zeros = Instruction((WORD,), LONG, _leading_zeros)
+    byte_at = _load_of("byte_at", 1, "zext")
+    int_at, long_at = _load_of("int_at", 4, "sext"), _load_of("long_at", 8, "sext")
+    put_byte, put_int = _store_of("put_byte", 1), _store_of("put_int", 4)
+    put_long = _store_of("put_long", 8)
+    word_at = Instruction("word_at", (LONG, LONG), WORD, _word_at)
+    put_word = Instruction("put_word", (LONG, LONG, WORD), NOTHING, _put_word)
+    leading_zeros = Instruction("leading_zeros", (WORD,), LONG, _leading_zeros)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from llvmlite import ir
+
 from stepscope.trace.machine.kinds import LONG, REAL, TRUTH, WORD, Kind, Value
 
 _OF_ALL_INTEGERS: dict[type[ast.operator], str] = {
@@ -40,6 +42,22 @@ def arithmetic(builder: Any, symbol: ast.operator, left: Value, right: Value) ->
     if left.kind != right.kind or name is None:
         return None
     return Value(left.kind, getattr(builder, name)(left.code, right.code))
+
+
+def long_shift(builder: Any, symbol: ast.operator, left: Value, right: Value) -> Value | None:
+    """Adds the instructions of a shift by a number of any size, which is not negative.
+
+    A shift by 64 or more leaves nothing, or the sign.
+    """
+    shifted = arithmetic(builder, symbol, left, right)
+    if shifted is None:
+        return None
+    most = Value(left.kind, ir.Constant(left.kind.form, 63))
+    rest: Any = ir.Constant(left.kind.form, 0)
+    if left.kind is LONG and isinstance(symbol, ast.RShift):
+        rest = builder.ashr(left.code, most.code)
+    is_inside = builder.icmp_unsigned("<=", right.code, most.code)
+    return Value(left.kind, builder.select(is_inside, shifted.code, rest))
 
 
 def before(builder: Any, symbol: ast.unaryop, value: Value) -> Value | None:

@@ -20,7 +20,8 @@ class Statements:
     def __init__(self, code: Code, expressions: Expressions) -> None:
         self._code = code
         self._expressions = expressions
-        self._loops: list[tuple[Any, Any]] = []  # where `continue` and `break` lead
+        # Where `continue` and `break` lead, and the variables that have a value at each `break`.
+        self._loops: list[tuple[Any, Any, list[set[str]]]] = []
 
     def all_of(self, statements: list[ast.stmt]) -> None:
         """Translates statements, one after the other, as far as they can be reached.
@@ -63,6 +64,7 @@ class Statements:
         if isinstance(target, ast.Name):
             if target.id != "_":
                 self._code.set_variable(target.id, value, target)
+            self._code.assigned.discard("_")
         elif isinstance(target, ast.Subscript):
             self._expressions.write(target, *self._expressions.element(target), value)
         elif isinstance(target, ast.Tuple) and len(target.elts) == len(value.kind.parts):
@@ -83,11 +85,23 @@ class Statements:
     def _if_statement(self, statement: ast.If) -> None:
         chosen, other, after = (self._code.block(name) for name in ("if", "else", "after"))
         self._code.builder.cbranch(self._expressions.truth(statement.test), chosen, other)
+        before, ends = self._code.assigned, []
         for block, statements in ((chosen, statement.body), (other, statement.orelse)):
             self._code.builder.position_at_end(block)
+            self._code.assigned = set(before)
             self.all_of(statements)
-            self._code.go_to(after)
-        self._code.builder.position_at_end(after)
+            if not self._code.builder.block.is_terminated:
+                ends.append(self._code.assigned)
+                self._code.builder.branch(after)
+        self._go_on(after, ends)
+
+    def _go_on(self, block: Any, ends: list[set[str]]) -> None:
+        """Goes on in a block, to which ways lead that give these variables a value each."""
+        self._code.builder.position_at_end(block)
+        if ends:
+            self._code.assigned = set.intersection(*ends)
+        else:
+            self._code.builder.unreachable()
 
     def _while_statement(self, statement: ast.While) -> None:
         if statement.orelse:
@@ -95,15 +109,20 @@ class Statements:
         test, body, after = (self._code.block(name) for name in ("test", "loop", "after"))
         self._code.builder.branch(test)
         self._code.builder.position_at_end(test)
+        if isinstance(statement.test, ast.Constant) and statement.test.value is True:
+            self._code.builder.branch(body)
+            self._loop(body, statement.body, test, after, ends=[])
+            return
         self._code.builder.cbranch(self._expressions.truth(statement.test), body, after)
-        self._loop(body, statement.body, test, after)
+        self._loop(body, statement.body, test, after, ends=[set(self._code.assigned)])
 
     def _for_statement(self, statement: ast.For) -> None:
         call, target = statement.iter, statement.target
         if not (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Name)
-            and call.func.id == "range"
+            and self._code.found(call.func) is range
+            and not call.keywords
             and 1 <= len(call.args) <= 3
             and all(map(is_step, call.args[2:]))
             and isinstance(target, ast.Name)
@@ -115,6 +134,7 @@ class Statements:
             raise self._code.refusal(statement, what)
         bounds = [self._expressions.long(argument) for argument in call.args[:2]]
         width = self._expressions.long(call.args[2]) if call.args[2:] else ir.Constant(LONG.form, 1)
+        before = set(self._code.assigned)
         start = bounds[0] if len(bounds) == 2 else ir.Constant(LONG.form, 0)
         counter = self._code.room(LONG.form)  # the body may change the variable
         self._code.builder.store(start, counter)
@@ -128,25 +148,50 @@ class Statements:
             self._code.builder.icmp_signed("<", now, bounds[-1]), body, after
         )
         self._code.builder.position_at_end(step)
-        following = self._code.builder.add(self._code.builder.load(counter, typ=LONG.form), width)
-        self._code.builder.store(following, counter)
-        self._code.builder.branch(test)
+        now = self._code.builder.load(counter, typ=LONG.form)
+        self._code.builder.store(self._code.builder.add(now, width), counter)
+        if width.constant == 1:
+            self._code.builder.branch(test)
+        else:  # the next number may be one that 64 bits do not hold
+            left = self._code.builder.sub(bounds[-1], now)
+            self._code.builder.cbranch(
+                self._code.builder.icmp_unsigned(">", left, width), test, after
+            )
         self._code.builder.position_at_end(body)
         self._code.set_variable(
             target.id, Value(LONG, self._code.builder.load(counter, typ=LONG.form)), target
         )
-        self._loop(body, statement.body, step, after)
+        self._loop(body, statement.body, step, after, ends=[before])
 
-    def _loop(self, body: Any, statements: list[ast.stmt], again: Any, after: Any) -> None:
+    def _loop(
+        self,
+        body: Any,
+        statements: list[ast.stmt],
+        again: Any,
+        after: Any,
+        *,
+        ends: list[set[str]],
+    ) -> None:
+        """Adds the body of a loop.
+
+        Args:
+            body: The block of the body.
+            statements: What is in it.
+            again: Where the body leads.
+            after: Where the loop leads.
+            ends: The variables that have a value where it leads there, apart from each `break`.
+        """
         self._code.builder.position_at_end(body)
-        self._loops.append((again, after))
+        self._loops.append((again, after, ends))
         self.all_of(statements)
         self._loops.pop()
         self._code.go_to(again)
-        self._code.builder.position_at_end(after)
+        self._go_on(after, ends)
 
     def _break_statement(self, _: ast.Break) -> None:
-        self._code.builder.branch(self._loops[-1][1])
+        _, after, ends = self._loops[-1]
+        ends.append(set(self._code.assigned))
+        self._code.builder.branch(after)
 
     def _continue_statement(self, _: ast.Continue) -> None:
         self._code.builder.branch(self._loops[-1][0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import types
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,27 @@ from typing import Any
 def definition_of(function: Callable[..., Any]) -> ast.FunctionDef:
     """Returns the syntax of a function. Its lines are those of its file.
 
+    The file may have changed since it was imported, under a process that runs on. So what it says
+    now is used only if it is what this process runs.
+
     Raises:
-        OSError: The source code is not available.
+        OSError: The source code is not available, or not any more.
     """
     lines, first = inspect.findsource(function)
-    found = _functions_in("".join(lines)).get(first + 1)
-    if found is None:
+    source = "".join(lines)
+    found = _functions_in(source).get(first + 1)
+    if found is None or function.__code__ not in _codes_in(source, function.__code__.co_filename):
         raise OSError(f"{function.__qualname__} is not in its file any more")
     return found
+
+
+@functools.lru_cache(maxsize=16)
+def _codes_in(source: str, file: str) -> frozenset[types.CodeType]:
+    """Returns the code of all functions in a file."""
+    waiting = [compile(source, file, "exec", dont_inherit=True)]
+    for code in waiting:
+        waiting += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return frozenset(waiting)
 
 
 @functools.lru_cache(maxsize=16)

@@ -9,18 +9,26 @@ arrays that are parameters (see `arrays.py`), alone or in tuples: `array[index]`
 value`, `table[row, column]`, `len(array)`, and passing them on. What is assigned to `_` is not
 kept.
 
-Differences from Python: integers wrap at 64 bits; `and` and `or` give truth values; signed
-integers, unsigned ones and floats do not mix; `//` and `%` are for unsigned ones, and `/` for
-floats, where dividing by 0 gives infinity or no number; and a variable has one type.
-Anything else raises an error that names its place, when the function is first called.
+Differences from Python: signed integers wrap at 64 bits; signed integers, unsigned ones and floats
+do not mix; `//` and `%` are for unsigned ones, and `/` for floats; `and` and `or` join truth
+values, or anything in a condition; and a variable has one type. `np.uint64(...)` of a negative
+number keeps its bits, as numpy's conversion of arrays does.
+Anything else means what Python means, or raises an error that names its place, when the function is
+first called. So every variable has a value on each way to where it is read, every way ends with a
+result, and no function calls itself. Names that are assigned anywhere in a function are its
+variables; all others are of its module, and their values are constants.
 
 Differences from numpy: elements of any width are read as numbers of 64 bits, as Python's are, so
 narrow ones do not wrap. A narrow element keeps the low bits of what is assigned to it.
 
 An index has to be at least 0 and less than the length; any other one ends the function, and Python
-raises an IndexError that names the line (`ending.py`). Constants below 0 are refused, and so are
-elements in the later parts of `a < b < c`, which Python does not always look at and machine code
-does.
+raises an IndexError that names the line (`ending.py`). So do divisions by 0 (also of floats) and
+shifts by negative numbers. Shifts by 64 and more leave 0, or the sign. A function without arrays
+cannot end early: what may fail is refused there, but for `x << (y & 7)`, which cannot.
+Constants below 0 are refused as indices, and so is what may fail or change something in the later
+parts of `a < b < c`, which Python does not always look at and machine code does.
+
+Addresses (`instructions.py`) are not checked. Who uses them, and why they hold, is listed there.
 """
 
 from __future__ import annotations
@@ -34,7 +42,7 @@ from stepscope.trace.machine import ending
 from stepscope.trace.machine.code import Code
 from stepscope.trace.machine.expressions import Expressions
 from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import NOTHING, Kind, Value, passed_as
+from stepscope.trace.machine.kinds import NOTHING, Kind, UntranslatableError, Value, passed_as
 from stepscope.trace.machine.statements import Statements
 
 
@@ -51,6 +59,7 @@ def translate(entry: Marked) -> Any:
     module = ir.Module(name=entry.name)
     declared: dict[Marked, Any] = {}
     waiting: list[Marked] = []
+    calls: dict[Marked, set[Marked]] = {}
 
     def form_of(function: Marked) -> Any:
         if function not in declared:
@@ -66,8 +75,33 @@ def translate(entry: Marked) -> Any:
     form_of(entry)
     while waiting:
         function = waiting.pop()
-        _translate(Code(function, declared[function], is_entry=function is entry), form_of)
+        called = calls[function] = set()
+
+        def form_of_called(other: Marked, called: set[Marked] = called) -> Any:
+            called.add(other)
+            return form_of(other)
+
+        code = Code(function, declared[function], is_entry=function is entry)
+        _translate(code, form_of_called)
+    _refuse_recursion(calls)
     return module
+
+
+def _refuse_recursion(calls: dict[Marked, set[Marked]]) -> None:
+    """Refuses functions that call themselves: they would use up the stack, and end the process.
+
+    Raises:
+        UntranslatableError: There are some.
+    """
+    left = {function: set(called) for function, called in calls.items()}
+    while ready := [function for function, called in left.items() if not called]:
+        for function in ready:
+            del left[function]
+        for called in left.values():
+            called.difference_update(ready)
+    if left:
+        names = " and ".join(sorted(function.name for function in left))
+        raise UntranslatableError(f"functions that call themselves cannot be translated: {names}")
 
 
 def _translate(code: Code, form_of: Callable[[Marked], Any]) -> None:
@@ -84,7 +118,7 @@ def _translate(code: Code, form_of: Callable[[Marked], Any]) -> None:
         if code.function.gives is NOTHING:
             code.ending.give(code.builder, None)
         else:
-            code.builder.unreachable()  # mypy checks that a value is returned
+            raise code.refusal(code.definition, "an end without a result")
     code.finish()
 
 

@@ -2,7 +2,7 @@
 
 `TRACE.stepscope/answers/` holds one file per answer, named after its key: a line that says what it
 is, and the text. An answer is valid only for the store it was made from, and while it is unchanged.
-As everything in a store, it is as trustworthy as whoever can write there.
+As everything in a store, it is used only if nobody else could have written it (`owners.py`).
 
 An answer is about a trace, which the store's key identifies. Whether the tables in the store are
 still whole does not matter to it, so reading one needs neither them nor polars.
@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepscope.run.files import write_atomically
-from stepscope.run.regular_files import read_regular
 from stepscope.trace.store.contents import is_own_directory
-from stepscope.trace.store.directory import read_manifest
+from stepscope.trace.store.directory import read_believed, read_manifest
 from stepscope.trace.store.origin import key_of, store_paths
+from stepscope.trace.store.owners import keep_to_owner
 
 ANSWERS = "answers"
 """Name of the directory in a store."""
@@ -52,7 +52,7 @@ class CachedAnswers:
         if not is_own_directory(self.store / ANSWERS):
             return None
         try:
-            head, _, body = read_regular(self._path(key), MOST_BYTES).partition(b"\n")
+            head, _, body = read_believed(self._path(key), MOST_BYTES).partition(b"\n")
             if json.loads(head) != self._head(key, body):
                 return None
             text = body.decode("ascii")
@@ -78,9 +78,10 @@ class CachedAnswers:
         if len(content) > MOST_BYTES:
             return
         with contextlib.suppress(OSError):
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(0o755, exist_ok=True)
             if is_own_directory(directory):
                 write_atomically(self._path(key), content)
+                keep_to_owner(directory)
                 _remove_unused(directory)
 
     def _path(self, key: str) -> Path:

@@ -4,6 +4,8 @@ A file of the same size and modification time is taken as unchanged, so that ope
 reads none of it. Any other file of the right size must have the same checksum, and so must every
 small one.
 Whoever can write to a store could change that as well: it detects damage, and is fast to compute.
+So what others than the reader and the owner of the trace could have written is no file of a store
+(`owners.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from stepscope.trace.store.owners import is_believed
 
 SMALL_BYTES = 256 * 1024
 """Files up to this size are always compared by their checksums."""
@@ -61,6 +65,8 @@ def _is_same(path: str, noted: object) -> bool:
     status = os.lstat(path)  # a link is not a file that we wrote
     if not stat.S_ISREG(status.st_mode) or status.st_size != noted.get("bytes"):
         return False
+    if not is_believed(status, path):
+        return False
     is_large = status.st_size > SMALL_BYTES
     if is_large and status.st_mtime_ns == noted.get("modified_ns"):
         return True
@@ -80,8 +86,9 @@ def _checksum_of(path: Path) -> int:
 
 
 def is_own_directory(path: Path | str) -> bool:
-    """Whether a path is a directory, and not a link to one."""
+    """Whether a path is a directory that is believed, and not a link to one."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        status = os.lstat(path)
+        return stat.S_ISDIR(status.st_mode) and is_believed(status, path)
     except (OSError, ValueError):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -13,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from stepscope.run.regular_files import read_regular
+from stepscope.run.regular_files import open_regular
+from stepscope.trace.store.owners import SUFFIX, is_believed, keep_to_owner
 
-SUFFIX = ".stepscope"
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
 """Part of the name of a directory that is being written, or is private to its process."""
@@ -109,12 +110,27 @@ def _can_lock(directory: Path) -> bool:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Returns the manifest in a directory; empty if it is missing or damaged."""
+    """Returns the manifest in a directory; empty if it is missing, damaged or not believed."""
     try:
-        value = json.loads(read_regular(directory / MANIFEST, _MANIFEST_BYTES))
+        value = json.loads(read_believed(directory / MANIFEST, _MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_believed(path: Path, most_bytes: int) -> bytes:
+    """Returns the content of a file in a store.
+
+    Raises:
+        OSError: As `open_regular`; or it is too large, or others could have written it.
+    """
+    with open_regular(path) as opened:
+        if not is_believed(os.fstat(opened.fileno()), path):
+            raise PermissionError(errno.EPERM, "another user could have written it", str(path))
+        data = opened.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, "too large", str(path))
+    return data
 
 
 def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[[], bool]) -> bool:
@@ -158,6 +174,8 @@ def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) ->
     Returns:
         Whether there is a valid directory at `target`.
     """
+    with contextlib.suppress(OSError):  # then nobody believes it
+        keep_to_owner(temporary)
     for _ in range(10):
         with contextlib.suppress(OSError):
             temporary.rename(target)

@@ -24,6 +24,7 @@ from stepscope.trace.store.contents import is_intact, is_own_directory
 from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import Origin
+from stepscope.trace.store.owners import say_that_it_is_not_believed
 from stepscope.trace.tables import GROWING, SMALL
 
 
@@ -36,7 +37,11 @@ def find_store(origin: Origin) -> Path | None:
 
 def is_store_of(path: Path, origin: Origin) -> bool:
     """Whether a path holds a valid store of a trace."""
-    if origin.key is None or not is_own_directory(path):
+    if origin.key is None:
+        return False
+    if not is_own_directory(path):
+        if path.is_dir() and not path.is_symlink():
+            say_that_it_is_not_believed(path)
         return False
     manifest = read_manifest(path)
     return manifest.get("key") == asdict(origin.key) and _is_whole(path, manifest.get("files"))

@@ -14,11 +14,11 @@ from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.derived import DERIVED
 from stepscope.trace.store.directory import (
     MANIFEST,
-    SUFFIX,
     TEMPORARY,
     is_in_use,
     read_manifest,
 )
+from stepscope.trace.store.owners import SUFFIX
 
 
 class StoreState(Enum):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from stepscope.errors import UnreadableInputError
 from stepscope.run.user_cache import user_cache
 from stepscope.trace.store.code import code_digest
-from stepscope.trace.store.directory import STREAM, SUFFIX
+from stepscope.trace.store.directory import STREAM
+from stepscope.trace.store.owners import SUFFIX
 
 if TYPE_CHECKING:
     from stepscope.trace.source.remote import RemoteFile

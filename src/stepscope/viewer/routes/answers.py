@@ -139,7 +139,11 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A value as JSON; what is no number becomes null."""
+    """A value as JSON."""
+    return Response(json_text(value), status, media_type="application/json")
+
+
+def json_text(value: Any) -> bytes:
+    """A value as the text of JSON; what is no number becomes null."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    data = utf8_json(plain(value), options, default=str)
-    return Response(data, status, media_type="application/json")
+    return utf8_json(plain(value), options, default=str)

@@ -29,7 +29,9 @@ def _event(asked: Asked) -> dict[str, Any]:
 
     content = asked.whole
     event = asked.number("event", 0, 2**53)
-    return content.alone(lambda: event_in_full(content.trace, content.index, content.links, event))
+    return content.at_once(
+        lambda: event_in_full(content.trace, content.index, content.links, event)
+    )
 
 
 def _gap(asked: Asked) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def _range(asked: Asked) -> dict[str, Any]:
 
     content = asked.whole
     start, end = asked.range_ns()
-    return content.alone(lambda: range_totals(content.basis, content.forest, start, end))
+    return content.at_once(lambda: range_totals(content.basis, content.forest, start, end))
 
 
 def _flame(asked: Asked) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def _flame(asked: Asked) -> dict[str, Any]:
     if kind not in {one.value for one in FlameBy}:
         raise UsageError(f"a flame graph is by {', '.join(one.value for one in FlameBy)}")
     lanes = asked.numbers("lanes")
-    found = content.alone(
+    found = content.at_once(
         lambda: flame(content.trace, content.forest, start, end, FlameBy(kind), lanes)
     )
     return found.to_dict()

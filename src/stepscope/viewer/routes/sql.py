@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
 from stepscope.viewer.library import Library
-from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.routes.answers import Asked, json_text, route
 
 MOST_ROWS = 2000
 MOST_SECONDS = 30.0
+MOST_MEMORY_BYTES = 2 << 30
+MOST_CHARACTERS = 10_000
+"""Of one value; of a longer one the beginning is shown."""
+MOST_BYTES = 16_000_000
+"""Of one answer, about."""
+_ROWS_AT_ONCE = 20
 
 
 def routes(library: Library) -> list[BaseRoute]:
@@ -30,16 +37,41 @@ def _sql(asked: Asked) -> dict[str, Any]:
     if not isinstance(query, str):
         raise UsageError("the request has no query")
     with content.unchanged():
-        found = run_query(content.trace, query, row_limit=MOST_ROWS, time_limit_s=MOST_SECONDS)
+        found = run_query(
+            content.trace,
+            query,
+            row_limit=MOST_ROWS,
+            time_limit_s=MOST_SECONDS,
+            memory_bytes=MOST_MEMORY_BYTES,
+        )
+    rows = _limited(found.rows)
     return {
         "columns": [
             {"name": name, "label": name, "number": kind.is_numeric()}
             for name, kind in found.rows.schema.items()
         ],
-        "rows": [list(row) for row in found.rows.iter_rows()],
-        "is_cut": found.is_cut,
-        "most_rows": MOST_ROWS,
+        "rows": rows,
+        "is_cut": found.is_cut or len(rows) < len(found.rows),
+        "most_rows": min(MOST_ROWS, len(rows)) if len(rows) < len(found.rows) else MOST_ROWS,
     }
+
+
+def _limited(frame: pl.DataFrame) -> list[list[Any]]:
+    """The rows of a result, as far as they fit into an answer."""
+    text = pl.col(pl.String)
+    is_long = text.str.len_chars() > MOST_CHARACTERS
+    short = frame.with_columns(
+        pl.when(is_long).then(text.str.head(MOST_CHARACTERS) + "…").otherwise(text)
+    )
+    rows: list[list[Any]] = []
+    left_bytes = MOST_BYTES
+    for part in short.iter_slices(_ROWS_AT_ONCE):
+        some = [list(row) for row in part.iter_rows()]
+        left_bytes -= len(json_text(some))
+        if rows and left_bytes < 0:
+            break
+        rows += some
+    return rows
 
 
 def _views(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace

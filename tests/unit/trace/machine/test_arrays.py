@@ -199,7 +199,7 @@ def indexes_numbers(value: int) -> int:
         (writes, "an assignment to an array that is only read"),
         (lets_write, "a call with an array of int64"),
         (mixes_types, "a truth value as an element of int64"),
-        (looks_ahead, "an element in the later parts of a comparison"),
+        (looks_ahead, "this in the later parts of a comparison"),
         (asks_an_array, "an array of int64 as a condition"),
         (compares, "Eq of an array of int64 and an array of int64"),
         (slices, "this expression"),

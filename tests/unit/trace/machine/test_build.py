@@ -157,3 +157,40 @@ def test_a_read_only_package_keeps_its_code_in_the_users_cache(monkeypatch, tmp_
     assert list(build._directories())[-1] == tmp_path / "machine-code"
     build._keep("add.o", b"k" * 32, b"code")
     assert (tmp_path / "machine-code" / "add.o").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
+def test_code_in_a_directory_that_others_can_write_is_not_run(kept, made):
+    translated(add)(1)
+    kept.chmod(0o777)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+    assert build.compiles_anew()
+    kept.chmod(0o755)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+    assert not build.compiles_anew()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
+def test_a_link_or_a_pipe_is_no_kept_code(kept, made, tmp_path_factory):
+    translated(add)(1)
+    (file,) = kept.iterdir()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "code"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+    assert translated(add)(1) == 4
+    file.unlink()
+    os.mkfifo(file)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add", "add"]
+
+
+def test_the_directory_is_made_so_that_others_cannot_write_to_it(made, monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "new" / "below"))
+    before = os.umask(0)
+    try:
+        assert [translated(add)(1), translated(add)(1)] == [4, 4]
+    finally:
+        os.umask(before)
+    assert made == ["add"]

@@ -80,15 +80,17 @@ def test_comparisons_are_pythons(a: float, b: float) -> None:
         assert COMPARE(left, right) == compare(left, right)
 
 
-def ratio(a: float, b: float) -> float:
-    return a / b
+def ratio(values: npt.NDArray[np.float64], b: float) -> float:
+    return values[0] / b
 
 
-def test_a_division_by_zero_is_infinite_or_no_number() -> None:
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_division_by_zero_is_an_error(zero) -> None:
     divide = translated(ratio)
-    assert divide(1.0, 0.0) == math.inf
-    assert divide(-1.0, 0.0) == -math.inf
-    assert math.isnan(divide(0.0, 0.0))
+    assert divide(np.array([1.0]), 4.0) == 0.25
+    assert math.isnan(divide(np.array([1.0]), math.nan))
+    with pytest.raises(ZeroDivisionError, match="a division by zero, at line "):
+        divide(np.array([1.0]), zero)
 
 
 def spread(

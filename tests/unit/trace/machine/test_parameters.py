@@ -243,7 +243,7 @@ def test_arrays_that_are_no_tables_are_refused(table) -> None:
 def reassigned(values: npt.NDArray[np.int64], often: int) -> int:
     """Variables that are assigned once, but in a loop, and parameters that are assigned."""
     before = often
-    total = 0
+    total = row = 0
     while often > 0:
         row = often - 1
         often -= 1

@@ -22,8 +22,8 @@ def outer():
             return a + 1
     return inner
 
+@kept.append
 @functools.cache
-@functools.wraps(outer)
 def decorated(a: int) -> int:
     return a + 2
 '''
@@ -34,7 +34,7 @@ def module_of(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.functools = functools  # type: ignore[attr-defined]
+    module.functools, module.kept = functools, []  # type: ignore[attr-defined]
     spec.loader.exec_module(module)
     return module
 
@@ -44,9 +44,20 @@ def test_nested_and_decorated_functions(tmp_path: Path) -> None:
     module = module_of(tmp_path / "loops.py")
     inner = definition_of(module.outer())
     assert (inner.name, inner.lineno, ast.unparse(inner.body[-1])) == ("inner", 6, "return a + 1")
-    code = module.outer.__code__.replace(co_firstlineno=11)  # as of `decorated`, without wrapping
-    module.outer.__code__ = code
-    assert definition_of(module.outer).name == "decorated"
+    assert definition_of(module.kept[0].__wrapped__).name == "decorated"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("a + 1", "a - 1"), ("a + 1", "a + 3"), ("a: int", "b: int"), ("a + 1", "c + 1")],
+)
+def test_another_function_in_the_same_lines_is_not_taken(tmp_path, before, after) -> None:
+    path = tmp_path / "changed.py"
+    path.write_text(SOURCE)
+    function = module_of(path).outer()
+    path.write_text(SOURCE.replace(before, after) + "# longer")
+    with pytest.raises(OSError, match="not in its file any more"):
+        definition_of(function)
 
 
 def test_a_function_whose_file_has_changed(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ if TYPE_CHECKING:
         """Returns how many of the next bytes at two addresses are the same, 32 at most."""
 
 else:
-    slot_of_head = Instruction((LONG, LONG), LONG, _slot_of_head)
-    same_go_on = Instruction((LONG, LONG), LONG, _same_go_on)
+    slot_of_head = Instruction("slot_of_head", (LONG, LONG), LONG, _slot_of_head)
+    same_go_on = Instruction("same_go_on", (LONG, LONG), LONG, _same_go_on)
 
 
 @inlined

@@ -58,7 +58,7 @@ def _run_length(stops: Callable[[Any, Any, Callable[[int], Any]], Any]) -> Instr
         zeros = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
         return builder.zext(zeros, LONG.form)
 
-    return Instruction((LONG, LONG), LONG, generate)
+    return Instruction(stops.__name__, (LONG, LONG), LONG, generate)
 
 
 def _ends_plain(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
@@ -110,7 +110,7 @@ else:
     strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
     digits_go_on = _run_length(_is_no_digit)
     hexadecimals_go_on = _run_length(_is_no_hexadecimal)
-    copy_some = Instruction((LONG, LONG), NOTHING, _copy_some)
+    copy_some = Instruction("copy_some", (LONG, LONG), NOTHING, _copy_some)
 
 
 @translated

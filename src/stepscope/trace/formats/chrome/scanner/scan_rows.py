@@ -35,9 +35,9 @@ def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
     low = high = 0
     for offset in range(min(end - start, 4)):
-        low |= byte_at(data, start + offset) << (8 * offset)
+        low |= byte_at(data, start + offset) << (8 * offset & 63)
     for offset in range(4, end - start):
-        high |= byte_at(data, start + offset) << (8 * (offset - 4))
+        high |= byte_at(data, start + offset) << (8 * (offset - 4) & 63)
     return low, high
 
 
