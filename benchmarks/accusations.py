@@ -40,6 +40,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.support.simulator.many_ranks import JobTimes
 
+    from stepscope.advice.diagnosis import Diagnosis
+
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ in ("__main__", "__mp_main__"):
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -107,24 +109,21 @@ class Outcome:
 
 def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False) -> Outcome:
     """Simulate, diagnose and compare one job."""
-    from tests.support.simulator.many_ranks import random_job, simulate_job
-    from tests.support.simulator.many_ranks_files import write_job_run
+    from tests.support.simulator.many_ranks import simulate_job
 
-    from stepscope.advice.diagnosis import diagnose
     from stepscope.fleet.job import read_job
     from stepscope.fleet.stragglers import stragglers_of_job
     from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS
-    from stepscope.run.reader import open_run
     from stepscope.trace.paths import resolve_path
 
     began = time.perf_counter()
-    job = random_job(seed, plant, most_ranks)
-    times = simulate_job(job)
+    times = simulated(seed, plant, most_ranks)
+    job = times.job
     healed = simulate_job(job.healed)
     true = 1 - healed.step_ns / times.step_ns
     with tempfile.TemporaryDirectory() as folder:
-        path = write_job_run(times, Path(folder) / "job")
-        diagnosis = diagnose(open_run(str(path)))
+        path = Path(folder) / "job"
+        diagnosis = diagnosed(times, path)
         between = stragglers_of_job(read_job(resolve_path(str(path)).last_traces()))
     late = [one for one in diagnosis.findings if one.id == "late-rank"]
     accused: tuple[int, ...] = ()
@@ -162,7 +161,9 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
         promised,
         blamed,
         "" if worst is None else worst["cause"],
-        _UNITS[saved.group(2)] * float(saved.group(1)) / times.step_ns if saved and blamed else None,
+        _UNITS[saved.group(2)] * float(saved.group(1)) / times.step_ns
+        if saved and blamed
+        else None,
         diagnosis.findings[0].id if diagnosis.findings else "",
         time.perf_counter() - began,
     )
@@ -176,6 +177,23 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
         print(f"stragglers: {between.verdict}", *between.notes, sep="; ")
         print(outcome)
     return outcome
+
+
+def simulated(seed: int, plant: str, most_ranks: int = 64) -> JobTimes:
+    """What the ranks of a random job do."""
+    from tests.support.simulator.many_ranks import random_job, simulate_job
+
+    return simulate_job(random_job(seed, plant, most_ranks))
+
+
+def diagnosed(times: JobTimes, folder: Path) -> Diagnosis:
+    """The diagnosis of a simulated job, written to a folder."""
+    from tests.support.simulator.many_ranks_files import write_job_run
+
+    from stepscope.advice.diagnosis import diagnose
+    from stepscope.run.reader import open_run
+
+    return diagnose(open_run(str(write_job_run(times, folder))))
 
 
 def _recorded_ns(times: JobTimes) -> float:

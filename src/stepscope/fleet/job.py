@@ -236,9 +236,7 @@ def _record(path: Path | None, rank: int) -> RankRecord | None:
         manifest, (steps, _) = read_rank(path.with_name(MANIFEST_FILE)), read_step_record(path)
     except UnreadableInputError:
         return None  # `stepscope report` says why.
-    manifest = replace(
-        manifest, rank=rank, windows=(), problems=(), snapshots=(), artifacts=()
-    )
+    manifest = replace(manifest, rank=rank, windows=(), problems=(), snapshots=(), artifacts=())
     return RankRecord(manifest, MeetingSteps.of(steps))
 
 

@@ -109,6 +109,7 @@ class Stragglers:
 
 
 _MOST_NAMED = 8
+NOBODY_LATE = "no rank makes the others wait for an unusual reason"
 _NOTABLE_WAITS = 0.05
 """Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
 
@@ -261,7 +262,9 @@ def late_in_job(job: Job, compared: Compared) -> RankSkew | None:
     """
     blame = find_blame(compared.matched, compared.offset_ns)
     arrivals = [part.arrivals for part in job.parts]
-    return find_late(compared, blame, arrivals, job.skew_of_records(), job.step_ns, throttled_gpus(job))
+    return find_late(
+        compared, blame, arrivals, job.skew_of_records(), job.step_ns, throttled_gpus(job)
+    )
 
 
 def _waits(compared: Compared) -> dict[int, dict[int, int]]:
@@ -380,7 +383,7 @@ def _verdict(
         return late.accusation()
     notable = causes.filter("is_notable")
     if not len(notable):
-        words = "no rank makes the others wait for an unusual reason"
+        words = NOBODY_LATE
         if recorded is not None and len(blame.accused):
             words = (
                 "no rank makes the others wait beyond chance: the records of "

@@ -25,7 +25,8 @@ def accusations() -> ModuleType:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_healthy_jobs_are_not_accused(accusations, seed):
-    assert accusations.judge(seed, "healthy", 4).accused == ()
+    found = accusations.judge(seed, "healthy", 4)
+    assert found.accused == found.blamed == ()
 
 
 @pytest.mark.parametrize(("seed", "plant"), [(9, "input"), (42, "compute"), (7, "nth")])
@@ -33,6 +34,21 @@ def test_a_planted_rank_is_named_alone_and_with_its_cause(accusations, seed, pla
     found = accusations.judge(seed, plant, 4)
     assert found.accused == found.planted
     assert found.has_cause
+    assert found.is_same
+
+
+def test_a_slow_link_is_that_of_its_group_with_what_it_costs(accusations):
+    found = accusations.judge(14, "link", 8)
+    assert found.accused == found.blamed == found.planted == (0, 1, 2, 3)
+    assert found.is_same
+    assert found.is_close
+
+
+def test_a_late_start_is_noted_and_costs_no_step_anything(accusations, tmp_path):
+    times = accusations.simulated(7, "late start", 4)
+    notes = accusations.diagnosed(times, tmp_path / "job").notes
+    (late,) = times.job.plant.ranks
+    assert any(note.startswith(f"rank {late} began late: the others waited") for note in notes)
 
 
 def test_unequal_work_accuses_nobody(accusations):

@@ -163,7 +163,7 @@ def test_a_slow_link_is_named_even_where_half_of_the_groups_have_one(pairs):
     assert slow["indistinguishable_from"] == [2 * pairs - 1]
     assert slow["gain_ns"] == pytest.approx(layers * ms(5), rel=0.02)
     assert report.verdict.startswith(
-        f"one of ranks {2 * pairs - 2}, {2 * pairs - 1} makes the others wait: its transfers are"
+        f"ranks {2 * pairs - 2}, {2 * pairs - 1} make the others wait: their transfers are"
     )
     assert report.straggler is None
     healthy, _ = grouped_job(pairs, 1)

@@ -16,6 +16,7 @@ from stepscope.commands.show import command
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.job import Job as Ranks
 from stepscope.fleet.job import read_job
+from stepscope.fleet.rank_map import rank_map
 from stepscope.fleet.stragglers import stragglers_of_job
 from stepscope.fleet.what_if.changes import CHANGES
 from stepscope.fleet.what_if.ranks import STEPS, WhatIfOverRanks, what_if_over_ranks
@@ -119,13 +120,15 @@ def test_a_rank_like_the_others_saves_what_the_job_without_its_delay_takes_less(
     job = job_of(slow, tmp_path / "ranks")
     result = what_if_over_ranks(job)
     gained = step_of(slow) - step_of(built(transfer_ms))
-    found = saving(result, "rank 2", "as fast as usual")
+    found = saving(result, "rank 2", "no later than the others")
     assert found == pytest.approx(gained, rel=0.1, abs=us(60))
     assert saving(result, "all ranks", "as fast as usual") >= found
-    worst = stragglers_of_job(job).causes.row(0, named=True)
+    stragglers = stragglers_of_job(job)
+    worst = stragglers.causes.row(0, named=True)
     assert (worst["rank"], worst["cause"]) == (2, "compute")
     assert found == pytest.approx(worst["gain_ns"], abs=us(1))
-    assert result.verdict.startswith("rank 2 as fast as usual saves ")
+    assert stragglers.verdict.startswith("rank 2 makes the others wait: its computation takes")
+    assert result.verdict.split("; ")[0] == stragglers.verdict == rank_map(job).verdict
 
 
 def test_the_replay_without_a_change_is_the_recording(tmp_path):

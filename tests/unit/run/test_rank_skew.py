@@ -16,6 +16,7 @@ from stepscope.run.manifest import RankManifest, read_rank, write_record
 from stepscope.run.rank_skew import (
     BACKWARD,
     COMMUNICATION,
+    OFF_CPU,
     STEP_BORDERS,
     RankSteps,
     last_ranks,
@@ -137,6 +138,37 @@ def test_without_phases_the_borders_tell_who_is_late_at_them():
     assert skew.basis == STEP_BORDERS
     assert skew.late == (2,)
     assert skew.wait_ns == 5 * MS
+
+
+def test_work_in_the_phase_that_waits_shows_in_the_time_off_the_cpu():
+    """A rank that computes longer in `backward` waits less there, and the phase is as long."""
+    ranks = job([10.0, 16.0, 10.0, 10.0], jitter_ms=0.5, meet="")
+    seen = []
+    for rank in ranks:
+        records = []
+        for one in rank.records:
+            busy_ns = (16 if rank.rank == 1 else 10) * MS + MS
+            phases = {"forward": 0, BACKWARD: one.dur_ns - MS}
+            records.append(dataclasses.replace(one, cpu_ns=busy_ns, queued_ns=0, phases=phases))
+        seen.append(dataclasses.replace(rank, records=records))
+    skew = rank_skew(seen)
+    assert (skew.basis, skew.late, skew.is_notable) == (OFF_CPU, (1,), True)
+    assert skew.saving_ns == pytest.approx(6 * MS, rel=0.1)
+
+
+def test_time_in_which_others_have_the_cpu_is_no_wait_for_ranks():
+    ranks = job([10.0, 10.0, 10.0, 10.0], jitter_ms=0.5, meet="")
+    seen = []
+    for rank in ranks:
+        # Ranks 1 to 3 are ready to run for 4 ms in which others have the CPUs.
+        cpu_ns, queued_ns = (10, 0) if rank.rank == 0 else (6, 4)
+        records = [
+            dataclasses.replace(one, cpu_ns=cpu_ns * MS, queued_ns=queued_ns * MS)
+            for one in rank.records
+        ]
+        seen.append(dataclasses.replace(rank, records=records))
+    found = rank_skew(seen)
+    assert found is None or not found.is_notable
 
 
 def test_the_wait_for_input_counts_before_they_meet():

@@ -157,7 +157,7 @@ def test_a_thousand_ranks_are_one_small_matrix_with_gaps_where_steps_are_missing
         }
     ).filter((pl.col("rank") != 7) | (pl.col("step") % 2 == 0))
     found = JobRanks(
-        Job((), None), RankMap(0, 1, (), pl.DataFrame(), pl.DataFrame(), table, None, ()),  # type: ignore[arg-type]
+        Job((), None), RankMap("", 0, 1, (), pl.DataFrame(), pl.DataFrame(), table, None, ()),  # type: ignore[arg-type]
         None, "", tuple(range(ranks - 1, -1, -1)), tuple(range(50, steps)),
     )  # fmt: skip
     values = found.matrix("own_ns")

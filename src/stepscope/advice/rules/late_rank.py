@@ -62,7 +62,9 @@ def find(subject: Subject) -> list[Finding]:
         return []
     if subject.rank != skew.late[0]:
         return []
-    basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS, OFF_CPU) else f"time in {skew.basis}"
+    basis = (
+        skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS, OFF_CPU) else f"time in {skew.basis}"
+    )
     how = _how(skew)
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]

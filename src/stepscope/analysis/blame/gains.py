@@ -11,7 +11,6 @@ from stepscope.analysis.blame.long_run import LongRun
 from stepscope.analysis.blame.matched import Matched
 from stepscope.analysis.blame.replay import Less, Replay
 
-
 _NEARLY = 0.8
 
 

@@ -9,8 +9,8 @@ Definitions
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps; or what a step is shorter by in the steady state
-    (`long_run.py`), where that is known to be less by a fifth or more. A late start counts once in the recording, not in each
-    step, and is nothing in the long run.
+    (`long_run.py`), where that is known to be less by a fifth or more. A late start counts once in
+    the recording, not in each step, and is nothing in the steady state.
     Accused: a rank and cause whose gain in the recording is at least a fiftieth of the mean step,
     and half of that in the long run as well, and whose excess is more than chance gives
     (`beyond_chance.py`). On healthy ranks somebody is always last, but
@@ -236,10 +236,15 @@ def _late_together(
 
 
 def late_starts(matched: Matched) -> dict[int, int]:
-    """By rank that began late: how long another rank waited for that, once; the longest first."""
+    """By rank: how long another rank waited for what it did before its first collective.
+
+    The longest first.
+    """
     delays = pass_back(matched, find_usual(matched))
     others = max(1, len(matched.ranks) - 1)
-    waits = np.bincount(matched.rank, delays.work_ns[:, -1], len(matched.ranks)) / others
+    first = matched.previous < 0
+    caused = delays.work_ns[first].sum(axis=1)
+    waits = np.bincount(matched.rank[first], caused, len(matched.ranks)) / others
     order = np.argsort(-waits, kind="stable").tolist()
     return {int(matched.ranks[at]): round(waits[at]) for at in order if waits[at] > 0}
 

@@ -35,7 +35,7 @@ from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.analysis.stragglers import check_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.stragglers import late_in_job
+from stepscope.fleet.stragglers import NOBODY_LATE, late_in_job
 from stepscope.fleet.what_if.changes import (
     AS_USUAL,
     CHANGES,
@@ -59,7 +59,6 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 ALL_RANKS, ALL_TRANSFERS = "all ranks", "all transfers"
 
 ON_TIME = "no later than the others"
-_NOBODY = "no rank makes the others wait for an unusual reason"
 _MOST_RANKS = 32
 _WORTH_SAYING = 0.9
 _TOO_FAR_OFF = 0.05
@@ -157,7 +156,7 @@ def _answer(
             "no more exact than that"
         )
     return WhatIfOverRanks(
-        _verdict(table, late),
+        _verdict(table, late, len(matched.ranks)),
         round(recorded_ns / steps),
         round(whole_ns / steps),
         table,
@@ -264,7 +263,9 @@ def _unlike(usual: Usual, matched: Matched) -> Iterator[str]:
         yield f"{left} more ranks, with less beyond the usual, are not replayed one by one"
 
 
-def _verdict(changes: pl.DataFrame, late: RankSkew | None) -> str:
+def _verdict(changes: pl.DataFrame, late: RankSkew | None, ranks: int) -> str:
     links = changes.filter((pl.col("subject") == ALL_TRANSFERS) & (pl.col("change") == HALF))
-    who = _NOBODY if late is None else late.accusation()
-    return "; ".join((who, *(in_words(row) for row in links.iter_rows(named=True))))
+    words = [in_words(row) for row in links.iter_rows(named=True)]
+    if ranks >= FEWEST_RANKS:
+        words.insert(0, NOBODY_LATE if late is None else late.accusation())
+    return "; ".join(words)

@@ -55,6 +55,16 @@ def test_the_planted_rank_and_cause_come_first(seed: int) -> None:
     assert blame.ranks["cause"][0] == problem.kind
 
 
+def test_what_follows_follows_though_rounding_lets_it_seem_to_begin_before() -> None:
+    """Traces have whole microseconds, or thousandths of them: one may begin before its previous."""
+    job = simulate(SQUARE, 3, None)
+    ends = pl.col("start_ns").shift(-1).over("rank", order_by="start_ns") + 1
+    tight = job.arrivals.with_columns(end_ns=ends.fill_null(pl.col("end_ns")))
+    previous = match(tight, job.groups).previous
+    assert (previous[previous >= 0] == np.flatnonzero(previous >= 0) - 1).all()
+    assert np.count_nonzero(previous < 0) == SQUARE.ranks
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_the_planted_rank_among_a_thousand(seed: int) -> None:
