@@ -2,7 +2,7 @@
 
 `launch-bound` promises what a step without any dispatch takes, so it nearly always saves more than
 a finding about some of the launches. Where one of these is most of it, it is what to change first.
-What dispatch takes without recording, only a step record tells. Without one, what else the GPU waits
+Only a step record tells what dispatch takes without recording. Without one, what else the GPU waits
 for comes first if it waits for that longer than for late launches: recording does not slow that.
 A host that stops for the GPU cannot wait for its next batch meanwhile, so `synchronisation` may
 promise as much as `input-bound`. Where both save nearly the same, that is the wait for input. The

@@ -297,7 +297,7 @@ def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack)
     too = [rank for rank in too if slack.shares[rank] - slack.least < (share or 0)]
     if not too:
         return one
-    words = f"; it is gone on {ranks_in_words(too)} too, where waits for other ranks hide it"
+    words = f"; it is fixed on {ranks_in_words(too)} too, where waits for other ranks hide it"
     return replace(one, assumption=one.assumption + words)
 
 

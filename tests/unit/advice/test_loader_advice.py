@@ -175,6 +175,21 @@ def test_waits_of_all_steps_come_first_where_they_are_most():
     assert at_start.saving_ns == 4 * 100 * MS // 100
 
 
+@pytest.mark.parametrize(("epoch", "is_known"), [(4, False), (8, False), (9, True), (20, True)])
+def test_workers_that_make_no_batch_but_those_ahead_do_not_show_that_they_keep_up(epoch, is_known):
+    """Their first batch takes 60 ms longer: without a second one, nobody knows why."""
+    starts = [step % epoch == 0 for step in range(10 * epoch)]
+    waits = [100 if begins else 0 for begins in starts]
+    records = step_records(
+        [5 + wait for wait in waits],
+        waits_ms=waits,
+        workers_ms=[40 if begins else 0 for begins in starts],
+    )
+    found = summarise_steps(records).epoch_starts
+    of_workers_ns = 40 * MS * len(found.steps)
+    assert (found.kept_workers_save(4) > of_workers_ns) is is_known
+
+
 def test_the_first_start_of_workers_is_paid_once():
     records = step_records([220] + [20] * 9, waits_ms=[201] + [1] * 9, workers_ms=[150] + [0] * 9)
     summary = summarise_steps(records)

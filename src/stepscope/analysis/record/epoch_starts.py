@@ -10,8 +10,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from stepscope.run.step_record import StepRecord, input_wait
+
+_MADE_AHEAD = 2
+"""Batches that each worker makes ahead, by default."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,15 @@ class EpochStarts:
         """What all these steps would save, at least, if the workers were kept.
 
         Ending and starting workers, and what the first batch took longer than a worker needs for
-        one: workers that keep up make a batch within as many steps as there are workers.
+        one: workers that keep up make a batch within as many steps as there are workers. Whether
+        they keep up, only epochs show that are longer than what they make ahead.
 
         Args:
             workers: How many workers there are.
         """
+        shortest = min((b - a for a, b in pairwise(self.steps)), default=0)
+        if 0 < shortest <= _MADE_AHEAD * workers:
+            return self.workers_ns
         made_ns = len(self.steps) * workers * self.others_ns
         return self.workers_ns + max(0, self.first_batches_ns - made_ns)
 

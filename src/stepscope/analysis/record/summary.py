@@ -377,6 +377,8 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
 def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> list[StepRecord]:
     """The slow steps right after each window, up to the first that is not slow.
 
+    What a step waits for its input is the loader's, not the recorder's.
+
     Args:
         later: All steps but the slow first ones, in order.
         others: Those of them that may count as steady.
@@ -389,7 +391,7 @@ def _slow_after_windows(later: list[StepRecord], others: list[StepRecord]) -> li
     for record in later:
         if record.window is not None:
             follows = True
-        elif follows and record.dur_ns > limit_ns:
+        elif follows and record.dur_ns - input_wait(record) > limit_ns:
             slow += [record] if id(record) in may_count else []
         else:
             follows = False

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.simulator import simulate, write_run
+from tests.support.simulator.program import Kernels, Loader, Program, Recording
 
+import stepscope
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.record.pace import RecordedPace
+from stepscope.analysis.record.pace import RecordedPace, recorded_pace
+from stepscope.analysis.record.summary import summarise_steps
+from stepscope.run.step_record import read_steps
 
 STEPS = 6
 
@@ -102,3 +107,26 @@ def test_a_host_that_ran_ahead_is_known_by_the_devices_events_though_it_waits_fo
     assert build_step_graph(recorded, pace=starved).has_outrun_record
     kept = RecordedPace(device_ns, host_ns - us(20), 0, device_ns, device_ns)
     assert not build_step_graph(recorded, pace=kept).has_outrun_record
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_starts_of_epochs_make_no_recorded_step_look_slowed(is_persistent, tmp_path):
+    """The window has more of them than the record: the pace is of as many as the window has."""
+    loader = Loader(
+        epoch=6,
+        is_persistent=is_persistent,
+        sampler_ns=ms(5) if is_persistent else 0,
+        start_ns=ms(2),
+        worker_start_ns=ms(1),
+    )
+    program = Program(
+        (Kernels(12, us(90), before_ns=us(15), after_ns=us(11), gap_ns=us(20)),),
+        loader,
+        recording=Recording(first=12, steps=12, has_record=True, steps_after=22),
+    )
+    run = write_run(simulate(program), tmp_path / "run")
+    record = summarise_steps(read_steps(run / "rank00000" / "steps.jsonl")[0])
+    assert record is not None
+    trace = stepscope.load(run / "rank00000" / "window-0000" / "trace.json")
+    graph = build_step_graph(trace, pace=recorded_pace(record))
+    assert graph.host_scale == pytest.approx(1.0, abs=0.03)

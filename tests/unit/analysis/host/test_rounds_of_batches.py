@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support.simulator import Program, simulate, steady_step_ns, write_trace
-from tests.support.simulator.program import MS, US, Kernels, Loader, Once, Recording
+from tests.support.simulator.program import MS, US, Copy, Kernels, Loader, Once, Recording
 
 import stepscope
 from stepscope.analysis.graph.build import build_step_graph
@@ -80,3 +80,12 @@ def test_the_steps_that_count_are_whole_epochs(start, tmp_path):
     assert len(graph.steps) % 4 == 0
     again = replay(unchanged(graph).scale_work(graph.is_gpu, 0.5))
     assert again.mean_step_ns == pytest.approx(steady_step_ns(half), rel=0.02)
+
+
+def test_a_first_copy_that_waits_for_unseen_work_leaves_its_step_out(tmp_path):
+    """The wait is short, but so are the steps."""
+    body = (Copy(400_000, 66 * US, is_pinned=False, is_blocking=True), Kernels(10, 80 * US))
+    one = Program(body, recording=Recording(first=12, steps=4, start="unseen"))
+    steady = steady_steps(recorded(one, tmp_path))
+    assert [step.step for step in steady.of_state(StepState.START_UNKNOWN)] == [12]
+    assert steady.step_ns == pytest.approx(steady_step_ns(one), rel=0.01)

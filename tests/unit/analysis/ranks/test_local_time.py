@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.gpu_trace import GpuTrace, ms
+from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.launch_columns import OWN_HOST, QUEUED
@@ -118,3 +119,16 @@ def test_a_step_with_causes_takes_few_bytes():
                     t.collective("all_reduce", 1 << 20, 50_000 + 13 * number)
         sizes.append(len(pickle.dumps(read_arrivals(0, t.load(), with_causes=True))))
     assert (sizes[1] - sizes[0]) / 10 < 3 << 10
+
+
+def test_waiting_for_room_in_the_queue_is_no_work_of_the_host():
+    """Each launch waits as long as a kernel runs, far below what a slow call takes."""
+    t = GpuTrace(rank=0, world_size=2, queue_depth=1_022)
+    for _ in range(4):
+        with t.step():
+            for _ in range(700):
+                t.op("aten::mm", before=us(3), after=us(2)).launch("gemm", us(90))
+            t.collective("all_reduce", 1 << 20, us(200))
+    own_ns = read_arrivals(0, t.load(), with_causes=True).table()[OWN_HOST].to_list()
+    for last, before in pairwise(reversed(own_ns)):
+        assert last - before < us(12) * 700
