@@ -489,8 +489,12 @@ def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
     assert "active" in note["problem"]
 
 
-def test_what_follows_the_last_step_is_named_by_what_it_did(script):
+def test_the_end_of_the_data_after_the_last_step_is_no_evaluation(script):
     script.step()
+    script.fetch = script.recorder.watch.loaders.around_fetch(next)
+    exhausted = iter(())
+    with pytest.raises(StopIteration):
+        script.fetch(exhausted)
     script.recorder.finish()
     assert script.count("restart") == 0
 
