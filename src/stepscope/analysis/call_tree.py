@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.own_events import own_events
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import events_in_steps, gpu_work
 from stepscope.analysis.selection.names import is_step, names_that
-from stepscope.analysis.selection.own_events import own_events
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled

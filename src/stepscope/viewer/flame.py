@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.own_events import own_events
 from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.own_events import own_events
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import depths, nearest
 from stepscope.trace.model import Trace

@@ -436,7 +436,7 @@ class ScriptRecorder:
             return ""
         calls = self.watch.forward_calls
         called = calls is not None and calls.calls
-        if self._fetched or called or (self._evaluated and not (calls and calls.is_found)):
+        if self._batches or called or (self._evaluated and not (calls and calls.is_found)):
             return EVALUATION
         if self.watch.saves > self._saves:
             return CHECKPOINT

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +24,8 @@ _LOOKS_AT = (1, 2, 4)
 _GIVES_UP_AT = 8
 """After as many, the loop's forward passes are no calls of modules."""
 _MOST_LOOKS = 6
+_SLOW_LOOK_NS = 500_000_000
+"""A look that takes longer, because the process has many millions of objects, is the last one."""
 
 
 class ForwardCalls:
@@ -55,6 +58,10 @@ class ForwardCalls:
         self._looks = 0
         self._replacements = Replacements()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class may be pickled with what wraps it: by cloudpickle, if it belongs to the script.
+        return ForwardCalls, (_never, _ignore, _ignore)
+
     def backward_begins(self) -> None:
         """Look for the modules that the loop calls, if there was no call before."""
         if self.calls:
@@ -62,15 +69,17 @@ class ForwardCalls:
             return
         self._missed += 1
         if self._missed == _GIVES_UP_AT:
+            if not self.is_found:
+                self.remove()  # none of these classes is called
             self.is_found = False
-            if self._looks == _MOST_LOOKS or not self._looks:
-                self.remove()
         # Several losses may share one call: where calls are found, one miss says nothing.
         looks_at = _LOOKS_AT[-1:] if self.is_found else _LOOKS_AT
         if self._missed in looks_at and self._looks < _MOST_LOOKS:
+            started_ns = time.perf_counter_ns()
             for kind in _classes_of_modules(self._looks):
                 self._wrap(kind)
-            self._looks += 1
+            took_ns = time.perf_counter_ns() - started_ns
+            self._looks = self._looks + 1 if took_ns < _SLOW_LOOK_NS else _MOST_LOOKS
 
     def remove(self) -> None:
         """Restore the classes."""
@@ -112,6 +121,14 @@ class ForwardCalls:
                 attempt(self._ends)
 
         return called
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing: this is a copy in another process."""
 
 
 def _classes_of_modules(depth: int) -> set[type]:

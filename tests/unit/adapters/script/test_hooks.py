@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import threading
 import types
 
@@ -489,8 +490,12 @@ def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
     assert "active" in note["problem"]
 
 
-def test_what_follows_the_last_step_is_named_by_what_it_did(script):
+def test_the_end_of_the_data_after_the_last_step_is_no_evaluation(script):
     script.step()
+    script.fetch = script.recorder.watch.loaders.around_fetch(next)
+    exhausted = iter(())
+    with pytest.raises(StopIteration):
+        script.fetch(exhausted)
     script.recorder.finish()
     assert script.count("restart") == 0
 
@@ -615,3 +620,28 @@ def test_samples_and_tokens_of_steps(script):
     script.backward()
     script.learn()
     assert script.listener.work == [(8, 64), (4, 32), (0, 0), (None, None)]
+
+
+def test_a_class_may_be_copied_with_what_wraps_it(script):
+    calls = calling(script, backwards=1)
+    try:
+        copied = pickle.loads(pickle.dumps(calls))
+        called = copied._around_call(Model)
+        assert called(Model(), torch.ones(1)) == 1
+        assert (copied.calls, copied.is_found) == (0, False)
+    finally:
+        script.recorder.watch.remove()
+
+
+def test_what_was_found_is_found_again_after_a_training_without_modules(script):
+    model = Model()
+    calls = calling(script, backwards=1)
+    try:
+        model(torch.ones(1))
+        for _ in range(20):
+            script.backward()
+        assert not calls.is_found
+        model(torch.ones(1))
+        assert calls.is_found
+    finally:
+        script.recorder.watch.remove()
