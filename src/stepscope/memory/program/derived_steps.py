@@ -21,7 +21,6 @@ _OPTIMIZER = (
     r"(?:torch/optim|bitsandbytes/optim|apex/optimizers|deepspeed/(?:ops|runtime)|torchao/optim|"
     r"galore|muon)[^:]*:(?:_?step\w*|_\w*_tensor_\w+|_fused_\w+|_init_group|update\w*)$"
 )
-_FREED = Action.FREE_COMPLETED.value
 _FEWEST = 3
 _LEAST_FREED = 0.5
 """Of the requests: what must be freed again. What loads a model repeats itself as well."""
@@ -54,20 +53,27 @@ class DerivedSteps:
 
 def derived_steps(snapshot: Snapshot) -> DerivedSteps:
     """The steps of each device; none where too little repeats, or the events have no times."""
-    events = (
-        snapshot.events.filter(pl.col("action").cast(pl.String).is_in([Action.ALLOC.value, _FREED]))
-        .select("device", "time_ns", "stack", is_free=pl.col("action") == _FREED)
+    requests = (
+        snapshot.events.filter(pl.col("action") == Action.ALLOC.value)
+        .select("device", "time_ns", "stack")
+        .drop_nulls()
         .collect()
     )
-    requests = events.filter(~pl.col("is_free")).drop_nulls()
+    freed: dict[object, int] = dict(
+        snapshot.events.filter(pl.col("action") == Action.FREE_COMPLETED.value)
+        .group_by("device")
+        .len()
+        .collect()
+        .iter_rows()
+    )
     if requests.is_empty():
         return DerivedSteps(pl.DataFrame(schema=STEPS))
     of_optimizer = stacks_with(snapshot, _OPTIMIZER)
     tables, bases = [], []
     for (device,), mine in requests.group_by("device", maintain_order=True):
         cuts, basis = _by_optimizer(mine, of_optimizer), "each ends with the optimizer's requests"
-        freed = events.filter(pl.col("is_free") & (pl.col("device") == device))
-        if len(cuts) <= _FEWEST and len(freed) >= _LEAST_FREED * len(mine):
+        is_loop = freed.get(device, 0) >= _LEAST_FREED * len(mine)
+        if len(cuts) <= _FEWEST and is_loop:
             cuts, basis = _by_period(mine, snapshot)
         if len(cuts) <= _FEWEST:
             continue
