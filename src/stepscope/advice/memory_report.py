@@ -152,8 +152,8 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
     of = "of unknown category" if kind == "unknown" else kind.replace("_", " ")
     when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
     return (
-        f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; most of it, "
-        f"{percent(line['allocated_share'])}, from {line['line']}"
+        f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; the line with "
+        f"most is {line['line']} ({percent(line['allocated_share'])})"
     )
 
 

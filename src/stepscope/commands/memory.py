@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -38,6 +39,15 @@ from stepscope.run.working import working
     metavar="MOMENT",
     help="For held, fragmentation and diff: peak, reserved-peak, oom, start, end, 'step N' (its"
     " end), 'event N', or +1.5s from the start.",
+)
+@click.option(
+    "--from",
+    "begin",
+    metavar="MOMENT",
+    help="Only what happened after this moment, of one GPU; as for --at.",
+)
+@click.option(
+    "--to", "end", metavar="MOMENT", help="Only what happened up to this moment; as for --at."
 )
 @click.option(
     "--settings",
@@ -109,6 +119,8 @@ def command(
     device: int | None,
     rank: int | None,
     at: str | None,
+    begin: str | None,
+    end: str | None,
     settings: tuple[str, ...],
     before: str | None,
     before_at: str | None,
@@ -155,6 +167,10 @@ def command(
     keep_freed_memory()
     with working(f"Reading {path}"):
         found = open_memory(path, rank, census, rules, metrics)
+    if begin is not None or end is not None:
+        from stepscope.memory.questions.cut import cut
+
+        found = replace(found, view=cut(found.view, device, begin, end))
     if said := found.remark(path):
         click.echo(said, err=True)
     other = None

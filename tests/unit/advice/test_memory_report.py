@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 from tests.support.allocator import MIB, Allocator, OutOfMemory
 from tests.support.snapshots import Frames, plain_training, segments_only, train
+from tests.support.step_records import step_records, write_run
 
+from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.memory_report import NOTHING, report_snapshots
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands import report
 from stepscope.run.layout import RunLayout
+from stepscope.run.reader import open_run
 
 
 def written(path, snapshot):
@@ -109,3 +112,25 @@ def test_a_run_that_ended_in_its_first_step_reports_its_snapshots(tmp_path):
     document = json.loads(printed(tmp_path / "run", "--format", "json"))
     assert document["verdict"].startswith("out-of-memory: ")
     assert document["rank_shown"] == 3
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_in_a_run_with_steps_a_failed_request_leads_unless_it_was_caught(tmp_path, goes_on):
+    """Beside an input wait that saves most of the step."""
+    steps = step_records([10] * 20, waits_ms=8)
+    run = write_run(tmp_path, {0: steps})
+    allocator, stack = Allocator(total=200 * MIB), Frames()
+    allocator.malloc(150 * MIB, frames=stack("model.py:4:forward"))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(100 * MIB, frames=stack("model.py:9:attend"))
+    for _ in range(150 if goes_on else 0):
+        allocator.free(allocator.malloc(MIB, frames=stack("model.py:4:forward")))
+    written(RunLayout(run).rank(0).snapshots / "a.pickle", allocator.snapshot())
+    found = diagnose(open_run(run))
+    order = [one.id for one in found.findings]
+    assert {"out-of-memory", "input-bound"} <= set(order)
+    leads = found.verdict.startswith("out-of-memory: model.py:9 attend asked for 100 MiB")
+    assert leads is not goes_on
+    assert (order[0] == "out-of-memory") is not goes_on
+    if leads:
+        assert "Until then: input-bound" in found.verdict

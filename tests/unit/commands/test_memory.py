@@ -265,7 +265,7 @@ def test_a_question_that_is_not_there(snapshot):
         (["diff"], "--before FILE"),
         (["settings", "--settings", "treasure:1"], "no option"),
         (["peak", "--target", "4"], "'peak' takes no --target; fit, shard does"),
-        (["fit", "--size", "4"], "fit needs two or three runs"),
+        (["fit"], "fit needs one to three runs"),
         (["peak", "--device", "4"], "no device 4"),
         (["peak", "--format", "csv", "--table", "gold"], "has no table 'gold'"),
     ],

@@ -22,6 +22,8 @@ _OPTIMIZER = (
     r"galore|muon)[^:]*:(?:_?step\w*|_\w*_tensor_\w+|_fused_\w+|_init_group|update\w*)$"
 )
 _FEWEST = 3
+_LEAST_FREED = 0.5
+"""Of the requests: what must be freed again. What loads a model repeats itself as well."""
 _UNEVEN = 0.35
 """Standard deviation of the distances between steps, as a part of their mean."""
 _SPAN = 0.5
@@ -57,13 +59,21 @@ def derived_steps(snapshot: Snapshot) -> DerivedSteps:
         .drop_nulls()
         .collect()
     )
+    freed: dict[object, int] = dict(
+        snapshot.events.filter(pl.col("action") == Action.FREE_COMPLETED.value)
+        .group_by("device")
+        .len()
+        .collect()
+        .iter_rows()
+    )
     if requests.is_empty():
         return DerivedSteps(pl.DataFrame(schema=STEPS))
     of_optimizer = stacks_with(snapshot, _OPTIMIZER)
     tables, bases = [], []
     for (device,), mine in requests.group_by("device", maintain_order=True):
         cuts, basis = _by_optimizer(mine, of_optimizer), "each ends with the optimizer's requests"
-        if len(cuts) <= _FEWEST:
+        is_loop = freed.get(device, 0) >= _LEAST_FREED * len(mine)
+        if len(cuts) <= _FEWEST and is_loop:
             cuts, basis = _by_period(mine, snapshot)
         if len(cuts) <= _FEWEST:
             continue

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import main_category
 from stepscope.memory.schema import Types
 from stepscope.memory.view import MemoryView, held_at
@@ -90,6 +91,8 @@ def growth(view: MemoryView, device: int | None = None) -> Growth:
         else held_at(view.allocations, chosen, last_event)
     )
     survived = held.filter(pl.col("step").is_not_null())
+    if view.categories.ranges.steps_basis:
+        survived = survived.filter(~_is_of_model())
     by_step = survived.group_by("step").agg(pl.col("requested_bytes").sum().alias("survived_bytes"))
     steps_table = ends.join(by_step, on="step", how="left", maintain_order="left").select(
         "step",
@@ -160,10 +163,16 @@ def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
     return found.select(pl.col(name).cast(kind) for name, kind in LINES.items())
 
 
+def _is_of_model() -> pl.Expr:
+    """What a loop that loads a model keeps: such a loop is none of steps."""
+    kinds = (MemoryCategory.PARAMETER, MemoryCategory.BUFFER, MemoryCategory.OPTIMIZER_STATE)
+    return pl.col("category").cast(pl.String).is_in([kind.value for kind in kinds])
+
+
 def _kept_evenly(view: MemoryView, device: int) -> pl.DataFrame:
     """Lines whose allocations come evenly and are never freed, while others are."""
     mine = view.allocations.filter(
-        (pl.col("device") == device) & pl.col("start_event").is_not_null()
+        (pl.col("device") == device) & pl.col("start_event").is_not_null() & ~_is_of_model()
     )
     if mine.is_empty():
         return pl.DataFrame(schema=LINES)

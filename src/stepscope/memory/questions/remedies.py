@@ -160,7 +160,11 @@ class _Tried:
     def row(self, remedy: _Remedy) -> tuple[object, ...]:
         """The row of a remedy, with its rank before the columns of `REMEDIES`."""
         change = self._changed(remedy)
-        is_enough, needs = self._bounded.is_enough(change), self._bounded.needed_bytes(change)
+        is_enough = self._bounded.is_enough(change)
+        # More memory for the allocator does not change what it needs.
+        needs = self._before
+        if remedy.capacity is None:
+            needs = self._bounded.needed_bytes(change)
         frees = self._before - needs
         return (
             remedy.rank, remedy.what, is_enough, frees, needs, remedy.cost, remedy.assumption,

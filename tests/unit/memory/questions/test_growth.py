@@ -177,3 +177,20 @@ def test_a_model_that_is_made_line_by_line_is_no_leak():
         for line in range(40):
             allocator.free(allocator.malloc(3 * MIB, frames=stack(f"/u/model.py:{line}:forward")))
     assert growth(viewed(allocator.snapshot())).lines.filter("is_leak").is_empty()
+
+
+@pytest.mark.parametrize("casts", [True, False])
+@pytest.mark.parametrize("times", [True, False])
+def test_loading_a_model_layer_by_layer_is_no_leak(casts, times):
+    allocator, stack = Allocator(), Frames()
+    load = "/x/site-packages/transformers/modeling_utils.py:9:_load_state_dict_into_meta_model"
+    for _ in range(30):
+        scratch = allocator.malloc(16 * MIB, frames=stack("/u/load.py:3:read")) if casts else None
+        allocator.malloc(8 * MIB, frames=stack(load, "/u/load.py:9:main"))
+        if scratch is not None:
+            allocator.free(scratch)
+    snapshot = allocator.snapshot()
+    if not times:
+        for event in snapshot["device_traces"][0]:
+            del event["time_us"]
+    assert growth(viewed(snapshot)).lines.filter("is_leak").is_empty()

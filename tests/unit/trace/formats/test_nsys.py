@@ -158,6 +158,12 @@ def test_other_databases_and_damaged_ones_are_refused(tmp_path, export):
     other = make(tmp_path / "other.sqlite", "CREATE TABLE t (x)")
     with pytest.raises(UnreadableInputError, match=r"other\.sqlite.*not exported by Nsight"):
         read_nsys(other)
+    tables = ("device_traces", "segments", "blocks")
+    snapshot = make(
+        tmp_path / "snapshot.db", ";".join(f"CREATE TABLE {name} (id)" for name in tables)
+    )
+    with pytest.raises(UnreadableInputError, match=r"snapshot in SQLite .*memory\._dump_snapshot$"):
+        read_nsys(snapshot)
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(export.read_bytes()[:5000])
     with pytest.raises(UnreadableInputError, match=r"damaged\.sqlite: cannot be read by SQLite"):

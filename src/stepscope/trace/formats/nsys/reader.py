@@ -41,6 +41,7 @@ from stepscope.trace.formats.nsys.sqlite_tables import SqliteTables
 from stepscope.trace.schema import METADATA, PROBLEMS
 from stepscope.trace.tables import Tables
 
+_SIGNS_OF_A_SNAPSHOT = ("device_traces", "segments", "blocks")
 _SIGNS_OF_NSYS = ("StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "NVTX_EVENTS")
 _LATEST_NS = 2**62  # so that no difference of two times overflows
 _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
@@ -97,6 +98,11 @@ def read_export(path: Path, name: str) -> Tables:
         UnreadableInputError: The file is damaged, or was not exported by Nsight Systems.
     """
     with SqliteTables(path, name) as database:
+        if all(database.has(table) for table in _SIGNS_OF_A_SNAPSHOT):
+            raise UnreadableInputError(
+                f"{name}: torch's memory snapshot in SQLite (_dump_snapshot_sqlite), which is not "
+                "supported: write it with torch.cuda.memory._dump_snapshot"
+            )
         if not any(database.has(table) for table in _SIGNS_OF_NSYS):
             raise UnreadableInputError(
                 f"{name}: an SQLite file, but not exported by Nsight Systems"
