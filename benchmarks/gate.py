@@ -65,6 +65,7 @@ def main() -> None:
     from tests.support.warm_python import VARIABLES, warm_python
 
     os.environ.update(VARIABLES)
+    os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the processes of the trainings
     python = warm_python() if options.warm else sys.executable
     slower = options.pairs // 2 if options.slower is None else options.slower
     print("| Pairs | Number | failed | passed | cannot tell | Step grew by | Runs differ by |")

@@ -198,6 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     from tests.support.busy_programs import busy_programs
 
+    os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the processes of the trainings
     wanted = [name for name in options.only.split(",") if name]
     if unknown := set(wanted) - {plant.name for plant in PLANTS}:
         parser.error(f"no training {', '.join(sorted(unknown))}")
