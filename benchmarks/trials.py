@@ -119,7 +119,7 @@ model = mlp(512, 8)
 train(model, {SGD}, DataLoader(Samples(), batch_size=64), after=note)
 """
 COLLECTOR = f"""
-kept = [[number] for number in range(200_000)]
+kept = [[number] for number in range(60_000)]
 model = mlp(512, 8)
 train(model, {SGD}, DataLoader(Samples(), batch_size=64), after=lambda step, loss: gc.collect())
 """
