@@ -65,6 +65,7 @@ def main() -> None:
     from tests.support.warm_python import VARIABLES, warm_python
 
     os.environ.update(VARIABLES)
+    os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the processes of the trainings
     python = warm_python() if options.warm else sys.executable
     slower = options.pairs // 2 if options.slower is None else options.slower
     print("| Pairs | Number | failed | passed | cannot tell | Step grew by | Runs differ by |")
@@ -78,7 +79,8 @@ def main() -> None:
             found = [_gate(python, after, options.runs, options.steps) for _ in range(number)]
             counts = Counter(outcome for outcome, _, _ in found)
             cells = [f"{counts[one]} ({counts[one] / max(1, number):.0%})" for one in OUTCOMES]
-            grew, spread = (_middle([one[place] for one in found]) for place in (1, 2))
+            grew = _middle([change for _, change, _ in found])
+            spread = _middle([spread for _, _, spread in found])
             print(f"| {name} | {number} | {' | '.join(cells)} | {grew} | {spread} |", flush=True)
     print(f"\n{(time.monotonic() - begun) / 60:.1f} minutes")
 

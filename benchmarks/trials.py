@@ -119,7 +119,7 @@ model = mlp(512, 8)
 train(model, {SGD}, DataLoader(Samples(), batch_size=64), after=note)
 """
 COLLECTOR = f"""
-kept = [[number] for number in range(200_000)]
+kept = [[number] for number in range(60_000)]
 model = mlp(512, 8)
 train(model, {SGD}, DataLoader(Samples(), batch_size=64), after=lambda step, loss: gc.collect())
 """
@@ -198,6 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     from tests.support.busy_programs import busy_programs
 
+    os.environ["PYTHONPATH"] = str(ROOT / "src")  # for the processes of the trainings
     wanted = [name for name in options.only.split(",") if name]
     if unknown := set(wanted) - {plant.name for plant in PLANTS}:
         parser.error(f"no training {', '.join(sorted(unknown))}")

@@ -137,6 +137,22 @@ def test_a_write_outside_the_copies_is_asked_about_before_it_happens(tried, tmp_
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{write}; import torch",
+        "import subprocess; subprocess.run([sys.executable, '-c', {write!r}], check=True)",
+    ],
+)
+def test_writes_without_torch_are_asked_about_too(tried, tmp_path, monkeypatch, line):
+    monkeypatch.setattr(landlock, "is_available", lambda: False)
+    text = "import sys\n" + line.format(write=f"open('{tmp_path}/log', 'w')")
+    code, err = tried(text, python=sys.executable)
+    assert code == 3
+    assert f"it writes to {tmp_path}/log, outside the folders that trials copy" in err
+    assert not (tmp_path / "log").exists()
+
+
 @pytest.mark.skipif(not landlock.is_available(), reason="Landlock of Linux 6.2 and later")
 def test_programs_that_the_script_starts_cannot_write_elsewhere(tried, tmp_path, monkeypatch):
     # The project lies in a temporary folder, where programs may write.

@@ -38,6 +38,7 @@ from stepscope.trial.workspace import Workspace
 SCRATCH_WORD = "{scratch}"
 """In the command, stands for a folder of each process's own."""
 _COMPANION = "stepscope.trial.inside.companion"
+_GUARD = "stepscope.trial.inside.guard"
 _TAIL_BYTES = 8192
 _LONGEST_REASON = 200
 _DENIED = ("Permission denied", "EACCES")
@@ -196,7 +197,7 @@ class Bench:
         settings = _settings(self.folder, name, window_at, with_memory)
         try:
             launched = launch(
-                command, settings, companion=Companion(_COMPANION, wishes), runner=run
+                command, settings, companion=Companion(_COMPANION, wishes, _GUARD), runner=run
             )
         finally:
             shutil.rmtree(mirror, ignore_errors=True)

@@ -48,7 +48,7 @@ from stepscope.trial.attempts import (
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
 from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of
+from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of, why_disturbed
 from stepscope.trial.processes import StandardInput, own_standard_input
 from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
@@ -179,7 +179,7 @@ class Experiment:
         processes += [one for each in tried for one in each.attempts.values()]
         record = TrialsRecord(
             command=hide_secrets(self.request.command),
-            verdict=verdict_of(best, singles, as_it_is),
+            verdict=verdict_of(best, singles, as_it_is, why_disturbed(baseline)),
             baseline=as_it_is,
             trials=trials,
             together=together,
@@ -315,7 +315,11 @@ class Experiment:
     # -- which fixes ------------------------------------------------------------------------------
 
     def _chosen(self, facts: Facts) -> tuple[list[Variant], list[TrialRecord]]:
-        """The fixes to try, and those asked for that do not apply."""
+        """The fixes to try, and those that do not apply.
+
+        Of these, only those that were asked for by name, or that answer a finding which no fix to
+        try answers.
+        """
         chosen, refused = [], []
         for fix in FIXES.values():
             if not self._is_wanted(fix, facts):
@@ -323,10 +327,16 @@ class Experiment:
             plan = fix.plan(facts)
             if isinstance(plan, Plan):
                 chosen.append(Variant(fix.name, {fix.name: plan}))
-            elif not self.request.tries_all or fix.name in self.request.only:
+            else:
                 record = TrialRecord(fix.name, (fix.name,), verdict=NOT_APPLIED, reason=plan)
                 refused.append(record)
-        return chosen, refused
+        answered = {answer for one in chosen for answer in FIXES[one.name].answers}
+        missing = set() if self.request.tries_all else facts.findings - answered
+        return chosen, [
+            one
+            for one in refused
+            if one.name in self.request.only or missing & set(FIXES[one.name].answers)
+        ]
 
     def _is_wanted(self, fix: Fix, facts: Facts) -> bool:
         if fix.name in self.request.without:

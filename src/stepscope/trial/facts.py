@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
-from stepscope.advice.rules import input_bound
+from stepscope.advice.rules import input_bound, slow_epoch_start
 from stepscope.run.trials import UntriedRecord
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Facts
@@ -31,7 +31,8 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
         ratio = promised_ratio(finding)
         if ratio is not None and not doubt:
             promises.setdefault(finding.id, ratio)
-    inputs = next((one for one in diagnosis.findings if one.id == input_bound.ID), None)
+    by_id = {finding.id: finding for finding in reversed(diagnosis.findings)}
+    inputs, starts = by_id.get(input_bound.ID), by_id.get(slow_epoch_start.ID)
     workers = _evidence(inputs, input_bound.WORKERS_LABEL)
     alone_ns = _evidence(inputs, input_bound.ALONE_LABEL)
     step_ns = diagnosis.shown.step_ns
@@ -41,6 +42,7 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
         doubt=doubt,
         workers_advised=None if workers is None else int(workers),
         workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns and not doubt else None,
+        workers_kept_ratio=None if doubt else _kept_ratio(starts),
         loader_workers=None if loader is None else loader.workers,
         prefetch_factor=None if loader is None else loader.prefetch_factor,
         threads=process.get("threads", 1),
@@ -59,6 +61,15 @@ def promised_ratio(finding: Finding) -> float | None:
         return None
     before_ns = finding.predicted_step_ns + finding.saving_ns
     return finding.predicted_step_ns / before_ns if before_ns > 0 else None
+
+
+def _kept_ratio(starts: Finding | None) -> float | None:
+    """The step with workers that live on over the step as it is; None if that is unknown."""
+    kept_ns = _evidence(starts, slow_epoch_start.KEPT_LABEL)
+    if starts is None or kept_ns is None or starts.predicted_step_ns is None:
+        return None
+    step_ns = starts.predicted_step_ns + (starts.saving_ns or 0)
+    return 1 - kept_ns / step_ns if step_ns > 0 else None
 
 
 def untried_of(

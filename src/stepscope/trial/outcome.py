@@ -114,7 +114,8 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     if one is baseline and means:
         ratio = ratio or Ratio(1.0, 1.0, 1.0)
     elif ratio is None and means and baseline.measured:
-        return dataclasses.replace(record, verdict=UNCLEAR, reason=_disturbed(one, baseline))
+        why = why_disturbed(one) or why_disturbed(baseline)
+        return dataclasses.replace(record, verdict=UNCLEAR, reason=why)
     elif ratio is not None and ratio.high > _ABSURD * ratio.low:
         return dataclasses.replace(record, verdict=UNCLEAR, reason=_uneven(one, baseline))
     if ratio is None:
@@ -132,15 +133,13 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
     )
 
 
-def _disturbed(one: Tried, baseline: Tried) -> str:
-    shares = [
-        each.others_share
-        for side in (one, baseline)
-        for each in side.measured.values()
-        if each.others_share is not None
-    ]
+def why_disturbed(one: Tried) -> str:
+    """That other programs disturbed each attempt of a variant; empty if they did not."""
+    if one.undisturbed or not one.measured:
+        return ""
+    share = max(each.others_share or 0.0 for each in one.measured.values())
     return (
-        f"other programs used {percent(max(shares, default=1.0))} of the CPUs meanwhile: repeat "
+        f"other programs used {percent(share)} of the CPUs meanwhile: repeat "
         "the trials when the machine is idle"
     )
 
@@ -182,15 +181,27 @@ def _promise(
 
 
 def verdict_of(
-    best: TrialRecord | None, singles: Sequence[TrialRecord], as_it_is: TrialRecord
+    best: TrialRecord | None,
+    singles: Sequence[TrialRecord],
+    as_it_is: TrialRecord,
+    disturbed: str = "",
 ) -> str:
-    """What came of the trials, in one sentence: of the step, and of the GPU's memory."""
+    """What came of the trials, in one sentence: of the step, and of the GPU's memory.
+
+    Args:
+        best: The trial to keep.
+        singles: The trials of single fixes.
+        as_it_is: The script as it is.
+        disturbed: What `why_disturbed` says of the script as it is.
+    """
     spared = [one.name for one in singles if spares_memory(one, as_it_is)]
     of_memory = f"; {spared[0]} spares GPU memory" if spared else ""
-    return _verdict_on_step(best, singles) + of_memory
+    return _verdict_on_step(best, singles, disturbed) + of_memory
 
 
-def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
+def _verdict_on_step(
+    best: TrialRecord | None, singles: Sequence[TrialRecord], disturbed: str
+) -> str:
     if best is not None and best.ratio is not None:
         low, high = best.ratio_low or best.ratio, best.ratio_high or best.ratio
         if not is_precise(Ratio(best.ratio, low, high)):
@@ -208,7 +219,7 @@ def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -
     if unclear:
         # Where there is no ratio in spite of runs, more of them would not help.
         reasons = [one.reason for one in unclear if one.verdict == UNCLEAR and one.ratio is None]
-        why = reasons[0] if reasons else "give more time with --budget"
+        why = next(iter(reasons), disturbed or "give more time with --budget")
         return f"no clear answer for {', '.join(one.name for one in unclear)}: {why}"
     return f"nothing helped: {_closest(singles)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.trial_machine import CURVE, GC_MS, STEP_MS, Machine
+from tests.support.trial_machine import CURVE, GC_MS, STEP_MS, Machine, Silent
 
 from stepscope.errors import UsageError
 from stepscope.run.reader import open_run
@@ -21,7 +21,8 @@ from stepscope.run.trials import (
     UNCLEAR,
     read_trials,
 )
-from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Request, TrialError
+from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Experiment, Request, TrialError
+from stepscope.trial.fixes.fix import Facts
 
 
 def by_name(record):
@@ -87,6 +88,14 @@ def test_beside_programs_that_stay_busy_the_answer_is_open_whatever_was_measured
     assert record.best == ""
     assert record.baseline.step_ns == pytest.approx(STEP_MS * 1e6, rel=0.05)
     assert len(machine.names) == 1 + 2 * 3  # more rounds would tell no more
+    assert "other programs used 40% of the CPUs meanwhile" in record.verdict
+
+
+def test_the_verdict_names_busy_programs_even_if_the_budget_ends_before_a_fix_has_run(try_on):
+    machine = Machine({}, busy=(0.4,), wall_s=10.0)
+    record = try_on(machine, only=("rare-gc", "threads"), budget_s=25.0)
+    assert {trial.verdict for trial in record.trials} == {NOT_MEASURED}
+    assert "other programs used 40% of the CPUs meanwhile" in record.verdict
 
 
 def test_a_diagnosis_beside_busy_programs_promises_nothing(try_on):
@@ -264,6 +273,17 @@ def test_all_fixes_that_apply_and_none_that_was_not_asked_for(try_on):
     assert by_name(asked)["tf32"].verdict == NOT_APPLIED
     assert by_name(asked)["tf32"].reason == "no GPU is in use"
     assert by_name(asked)["compile"].processes
+
+
+def test_a_fix_that_does_not_apply_is_named_only_where_its_finding_has_no_other(tmp_path):
+    def refused(findings, **more):
+        asked = Experiment(Request(("python",), tmp_path, **more), Silent(), tmp_path, 0.0)
+        found = asked._chosen(Facts(findings=frozenset(findings), threads=8, cpus=2))[1]
+        return [one.name for one in found]
+
+    assert refused({"busy-cpus"}) == []  # fewer threads can be tried
+    assert refused({"busy-cpus"}, without=("threads",)) == ["cpu-affinity"]
+    assert refused({"busy-cpus"}, only=("cpu-affinity",)) == ["cpu-affinity"]
 
 
 def test_names_are_checked(tmp_path):

@@ -146,7 +146,9 @@ from pathlib import Path
 import torch
 from stepscope.trial.inside.guard import WriteGuard
 from stepscope.trial.inside.patches import Patches
-WriteGuard(json.loads(sys.argv[1]), Path(sys.argv[2])).install(Patches())
+guard = WriteGuard(json.loads(sys.argv[1]), Path(sys.argv[2]))
+guard.watch()
+guard.watch_savers(Patches())
 home, original = Path(sys.argv[3]), os.readlink("large")
 outcomes = []
 for line in json.loads(sys.argv[4]):

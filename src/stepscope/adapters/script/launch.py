@@ -46,10 +46,13 @@ class Companion:
         module: Its full name. Its function `join(recorder, wishes)` is called with the
             `ScriptRecorder` once the hooks are installed.
         wishes: What it is told, as plain values.
+        at_start: Full name of a module whose function `begin(wishes)` is called at the start of
+            each Python process, whether it imports torch or not. If that fails, the process ends.
     """
 
     module: str
     wishes: Mapping[str, Any]
+    at_start: str = ""
 
 
 @dataclass(frozen=True)

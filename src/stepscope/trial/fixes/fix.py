@@ -69,6 +69,8 @@ class Facts:
         doubt: Why the diagnosis promises nothing; empty if it does.
         workers_advised: Loader workers that `input-bound` advises; None if it does not say.
         workers_alone_ratio: Step with these workers alone, if they cannot keep up, over the step.
+        workers_kept_ratio: Step over the step as it is, at most, if workers live on from epoch to
+            epoch; None if they do already, or that is unknown.
         loader_workers: Workers of the training's loader; None if it has no loader.
         prefetch_factor: Batches that each of them prepares ahead; None if unknown.
         threads: Threads that torch uses within an operator.
@@ -87,6 +89,7 @@ class Facts:
     doubt: str = ""
     workers_advised: int | None = None
     workers_alone_ratio: float | None = None
+    workers_kept_ratio: float | None = None
     loader_workers: int | None = None
     prefetch_factor: int | None = None
     threads: int = 1

@@ -15,7 +15,10 @@ def _plan(facts: Facts) -> Plan | str:
         True,
         "persistent_workers=True",
         ("DataLoader(..., persistent_workers=True)",),
-        promise_basis="saves the start of workers in each epoch: see slow-epoch-start",
+        promised_ratio=facts.workers_kept_ratio,
+        promise_basis="slow-epoch-start, at most; an epoch's first batch may come sooner, too"
+        if facts.workers_kept_ratio is not None
+        else "no finding says what starting workers costs",
     )
 
 

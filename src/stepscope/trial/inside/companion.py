@@ -78,7 +78,7 @@ class Companion:
     def begin(self) -> None:
         """Seed, watch the losses, apply the fixes, and count the steps."""
         self._seed()
-        self._patches.attempt("write guard", lambda: self._guard.install(self._patches))
+        self._patches.attempt("write guard", lambda: self._guard.watch_savers(self._patches))
         self._patches.attempt("losses", lambda: self._losses.install(self._patches))
         if not self._fixes:
             self._patches.attempt("gradients", self._watch_gradients)

@@ -38,6 +38,11 @@ _PLACES = {
 """Events that change a folder, to the number of their arguments that are paths."""
 
 
+def begin(wishes: dict[str, Any]) -> None:
+    """Guard this process from its start; see `trial.inside.companion.join`."""
+    WriteGuard(wishes["guarded"], Path(wishes["notes"])).watch()
+
+
 class WriteGuard:
     """Decides on each write of this process.
 
@@ -55,11 +60,14 @@ class WriteGuard:
         self._notes = notes
         self._busy = threading.local()
 
-    def install(self, patches: Patches) -> None:
-        """Watch the writes of this process, and of those that it forks."""
+    def watch(self) -> None:
+        """Watch what Python writes in this process, and in those that it forks."""
+        sys.addaudithook(self._on_event)
+
+    def watch_savers(self, patches: Patches) -> None:
+        """Watch functions that write without Python's knowledge."""
         import torch
 
-        sys.addaudithook(self._on_event)
         for owner in (torch, torch.serialization):
             patches.replace(owner, "save", self._asking)
         when_imported(

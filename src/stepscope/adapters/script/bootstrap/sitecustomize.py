@@ -1,7 +1,7 @@
 """Runs first in each Python process below `stepscope run`, and waits for torch to be imported.
 
-It leaves only one object that listens for that import, and then runs the sitecustomize that would
-have run without it.
+It leaves only one object that listens for that import, and what `launch.Companion` begins at the
+start, and then runs the sitecustomize that would have run without it.
 """
 
 from __future__ import annotations
@@ -58,6 +58,18 @@ def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
         return importlib.import_module(name)
 
 
+def _begin() -> None:
+    """Begin what must not wait for torch; a process in which that fails ends before it starts."""
+    launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
+    companion = launch.get("companion")
+    if companion and companion.get("at_start"):
+        try:
+            _ours(companion["at_start"], launch).begin(companion["wishes"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process may not go on
+            _say(f"{companion['at_start']} cannot begin: {type(error).__name__}: {error}")
+            os._exit(2)
+
+
 def _begin_counting() -> None:
     """Begin to track memory if requested; a process that cannot do so exits before it trains."""
     try:
@@ -105,4 +117,5 @@ _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 sys.path[:] = [entry for entry in sys.path if entry != _here]
 if os.environ.get("STEPSCOPE_LAUNCH"):
     sys.meta_path.insert(0, _TorchWatch)
+    _begin()
 _run_the_other()
