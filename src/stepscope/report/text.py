@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from stepscope.run.plain_text import cut_in_the_middle, printable, shorten_name
 
 _MARKDOWN = "\\`*_{}[]<>|#"
+_JOINER = "\u2060"
+_LINKED = re.compile(r"@(?=\w)|\b(?:https?|ftp):(?=//)|\bwww(?=\.)", re.IGNORECASE)
 
 
 def markdown_text(text: str) -> str:
-    """Escape what Markdown would interpret."""
+    """Escape what Markdown would interpret.
+
+    In a pull request, `@name` would notify somebody, and an address would become a link, even
+    escaped. An invisible character in them prevents that.
+    """
     clean = printable(text)
     for character in _MARKDOWN:
         clean = clean.replace(character, f"\\{character}")
-    return clean
+    return _LINKED.sub(lambda found: f"{found[0]}{_JOINER}", clean)
 
 
 def sentence(words: str) -> str:

@@ -16,6 +16,7 @@ from stepscope.fleet.hangs.find_hang import Hang, find_hang
 from stepscope.run.discover import has_wildcard
 from stepscope.run.figures import some_in_words
 from stepscope.run.reader import open_run
+from stepscope.run.regular_files import kind_of
 
 HANGS = Question(
     "hangs",
@@ -77,7 +78,9 @@ def dump_files(paths: Sequence[str]) -> list[Path]:
                     "-: dumps are not read from standard input: save it to a file,"
                     " and give its name"
                 )
-            raise UnreadableInputError(f"{path}: no such file or directory")
+            is_there = path.exists()
+            what = f"{kind_of(path.stat().st_mode)}, not a file" if is_there else "no such file"
+            raise UnreadableInputError(f"{path}: {what}{'' if is_there else ' or directory'}")
     if not found:
         raise UnreadableInputError(
             f"{', '.join(paths)}: no flight recorder dump found. Torch writes them as "

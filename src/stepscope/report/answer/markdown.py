@@ -25,7 +25,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
     """Write the answers; several ones each below the name of their trace."""
     for answer in answers.answers:
         if answers.traces > 1:
-            sink.write(f"# {answer.path}\n\n")
+            sink.write(f"# {markdown_text(str(answer.path))}\n\n")
         text = result_to_markdown(
             answer.result,
             answers.question,

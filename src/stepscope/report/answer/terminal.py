@@ -49,7 +49,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
         check_columns(chosen_tables(answer.result, answers.question, layout.table), layout.columns)
         if number:
             console.print()
-        console.print(Text(answer.path, "dim"))
+        console.print(Text(printable(str(answer.path)), "dim"))
         print_result(
             answer.result,
             answers.question,

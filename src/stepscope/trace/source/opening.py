@@ -9,6 +9,7 @@ import io
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _GATHERED_BYTES = 1024 * 1024
 _LARGE_BYTES = 64 * 1024
 """Pieces of this size are passed on as they are: to join them would be to copy them once more."""
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_PIPE_S = 1.0
+"""How long a named pipe may have no writer: one may be about to open it."""
 _DO_NOT_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
@@ -257,7 +260,8 @@ def _open_local(path: Path) -> Iterator[Source]:
         status = path.stat()
         # Files of /proc may make a reader wait; real files never do.
         is_file = stat.S_ISREG(status.st_mode)
-        opened = os.fdopen(os.open(path, _READ | (_DO_NOT_WAIT if is_file else 0)), "rb")
+        is_pipe = stat.S_ISFIFO(status.st_mode)
+        opened = os.fdopen(os.open(path, _READ | (_DO_NOT_WAIT if is_file or is_pipe else 0)), "rb")
     except FileNotFoundError:
         hint = "; a pattern names several files: use open_run() or `stepscope report`"
         is_pattern = any(character in str(path) for character in "*?[")
@@ -266,12 +270,32 @@ def _open_local(path: Path) -> Iterator[Source]:
         reason = error.strerror or str(error)
         raise UnreadableInputError(f"{path}: cannot be opened: {reason}") from error
     with opened:
-        first = _first_bytes(opened, str(path))
+        begun = _beginning_of_pipe(opened.fileno(), path) if is_pipe else b""
+        first = _first_bytes(opened, str(path), begun)
         # A named pipe or /dev/stdin is a stream. Files of /proc hold more than their size says.
         if not is_file or len(first) > status.st_size:
             yield Source(str(path), None, None, opened, first)
             return
         yield Source(str(path), path, status.st_size, opened, first)
+
+
+def _beginning_of_pipe(pipe: int, path: Path) -> bytes:
+    """Waits for somebody to write to a named pipe, but not for long; returns what came first.
+
+    Raises:
+        UnreadableInputError: Nobody does.
+    """
+    until = time.monotonic() + _PIPE_S
+    while time.monotonic() < until:
+        try:
+            first = os.read(pipe, 1)
+        except BlockingIOError:  # it is open for writing
+            first = None
+        if first != b"":
+            os.set_blocking(pipe, True)
+            return first or b""
+        time.sleep(0.02)
+    raise UnreadableInputError(f"{path}: a named pipe that nobody writes to")
 
 
 def _name_of(stream: IO[bytes]) -> str:
@@ -296,9 +320,9 @@ def _size_left(stream: IO[bytes]) -> int | None:
         return None
 
 
-def _first_bytes(stream: Readable, name: str) -> bytes:
-    pieces: list[bytes] = []
-    held = 0
+def _first_bytes(stream: Readable, name: str, begun: bytes = b"") -> bytes:
+    pieces = [begun]
+    held = len(begun)
     while held < _FIRST_BYTES:
         piece = _read(stream, _FIRST_BYTES - held, name)
         if not piece:

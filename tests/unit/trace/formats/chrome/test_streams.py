@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,13 @@ def test_standard_input(tmp_path: Path) -> None:
     )
     assert empty.returncode == 3
     assert b"standard input: empty" in empty.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are a thing of POSIX")
+def test_a_pipe_that_nobody_writes_to_is_refused_soon(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    began = time.monotonic()
+    with pytest.raises(UnreadableInputError, match="a named pipe that nobody writes to"):
+        load(path)
+    assert time.monotonic() - began < 20
