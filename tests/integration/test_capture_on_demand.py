@@ -77,7 +77,7 @@ def test_a_slow_step_asks(tmp_path, monkeypatch):
         now_ns[0] += 1_000_000_000 if number == 14 else 20_000_000
 
     clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[0], time_ns=time.time_ns)
-    monkeypatch.setattr("stepscope.capture.steps.recorder.time", clock)
+    monkeypatch.setattr("stepscope.capture.steps.clock.time", clock)
     windows = train(tmp_path, steps=25, at=at, slow_step_factor=15.0)
     assert [window.cause for window in windows] == ["slow step"]
     assert windows[0].first_step == 16

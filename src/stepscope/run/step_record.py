@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import orjson
 
+from stepscope.run.layout import RING_FILE
 from stepscope.run.regular_files import open_regular, read_regular
+from stepscope.run.step_ring import read_ring
 from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
@@ -42,9 +44,8 @@ _LINE_BYTES = 1024
 """More than the length of a line with a dozen phases."""
 
 
-@dataclass(frozen=True)
-class StepRecord:
-    """One step as the training process saw it.
+class StepRecord(NamedTuple):
+    """One step as the training process saw it. Its mappings are never changed.
 
     Attributes:
         step: Number of the step, counted from 0 at the start of the capture. Work outside any step
@@ -88,7 +89,7 @@ class StepRecord:
     start_ns: int
     dur_ns: int
     data_wait_ns: int = 0
-    phases: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, int] = {}  # noqa: RUF012 - never changed
     kind: str = TRAIN
     is_partial: bool = False
     window: int | None = None
@@ -104,7 +105,7 @@ class StepRecord:
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
-    device_phases: dict[str, int] = field(default_factory=dict)
+    device_phases: dict[str, int] = {}  # noqa: RUF012 - never changed
     peak_allocated_bytes: tuple[int, ...] = ()
     peak_reserved_bytes: tuple[int, ...] = ()
 
@@ -182,6 +183,10 @@ def decode_step(line: bytes) -> StepRecord:
     data = orjson.loads(line)
     if not isinstance(data, dict):
         raise ValueError("not an object")
+    return _record_of(data)
+
+
+def _record_of(data: dict[str, Any]) -> StepRecord:
     try:
         return StepRecord(
             step=_whole(data["step"]),
@@ -220,32 +225,38 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
     """All records of a `steps.jsonl`, and what was skipped.
 
     A killed process can leave a last line without a newline. It is skipped and reported like any
-    other line that cannot be read. A missing file has no records.
+    other line that cannot be read, unless the step is in the ring beside the file, as are the steps
+    after it. A missing file has no records.
     """
+    # The ring first: what is written to the file in between is then in both.
+    ring = _ring_records(path)
     try:
         data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return [], []
     except OSError as error:
         return [], [f"{path.name}: cannot be read: {error.strerror or error}"]
+    lines = data.split(b"\n")
     records: list[StepRecord] = []
     problems: list[str] = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             records.append(decode_step(line))
         except ValueError as error:
-            problems.append(f"{path.name} line {number}: skipped, {error}")
-    return records, problems
+            if number < len(lines) or not _unwritten(ring, records):
+                problems.append(f"{path.name} line {number}: skipped, {error}")
+    return records + _unwritten(ring, records), problems
 
 
-def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
+def read_last_steps(path: Path, most: int = 64, *, with_ring: bool = True) -> list[StepRecord]:
     """About the last `most` records of a `steps.jsonl` that may still grow; none if it is missing.
 
     At most one kilobyte per record is read, however long the file is. Lines that cannot be read
     are left out.
     """
+    ring = _ring_records(path) if with_ring else []
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
@@ -259,7 +270,45 @@ def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
     for line in lines[-most - 1 :]:
         with contextlib.suppress(ValueError):
             records.append(decode_step(line))
-    return records[-most:]
+    return (records + _unwritten(ring, records))[-most:]
+
+
+def complete_steps(path: Path) -> None:
+    """Add what a killed process left in its ring to its `steps.jsonl`, and remove the ring.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    ring = path.with_name(RING_FILE)
+    if not ring.exists():
+        return
+    if path.exists():
+        missing = _unwritten(_ring_records(path), read_last_steps(path, with_ring=False))
+        with path.open("r+b") as file:
+            size = file.seek(0, 2)
+            start = max(0, size - 64 * _LINE_BYTES)
+            file.seek(start)
+            end = file.read().rfind(b"\n") + 1
+            if end or not start:
+                file.truncate(start + end)
+            file.seek(0, 2)
+            file.write(b"".join(map(encode_step, missing)))
+    ring.unlink(missing_ok=True)
+
+
+def _ring_records(path: Path) -> list[StepRecord]:
+    """The steps in the ring beside a step record."""
+    records = []
+    for row in read_ring(path.with_name(RING_FILE)):
+        with contextlib.suppress(ValueError):
+            records.append(_record_of(dict(zip(StepRecord._fields, row, strict=False))))
+    return records
+
+
+def _unwritten(ring: list[StepRecord], records: list[StepRecord]) -> list[StepRecord]:
+    """The steps of a ring that begin after the last one of the file."""
+    last_ns = records[-1].start_ns if records else -1
+    return [record for record in ring if record.start_ns > last_ns]
 
 
 def _whole(value: object) -> int:
