@@ -52,6 +52,7 @@ class Containment:
     def resume(self) -> None:
         """Handle a postponed signal once none of our own code is running."""
         if not self.busy:
+            self.has_postponed = False
             self._when_idle()
 
     def attempt(

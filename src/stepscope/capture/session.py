@@ -397,8 +397,8 @@ class CaptureSession:
 
     def _on_terminate(self, is_fatal: bool) -> bool:
         """Save what was recorded on SIGTERM; False if our own code has to finish first."""
-        if self._wall.busy:
-            self._is_told_to_end = self._wall.has_postponed = True
+        if self._wall.busy or self.steps.busy:
+            self._is_told_to_end = self._wall.has_postponed = self.steps.has_postponed = True
             return False
         if is_fatal:
             self.finish(TerminationSignalError())
@@ -409,6 +409,6 @@ class CaptureSession:
 
     def _end_if_told(self) -> None:
         """Handle a postponed SIGTERM once none of our own code is running."""
-        self._wall.has_postponed = False
-        if self._is_told_to_end and self._signals is not None:
+        self.steps.has_postponed = self.steps.busy > 0
+        if self._is_told_to_end and self._signals is not None and not self.steps.busy:
             self._attempt("ending on a signal", self._signals.resume)

@@ -50,11 +50,13 @@ _PENDING_ROWS = 8
 _SLOW_NS = 100_000_000
 """unless a step takes so long that reading them costs nothing."""
 _EARLY_STEPS = 8
-"""Steps after each of which a device is looked for; later, the writer looks once a second."""
+"""Steps after each of which a device and a compiler are looked for; later, the writer looks."""
 _JUST_NOW_NS = 20_000
 """Within so short a time after a boundary, what it read is not read again."""
+_dumps, _pread = orjson.dumps, getattr(os, "pread", None)
 _NEWLINE = orjson.OPT_APPEND_NEWLINE
 _NO_PHASES: dict[str, int] = {}
+_NO_PEAKS: tuple[int, ...] = ()
 _COMPILER = "torch._dynamo.callback"
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 _DEVICE_NS, _DEVICE_PHASES = (StepRecord._fields.index(n) for n in ("device_ns", "device_phases"))
@@ -76,6 +78,8 @@ class StepCore:
         number: Number of the current step.
         is_on: Whether anything is recorded; never in a fork, which shares its parent's files.
         is_closing: Whether the capture is ending, so that steps no longer count.
+        busy: Number of boundaries at which something is being done.
+        has_postponed: Whether a signal came while the capture's own code was running.
         rows: Rows of ended steps, for the writer.
         ring: Where rows are put for the case that the process dies, if there is a record of steps.
         wake_writer: Called when many rows wait.
@@ -96,10 +100,77 @@ class StepCore:
         problem: Why the device is no longer read, or None.
     """
 
+    __slots__ = (
+        "_attempt",
+        "_clocked_thread",
+        "_compile_ns",
+        "_compiler",
+        "_containment",
+        "_device",
+        "_device_phases",
+        "_due",
+        "_epoch_offset_ns",
+        "_epoch_start_ns",
+        "_failed",
+        "_gc",
+        "_gc_called_ns",
+        "_gc_ns",
+        "_has_compiler",
+        "_has_details",
+        "_is_outside",
+        "_kind",
+        "_lock",
+        "_marks",
+        "_offered",
+        "_open_phases",
+        "_peaks",
+        "_pending",
+        "_phases",
+        "_queued_later_ns",
+        "_queued_ns",
+        "_ran_ns",
+        "_ring_at",
+        "_sampler_ns",
+        "_samples",
+        "_schedstat",
+        "_start_ns",
+        "_thread",
+        "_tokens",
+        "_wait_cpu_ns",
+        "_wait_ns",
+        "_wakes",
+        "_workers_ns",
+        "busy",
+        "census",
+        "exchanging",
+        "flops",
+        "has_postponed",
+        "is_closing",
+        "is_on",
+        "loaders",
+        "lost_ends",
+        "memory",
+        "monitor",
+        "number",
+        "phases",
+        "probe",
+        "problem",
+        "recording",
+        "requests",
+        "ring",
+        "rows",
+        "training_phase",
+        "wake_writer",
+        "window",
+        "windows",
+    )
+
     def __init__(self, containment: Containment) -> None:
         self.number = 0
         self.is_on = False
         self.is_closing = False
+        self.busy = 0
+        self.has_postponed = False
         self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
         self.ring: Ring | None = None
         self.wake_writer: Callable[[], object] = bool
@@ -244,8 +315,7 @@ class StepCore:
             tokens: Tokens processed in the step, beside those counted already.
             samples: Samples, likewise.
         """
-        wall = self._containment
-        wall.busy += 1
+        self.busy += 1
         before = self.number
         try:
             with self._lock:
@@ -256,7 +326,7 @@ class StepCore:
                 if self.phases is not None:
                     self._attempt("listening to torch", self.phases.watch.leave)
                 if tokens is not None or samples is not None:
-                    self.count(tokens, samples)
+                    self._attempt("counting work", self.count, tokens, samples)
                 if self._start_ns is None:
                     self._restart()
                     return
@@ -273,9 +343,9 @@ class StepCore:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._failed("ending a step", error)
         finally:
-            wall.busy -= 1
-            if wall.has_postponed:
-                wall.resume()
+            self.busy -= 1
+            if self.has_postponed:
+                self._containment.resume()
 
     def _admit_lost_ends(self) -> None:
         """Mark the step that contains the lost ends of others, so that no average counts it."""
@@ -299,7 +369,7 @@ class StepCore:
             cpu_ns, self._ran_ns = ran_ns - self._ran_ns, ran_ns
             if self._schedstat >= 0:
                 try:
-                    all_queued_ns = int(os.pread(self._schedstat, 128, 0).split()[1])
+                    all_queued_ns = int(_pread(self._schedstat, 128, 0).split()[1])
                     waited_ns = all_queued_ns - self._queued_ns + self._queued_later_ns
                     self._queued_ns = all_queued_ns
                     # The thread may lose its CPU after the step has ended: that is the next one's.
@@ -318,15 +388,14 @@ class StepCore:
             compiled_ns = self._compiler.total_ns()
             compile_ns, self._compile_ns = compiled_ns - self._compile_ns, compiled_ns
             compile_ns = min(compile_ns, dur_ns)
-        elif _COMPILER in sys.modules:
-            self._find_compiler()
         marks: tuple[Any, Any] | None = None
-        peaks = NO_PEAKS
-        if self._device is not None:
-            marks, peaks = self._read_device(now_ns)
-        # A phase may span the boundary: each step gets its part.
-        for depth in range(1, len(self._open_phases) + 1):
-            self._add_phase(depth, now_ns, marks[1] if marks is not None else None)
+        allocated = reserved = _NO_PEAKS
+        device = self._device
+        if device is not None:
+            marks, (allocated, reserved) = self._read_device(now_ns)
+        if self._open_phases:  # a phase may span the boundary: each step gets its part
+            for depth in range(1, len(self._open_phases) + 1):
+                self._add_phase(depth, now_ns, marks[1] if marks is not None else None)
         start_epoch_ns = start_ns + self._epoch_offset_ns
         if self._has_details:
             tokens, samples = self._tokens, self._samples
@@ -357,7 +426,8 @@ class StepCore:
                 samples,
                 None,
                 _NO_PHASES,
-                *peaks,
+                allocated,
+                reserved,
             )
         else:
             row = (
@@ -382,27 +452,29 @@ class StepCore:
                 None,
                 None,
                 _NO_PHASES,
-                *peaks,
+                allocated,
+                reserved,
             )
         ring = self.ring
         if ring is not None:
             try:
-                line = orjson.dumps((row, start_epoch_ns), option=_NEWLINE)
-                end = self._ring_at + len(line)
+                line = _dumps((row, start_epoch_ns), None, _NEWLINE)
+                start = self._ring_at
+                end = start + len(line)
                 if end > RING_BYTES:
-                    end = len(line)
-                ring[end - len(line) : end] = line
+                    start, end = 0, len(line)
+                ring[start:end] = line
                 self._ring_at = end
             except (OSError, ValueError, TypeError, IndexError):
                 pass  # the row is not kept for the case of a kill; it is written all the same
         rows = self.rows
-        if self._device is None and not self._pending:
+        if device is None and not self._pending:
             rows.append(row)
         else:
             self._pending.append((row, marks, self._device_phases, self._marks))
             if len(self._pending) >= _PENDING_ROWS or dur_ns >= _SLOW_NS:
                 self._drain()
-        if self._has_details:
+        if self._has_details or device is not None:
             self._clear()
         if len(rows) % _WAKE_ROWS == _WAKE_ROWS - 1:
             self.wake_writer()
@@ -437,10 +509,11 @@ class StepCore:
         """Find out at which boundary something is due next."""
         wakes, step = self._wakes, self.number
         is_each = self.flops is not None or self.census is not None
-        if self.probe is not None:
-            is_each = is_each or step < _EARLY_STEPS
-        if self.monitor is not None and self.monitor.is_waiting:
-            is_each = is_each or self.probe is None or step < _EARLY_STEPS
+        if self.monitor is not None and self.monitor.is_waiting and self.probe is None:
+            is_each = True
+        if step < _EARLY_STEPS:
+            self._find_compiler()
+            is_each = True
         due = step + 1 if is_each else NEVER
         for part in (self.requests, self.memory, self.windows):
             if due > step + 1 and part is not None:
@@ -482,8 +555,9 @@ class StepCore:
         self._tokens = self._samples = self._offered = None
         self._device_phases = []
         # The marks of open phases belong to the step in which the phases end.
-        open_marks = [phase.mark for phase in self._open_phases if phase.mark is not None]
-        self._marks = [mark for mark in self._marks if mark in open_marks]
+        if self._marks:
+            open_marks = [phase.mark for phase in self._open_phases if phase.mark is not None]
+            self._marks = [mark for mark in self._marks if mark in open_marks]
 
     def _find_compiler(self) -> None:
         """Listen to torch's compiler if it is loaded by now; it forgets its listeners at times."""
@@ -502,7 +576,7 @@ class StepCore:
         self._ran_ns = thread_time_ns()
         if self._schedstat >= 0:
             try:
-                self._queued_ns = int(os.pread(self._schedstat, 128, 0).split()[1])
+                self._queued_ns = int(_pread(self._schedstat, 128, 0).split()[1])
             except (OSError, ValueError, IndexError):  # the system does not say
                 self._forget_thread()
                 self._clocked_thread = thread
@@ -708,7 +782,7 @@ class StepCore:
         if self._schedstat < 0 or get_ident() != self._clocked_thread:
             return ran_ns
         try:
-            return ran_ns + int(os.pread(self._schedstat, 128, 0).split()[1])
+            return ran_ns + int(_pread(self._schedstat, 128, 0).split()[1])
         except (OSError, ValueError, IndexError):
             return ran_ns
 

@@ -35,7 +35,7 @@ class Time:
         patch.setattr(module, "thread_time_ns", lambda: self.ran)
         patch.setattr(module.os, "open", lambda *_: 1 << 20)
         patch.setattr(module.os, "close", lambda _: None)
-        patch.setattr(module.os, "pread", lambda *_: f"0 {self.queued} 0".encode())
+        patch.setattr(module, "_pread", lambda *_: f"0 {self.queued} 0".encode())
 
 
 @pytest.fixture
@@ -77,9 +77,13 @@ class Compiler:
         return self._totals_ns.pop(0)
 
 
+class Core(StepCore):
+    """The core, with what the test keeps beside it."""
+
+
 def open_core(**clocks):
     failures = []
-    core = StepCore(Containment(lambda *problem: failures.append(problem), lambda: None))
+    core = Core(Containment(lambda *problem: failures.append(problem), lambda: None))
     core.open(5_000_000 - 1_000, **clocks)
     core.failures = failures
     core.entered = []
