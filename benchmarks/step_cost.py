@@ -1,10 +1,10 @@
 """What a step boundary costs the training thread, hot and cold, beside the bare loop.
 
-`python benchmarks/step_cost.py [--other PATH]`, with the path of another checkout to compare with. Each
-figure is taken in a process of its own, the checkouts in turns. *Hot* is one call after another; *cold*
-is a call after 32 MB of other work, which is how a training calls it. The functions that one step
-enters, and the files that they stand in, are counted by `sys.setprofile`: these are exact on a busy
-machine too.
+`python benchmarks/step_cost.py [--other PATH]`, with the path of another checkout to compare with.
+Each figure is taken in a process of its own, the checkouts in turns. *Hot* is one call after
+another; *cold* is a call after 32 MB of other work, which is how a training calls it. The functions
+that one step enters, and the files that they stand in, are counted by `sys.setprofile`: these are
+exact on a busy machine too.
 """
 
 from __future__ import annotations

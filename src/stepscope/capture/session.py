@@ -66,6 +66,7 @@ class CaptureSession:
         given_identity: The rank as the caller gave it, or None.
         identity: The rank of this process, once the capture has started.
         contain: Context manager that keeps failures from the training.
+        admit: Notes and logs that something was not recorded.
         steps: Everything that happens from step to step.
         journal: The files of the run; None if there are none, and so no capture.
         requests: Requests for windows outside the schedule.
@@ -99,6 +100,7 @@ class CaptureSession:
         self._is_told_to_end = False
         self._wall = Containment(self._note, self._end_if_told)
         self.contain = self._wall.contain
+        self.admit = self._wall.admit
         self._attempt = self._wall.attempt
         self.steps = StepCore(self._wall)
 

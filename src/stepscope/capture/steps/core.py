@@ -53,7 +53,8 @@ _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
 _JUST_NOW_NS = 20_000
 """Within so short a time after a boundary, what it read is not read again."""
-_dumps, _pread = orjson.dumps, getattr(os, "pread", None)
+_dumps = orjson.dumps
+_pread: Callable[[int, int, int], bytes] = getattr(os, "pread", None) or (lambda *_: b"")
 _NEWLINE = orjson.OPT_APPEND_NEWLINE
 _NO_PHASES: dict[str, int] = {}
 _NO_PEAKS: tuple[int, ...] = ()

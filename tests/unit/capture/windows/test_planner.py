@@ -76,7 +76,7 @@ REQUESTS = st.lists(
 def test_looking_only_when_something_is_due_finds_what_looking_at_each_step_does(
     rank, schedule, requests
 ):
-    """The same windows, and the same waits for others, with a planner that is asked at each step."""
+    """The same windows, and the same waits for others, as where each step asks the planner."""
     found = []
     for is_lazy in (False, True):
         planner, notes = planner_of(schedule, rank)
