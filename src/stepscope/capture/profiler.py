@@ -20,6 +20,7 @@ from stepscope.capture.steps.loaders import (
     time_first_indices,
 )
 from stepscope.capture.steps.phase_timer import Read
+from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.capture.steps.work import Work
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
@@ -233,9 +234,13 @@ class Profiler:
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.
 
-        Phases may nest. Only phases of the training thread are timed.
+        Phases may nest. Only phases of the training thread are timed. Inside a function that
+        torch.compile compiles, a phase is what `torch.profiler.record_function` is there: it breaks
+        no graph, and is not timed.
         """
-        return self._core.own_phase(name)
+        if is_compiling():
+            return compiled_phase(name)
+        return self._core.named_phase(name)
 
     def waiting(self) -> contextlib.AbstractContextManager[None]:
         """Count the time inside as waiting for the step's batch, unless it ends with an error."""
@@ -248,6 +253,14 @@ class Profiler:
             duration_ns: How long.
         """
         self._core.add_wait(duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time that has just passed out of the open phases.
+
+        Args:
+            duration_ns: How long.
+        """
+        self._core.leave_out(duration_ns)
 
     def see_loader(self, *parts: object, read: Read | None = None) -> None:
         """Note the DataLoader that a batch came from; `watch` does it by itself.
@@ -379,7 +392,9 @@ class Profiler:
         self._session.before_end.append(function)
 
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """Add to the work done in the current step."""
+        """Add to the work done in the current step; does nothing inside a compiled function."""
+        if is_compiling():
+            return
         if self._core.is_on:
             with self._session.contain("counting work"):
                 self._core.count(tokens, samples)
@@ -394,7 +409,12 @@ class Profiler:
                 self._core.offer(work)
 
     def mark(self, kind: str) -> None:
-        """Set the kind of the current step, such as "evaluation" or "checkpoint"."""
+        """Set the kind of the current step, such as "evaluation" or "checkpoint".
+
+        Does nothing inside a compiled function.
+        """
+        if is_compiling():
+            return
         if self._core.is_on:
             with self._session.contain("marking a step"):
                 self._core.mark(str(kind))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -44,8 +45,9 @@ _LINE_BYTES = 1024
 """More than the length of a line with a dozen phases."""
 
 
-class StepRecord(NamedTuple):
-    """One step as the training process saw it. Its mappings are never changed.
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as the training process saw it.
 
     Attributes:
         step: Number of the step, counted from 0 at the start of the capture. Work outside any step
@@ -89,7 +91,7 @@ class StepRecord(NamedTuple):
     start_ns: int
     dur_ns: int
     data_wait_ns: int = 0
-    phases: dict[str, int] = {}  # noqa: RUF012 - never changed
+    phases: dict[str, int] = field(default_factory=dict)
     kind: str = TRAIN
     is_partial: bool = False
     window: int | None = None
@@ -105,7 +107,7 @@ class StepRecord(NamedTuple):
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
-    device_phases: dict[str, int] = {}  # noqa: RUF012 - never changed
+    device_phases: dict[str, int] = field(default_factory=dict)
     peak_allocated_bytes: tuple[int, ...] = ()
     peak_reserved_bytes: tuple[int, ...] = ()
 
@@ -113,6 +115,10 @@ class StepRecord(NamedTuple):
     def is_whole_step(self) -> bool:
         """Whether this is a complete training step."""
         return self.kind == TRAIN and not self.is_partial
+
+
+STEP_FIELDS = tuple(one.name for one in fields(StepRecord))
+"""The fields of a step, in the order of a row."""
 
 
 def is_input_phase(name: str) -> bool:
@@ -301,7 +307,7 @@ def _ring_records(path: Path) -> list[StepRecord]:
     records = []
     for row in read_ring(path.with_name(RING_FILE)):
         with contextlib.suppress(ValueError):
-            records.append(_record_of(dict(zip(StepRecord._fields, row, strict=False))))
+            records.append(_record_of(dict(zip(STEP_FIELDS, row, strict=False))))
     return records
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import orjson
 import pytest
 from hypothesis import given
@@ -21,7 +23,9 @@ RECORDS = [StepRecord(step, 100 * step, 90, phases={"forward": step}) for step i
 
 
 def line_of(record):
-    return orjson.dumps((tuple(record), record.start_ns), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(
+        (dataclasses.astuple(record), record.start_ns), option=orjson.OPT_APPEND_NEWLINE
+    )
 
 
 @pytest.fixture

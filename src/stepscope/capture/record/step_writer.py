@@ -77,7 +77,7 @@ class StepWriter:
                 )
             lines = []
             for _ in range(len(rows)):
-                record = StepRecord._make(rows.popleft())
+                record = StepRecord(*rows.popleft())
                 if self._lines is not None:
                     try:
                         lines.append(encode_step(record))

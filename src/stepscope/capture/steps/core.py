@@ -24,8 +24,9 @@ from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.devices import NO_PEAKS, DeviceProbe, DeviceTimer, PeakMemory
 from stepscope.capture.steps.flop_counter import STEP_KIND
 from stepscope.capture.steps.gc_pauses import GcPauses
+from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.run.error_words import error_in_words
-from stepscope.run.step_record import DATA_WAIT_RANGE, TRAIN, StepRecord
+from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, STEP_FIELDS, TRAIN, StepRecord
 from stepscope.run.step_ring import RING_BYTES, Ring
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ _NO_PHASES: dict[str, int] = {}
 _NO_PEAKS: tuple[int, ...] = ()
 _COMPILER = "torch._dynamo.callback"
 _SCHEDSTAT = "/proc/thread-self/schedstat"
-_DEVICE_NS, _DEVICE_PHASES = (StepRecord._fields.index(n) for n in ("device_ns", "device_phases"))
+_DEVICE_NS, _DEVICE_PHASES = (STEP_FIELDS.index(n) for n in ("device_ns", "device_phases"))
 
 Row = tuple[Any, ...]
 """The fields of a `StepRecord`, in order."""
@@ -118,6 +119,7 @@ class StepCore:
         "_gc_ns",
         "_has_compiler",
         "_has_details",
+        "_is_between_loops",
         "_is_outside",
         "_kind",
         "_lock",
@@ -197,6 +199,7 @@ class StepCore:
         self._due = NEVER
         self._wakes = 0
         self._is_outside = False
+        self._is_between_loops = False
         self._ring_at = 0
         # The current step.
         self._start_ns: int | None = None
@@ -267,8 +270,15 @@ class StepCore:
         Args:
             error: The error that ended the loop, if any.
         """
-        # After a clean loop, the open step is only the time since the last boundary: not a step.
-        if self._start_ns is not None and (error is not None or self.number == 0):
+        if self._start_ns is None:
+            return
+        # After a clean loop, the open step is only the time since the last boundary: not a step,
+        # but maybe an evaluation.
+        is_evaluation = self.number > 0 and EVALUATION in self._phases
+        if is_evaluation and (error is None or self._is_between_loops):
+            self.mark(EVALUATION)
+            self._end(is_partial=error is not None)
+        elif (error is not None or self.number == 0) and not self._is_between_loops:
             self._end(is_partial=True)
         self._cancel()
 
@@ -328,7 +338,8 @@ class StepCore:
                     self._attempt("listening to torch", self.phases.watch.leave)
                 if tokens is not None or samples is not None:
                     self._attempt("counting work", self.count, tokens, samples)
-                if self._start_ns is None:
+                if self._start_ns is None or self._is_between_loops:
+                    self._is_between_loops = False
                     self._restart()
                     return
                 ended = self.number
@@ -486,7 +497,7 @@ class StepCore:
         self._due = NEVER
         ended = self.number - 1
         if self.requests is not None:
-            self._attempt("looking for requests", self.requests.step_ended, StepRecord._make(row))
+            self._attempt("looking for requests", self.requests.step_ended, StepRecord(*row))
         if self.memory is not None:
             self._attempt("watching memory", self.memory.step_ended, ended)
         if self.monitor is not None:
@@ -601,6 +612,9 @@ class StepCore:
         if self._is_outside or self.is_closing:
             return
         self._leave_phase()
+        if not kind and EVALUATION in self._phases:
+            kind = EVALUATION
+        self._is_between_loops = False
         if self.windows is not None:
             self.windows.restart_step(self.number)
         if kind and self._start_ns is not None:
@@ -615,7 +629,17 @@ class StepCore:
         self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
+        self._cancel_step()
+
+    def _cancel_step(self) -> None:
+        """Drop the open step. What comes between two loops, or after the last, is none.
+
+        It may be an evaluation, if phases are detected.
+        """
         self._cancel()
+        if self.phases is not None:
+            self._restart()
+            self._is_between_loops = True
 
     def break_off(self) -> None:
         """Close the current step as partial: the loop was left from inside."""
@@ -626,7 +650,7 @@ class StepCore:
             self.windows.leave_step()
         if self._start_ns is not None:
             self._end(is_partial=True)
-        self._cancel()
+        self._cancel_step()
 
     @contextlib.contextmanager
     def outside_steps(self, kind: str) -> Iterator[None]:
@@ -638,6 +662,7 @@ class StepCore:
         contain = self._containment.contain
         with contain("excluding time from the steps"):
             self.leave_loop()
+            self._is_between_loops = False
             self._restart()
             self.mark(kind)
         is_whole = False
@@ -706,9 +731,9 @@ class StepCore:
         """Time a part of the step and mark it in the trace."""
         return _Phase(self, name)
 
-    def own_phase(self, name: str) -> _Phase:
-        """Likewise, for a phase that the loop names itself: none is detected inside it."""
-        return _Phase(self, name, is_own=True)
+    def named_phase(self, name: str) -> _Phase:
+        """Time a part of the step that the loop names itself: it suspends detected phases."""
+        return _Phase(self, name, is_named_by_loop=True)
 
     def waiting(self) -> _Wait:
         """Count the time inside as waiting for the step's batch, unless it ends with an error.
@@ -732,9 +757,13 @@ class StepCore:
         self._wait_ns += duration_ns
         self._wait_cpu_ns += cpu_ns
         if self._open_phases:
-            now_ns = perf_counter_ns()
-            for phase in self._open_phases:
-                phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
+            self.leave_out(duration_ns)
+
+    def leave_out(self, duration_ns: int) -> None:
+        """Leave time up to now out of the phases that are open, without counting it as a wait."""
+        now_ns = perf_counter_ns()
+        for phase in self._open_phases:
+            phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
@@ -926,26 +955,29 @@ class _Phase(contextlib.ContextDecorator):
     Args:
         core: What times it.
         name: Its name.
-        is_own: Whether the loop names it itself.
+        is_named_by_loop: Whether the loop names it, which suspends detected phases.
     """
 
-    def __init__(self, core: StepCore, name: str, *, is_own: bool = False) -> None:
+    def __init__(self, core: StepCore, name: str, *, is_named_by_loop: bool = False) -> None:
         self._core = core
         self._given = name
-        self._is_own = is_own
+        self._is_named_by_loop = is_named_by_loop
         self._is_timed = False
         self._range: Any = None
         self.name = ""
         self.entered_ns = 0
         self.mark: Any = None
 
-    def _recreate_cm(self) -> _Phase:
-        return _Phase(self._core, self._given, is_own=self._is_own)  # a function may call itself
+    def _recreate_cm(self) -> Any:
+        # A decorated function may call itself, and may be compiled.
+        if is_compiling():
+            return compiled_phase(self._given)
+        return _Phase(self._core, self._given, is_named_by_loop=self._is_named_by_loop)
 
     def __enter__(self) -> None:
         core = self._core
         try:
-            if self._is_own and core.phases is not None:
+            if self._is_named_by_loop and core.phases is not None:
                 core.phases.watch.stand_back()
             if core.is_on and get_ident() == core._thread:
                 self.name = str(self._given).replace("/", "_")
@@ -970,7 +1002,7 @@ class _Phase(contextlib.ContextDecorator):
                     mark = core.mark_device() if self.mark is not None else None
                     core._add_phase(open_phases.index(self) + 1, perf_counter_ns(), mark)
                     open_phases.remove(self)
-            if self._is_own and core.phases is not None:
+            if self._is_named_by_loop and core.phases is not None:
                 core.phases.watch.come_back()
         except Exception as error:  # noqa: BLE001 - the training must go on
             core._failed("timing a phase", error)

@@ -1,14 +1,29 @@
-"""Functions that torch.compile calls, and does not try to compile."""
+"""What torch.compile must not compile, and what functions do while it compiles them."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 _Result = TypeVar("_Result")
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export traces the caller, who must not break the graph."""
+    import torch
+
+    return torch.compiler.is_compiling()
+
+
+def compiled_phase(name: str) -> AbstractContextManager[None]:
+    """A phase inside a function that is being compiled: what the compiler makes of a range."""
+    import torch
+
+    return torch.profiler.record_function(name)
 
 
 def uncompiled(hook: Callable[..., _Result]) -> Callable[..., _Result]:

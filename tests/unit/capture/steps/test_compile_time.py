@@ -162,7 +162,7 @@ def test_torch_tells_which_step_compiles():
         core.close_clocks()
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()  # others ask whether this process has compiled
-    spent = [StepRecord._make(row).compile_ns for row in core.rows]
+    spent = [StepRecord(*row).compile_ns for row in core.rows]
     assert [one > 0 for one in spent] == [False, True, False, True]
     listeners = sys.modules[NAME].callback_handler
     assert listeners.start_callbacks == listeners.end_callbacks == []

@@ -52,7 +52,7 @@ class Written:
         self._core = core
 
     def __iter__(self):
-        return (StepRecord._make(row) for row in self._core.rows)
+        return (StepRecord(*row) for row in self._core.rows)
 
     def __getitem__(self, index):
         return list(self)[index]

@@ -26,7 +26,7 @@ def steps(failures: list[str]) -> Iterator[StepCore]:
 
 
 def phases_of(steps: StepCore) -> list[dict[str, int]]:
-    return [StepRecord._make(row).phases for row in steps.rows]
+    return [StepRecord(*row).phases for row in steps.rows]
 
 
 def test_a_phase_decorates_a_function_that_calls_itself(steps: StepCore) -> None:
