@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import Containment
 from stepscope.capture.ending import (
@@ -19,16 +19,12 @@ from stepscope.capture.ending import (
 )
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
-from stepscope.capture.record.census import MemoryCensus
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.memory import MemoryWatch
-from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.capture.record.step_writer import StepWriter
-from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
 from stepscope.capture.saying import say
-from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.clock import Clock
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
@@ -46,8 +42,12 @@ from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.capture.windows.teller import Teller
 from stepscope.errors import UsageError
-from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.layout import RankLayout
+
+if TYPE_CHECKING:
+    from stepscope.capture.record.census import MemoryCensus
+    from stepscope.capture.record.monitoring import RankMonitor
+    from stepscope.capture.record.upload import Uploader
 
 log = logging.getLogger("stepscope")
 
@@ -152,6 +152,8 @@ class CaptureSession:
             return
         if self.config.auto_phases:
             with self.contain("listening to torch"):
+                from stepscope.capture.steps.auto_phases import AutoPhases
+
                 self.steps.phases = AutoPhases(lambda: self.steps if self.is_on else None)
                 self.steps.phases.install()
         with self.contain("opening the first step"):
@@ -211,6 +213,8 @@ class CaptureSession:
         requests.start()
         self._writer.takers.append(("looking for requests", requests.take))
         if self.config.upload_to is not None:
+            from stepscope.capture.record.upload import Uploader
+
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()
         self._signals = SignalWatch(
@@ -220,11 +224,15 @@ class CaptureSession:
         self._signals.install()
         if self.config.monitor:
             with self.contain("starting the monitor"):
+                from stepscope.capture.record.monitoring import RankMonitor
+
                 self._monitor = steps.monitor = RankMonitor(self.config, layout, self.identity)
         # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
 
     def _start_census(self, layout: RankLayout, memory: MemoryWatch) -> None:
+        from stepscope.capture.record.census import MemoryCensus
+
         steps, journal = self.steps, self.journal
         if journal is None:
             return
@@ -338,7 +346,7 @@ class CaptureSession:
         if self._monitor is not None:
             with self.contain("ending the monitor", is_exclusive=False):
                 # Half of the time that a scheduler may leave us: the windows' files matter more.
-                problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
+                problem = self._monitor.close(self._patience_s() / 2)
                 if problem:
                     journal.note("the monitor", problem, steps.number)
         if windows is not None:

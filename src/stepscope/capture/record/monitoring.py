@@ -60,5 +60,5 @@ class RankMonitor:
         self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End the monitor within this many seconds; returns the problem, or an empty string."""
-        return self._beside.close(patience_s)
+        """End the monitor within these seconds at most; returns the problem, or an empty string."""
+        return self._beside.close(min(PATIENCE_S, patience_s))
