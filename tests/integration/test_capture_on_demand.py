@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace, trace_document
@@ -76,8 +75,7 @@ def test_a_slow_step_asks(tmp_path, monkeypatch):
     def at(number, profiler):
         now_ns[0] += 1_000_000_000 if number == 14 else 20_000_000
 
-    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[0], time_ns=time.time_ns)
-    monkeypatch.setattr("stepscope.capture.steps.recorder.time", clock)
+    monkeypatch.setattr("stepscope.capture.steps.core.perf_counter_ns", lambda: now_ns[0])
     windows = train(tmp_path, steps=25, at=at, slow_step_factor=15.0)
     assert [window.cause for window in windows] == ["slow step"]
     assert windows[0].first_step == 16

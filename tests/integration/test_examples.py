@@ -108,7 +108,7 @@ def test_windows_on_demand(run_here, tmp_path, monkeypatch):
         sleep(0.001)
 
     clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[0], time_ns=time.time_ns)
-    monkeypatch.setattr("stepscope.capture.steps.recorder.time", clock)
+    monkeypatch.setattr("stepscope.capture.steps.clock.time", clock)
     monkeypatch.setattr(time, "sleep", sleep_by_the_clock)
     run_here("on_demand.py")
     windows = the_rank(tmp_path / "profiles").manifest.windows

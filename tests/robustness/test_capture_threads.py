@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 
 import pytest
@@ -158,15 +159,25 @@ def test_a_fork_that_goes_on_with_the_loop_leaves_the_parents_run_alone(tmp_path
     assert len(rank_directory(tmp_path / "out").joinpath("steps.jsonl").read_bytes().split()) == 8
 
 
-def test_a_claim_is_not_inherited(monkeypatch):
-    owner = object()
+def test_a_claim_is_not_inherited():
+    class Owner:
+        def forget(self):
+            os.write(told, b"forgotten, ")
+
+    reads, told = os.pipe()
+    owner = Owner()
     assert ProcessClaim.take(owner)
     try:
-        monkeypatch.setattr("stepscope.capture.together.holder.os.getpid", lambda: -1)
-        assert ProcessClaim.holder() is None
+        if os.fork() == 0:
+            os.write(told, b"free" if ProcessClaim.holder() is None else b"held")
+            os._exit(0)
+        os.wait()
+        assert os.read(reads, 100) == b"forgotten, free"
+        assert ProcessClaim.holder() is owner
     finally:
-        monkeypatch.undo()
         ProcessClaim.give_back(owner)
+        os.close(reads)
+        os.close(told)
 
 
 def unpickled(profiler):

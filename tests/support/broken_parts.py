@@ -26,6 +26,7 @@ WALLS = {
     "containment",
     "profiler",
     "session",
+    "steps.core",
     # What checks options before anything starts, and raises for wrong ones.
     "options.config",
     "options.option",
@@ -47,31 +48,9 @@ SPARED = {
     "options.schedule.Schedule.first_end",
     "options.schedule.Schedule.cycle",
     "options.schedule.Schedule._origin",
-    "steps.tally.StepTally.__init__",
-    # What contains the others, and how torch comes to it.
-    *(
-        f"stepping.Stepping.{name}"
-        for name in (
-            "__init__",
-            "fetching",
-            "batch_came",
-            "cpu_needed_ns",
-            "see_loader",
-            "add_loader_time",
-            "loader_ends",
-            "add_wait",
-            "note_training_work",
-            "phase",
-            "enter_phase",
-            "leave_phase",
-            "waiting",
-            "outside_steps",
-            "range",
-            "_enter_range",
-            "_leave_range",
-        )
-    ),
-    "stepping.TimedPhase.__init__",
+    "steps.gc_pauses.GcPauses.__init__",
+    "steps.compile_time.CompileClock.__init__",
+    # How torch comes to it.
     "steps.attempt.attempt",
     "steps.phases.PhaseWatch.before_optimizer",
     "steps.phases.PhaseWatch.after_optimizer",

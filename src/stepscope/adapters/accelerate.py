@@ -111,7 +111,6 @@ class AccelerateProfiler(Profiler):
         """
         asks = batches_per_step is None
         self._has_stepped = False
-        self._forget_work()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if self._session.is_on:
                 self._watch_of_torch.enter(self, FORWARD)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.saying import say
-from stepscope.capture.steps.work import Work, work_of
+from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -89,8 +88,6 @@ class Profiler(capture.Profiler):
         self._newest_placed = -1
         self._has_placed = False
         self._overviews: list[Callable[[], str]] = []
-        self._offered: Work | None = None
-        self._counted: set[str] = set()
         self.engine_watch: object | None = None
         self.after_start: list[Callable[[], object]] = []
         self._printed_rows = 0
@@ -209,66 +206,10 @@ class Profiler(capture.Profiler):
                     print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
                     return
 
-    def offer(self, work: Work) -> None:
-        """Add what an integration knows about the work in the current step.
-
-        If the loop itself counts samples or tokens in that step, the loop's number is used.
-        """
-        self._offered = work if self._offered is None else self._offered + work
-
-    def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """Add to the work done in the current step."""
-        if tokens is not None:
-            self._counted.add("tokens")
-        if samples is not None:
-            self._counted.add("samples")
-        super().count(tokens=tokens, samples=samples)
-
-    def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """End the current step and begin the next one.
-
-        Args:
-            tokens: Tokens processed in the step that ends.
-            samples: Samples processed in the step that ends.
-        """
-        if tokens is not None:
-            self._counted.add("tokens")
-        if samples is not None:
-            self._counted.add("samples")
-        self._step_ends()
-        super().step(tokens=tokens, samples=samples)
-
     def _batch_came(self, loader: object, batch: object) -> None:
         # Without collation, what arrives may be one sample as well as many.
         if getattr(loader, "_auto_collation", False):
             self.offer(work_of(batch))
-
-    def _step_ends(self) -> None:
-        """Count the offered work, as far as the loop has counted none itself."""
-        offered = self._offered
-        if offered is not None:
-            tokens = None if "tokens" in self._counted else offered.tokens
-            samples = None if "samples" in self._counted else offered.samples
-            super().count(tokens=tokens, samples=samples)
-        self._forget_work()
-
-    def restart_step(self, kind: str = "") -> None:
-        """Restart the current step: what came before belongs to no step; see the base class."""
-        super().restart_step(kind)
-        self._forget_work()
-
-    @contextlib.contextmanager
-    def outside_steps(self, kind: str) -> Iterator[None]:
-        """Exclude work between two steps from the step times; see the base class."""
-        try:
-            with super().outside_steps(kind):
-                yield
-        finally:
-            self._forget_work()
-
-    def _forget_work(self) -> None:
-        self._offered = None
-        self._counted.clear()
 
     def add_overview(self, overview: Callable[[], str]) -> None:
         """Register a function that adds text to the overview of memory that a layout writes."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,20 +23,22 @@ class Containment:
 
     Args:
         note: Called with where it failed and the message. May fail as well.
-        when_idle: Called when the last piece of contained work has ended.
+        when_idle: Called when the last piece of contained work has ended, after a signal that came
+            while it ran.
+
+    Attributes:
+        busy: Number of pieces of the capture's own code that are running.
+        has_postponed: Whether a signal came while some of it was running.
+        lock: Held by what other threads must wait for.
     """
 
     def __init__(self, note: Callable[[str, str], object], when_idle: Callable[[], object]) -> None:
         self._note = note
         self._when_idle = when_idle
         self._failures: Counter[tuple[str, type]] = Counter()
-        self._busy = 0
+        self.busy = 0
+        self.has_postponed = False
         self.lock = threading.RLock()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether any of the capture's own code is running."""
-        return self._busy > 0
 
     def contain(self, where: str, *, is_exclusive: bool = True) -> _Contained:
         """Return a context that keeps failures inside its block from the training.
@@ -47,24 +49,11 @@ class Containment:
         """
         return _Contained(self, where, self.lock if is_exclusive else None)
 
-    def enter(self) -> None:
-        """Count contained work that begins."""
-        self._busy += 1
-
-    def leave(self) -> None:
-        """Count contained work that has ended."""
-        self._busy -= 1
-        if not self._busy:
+    def resume(self) -> None:
+        """Handle a postponed signal once none of our own code is running."""
+        if not self.busy:
+            self.has_postponed = False
             self._when_idle()
-
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count the block as the capture's own work; exceptions propagate."""
-        self._busy += 1
-        try:
-            yield
-        finally:
-            self._busy -= 1
 
     def attempt(
         self, where: str, call: Callable[..., _Result], *given: Any, **named: Any
@@ -75,6 +64,11 @@ class Containment:
         except Exception as error:  # noqa: BLE001 - the training must go on
             self.failed(where, error)
             return None
+
+    def admit(self, where: str, message: str) -> None:
+        """Note and log that something was not recorded."""
+        log.warning("stepscope: %s: %s", where, message)
+        self._note(where, message)
 
     def failed(self, where: str, error: Exception) -> None:
         """Log and note a failure. A failure that repeats is reported only a few times."""
@@ -102,12 +96,12 @@ class _Contained:
 
     def __enter__(self) -> None:
         wall = self._wall
-        wall.enter()
+        wall.busy += 1
         if self._lock is not None:
             try:
                 self._lock.acquire()
             except BaseException:
-                wall.leave()
+                wall.busy -= 1
                 raise
 
     def __exit__(
@@ -124,4 +118,6 @@ class _Contained:
                 return True
             return False
         finally:
-            self._wall.leave()
+            self._wall.busy -= 1
+            if self._wall.has_postponed:
+                self._wall.resume()

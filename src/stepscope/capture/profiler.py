@@ -21,6 +21,7 @@ from stepscope.capture.steps.loaders import (
 )
 from stepscope.capture.steps.phase_timer import Read
 from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
+from stepscope.capture.steps.work import Work
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
@@ -86,10 +87,10 @@ class Profiler:
         self.option_words = IN_CODE
         self._session = CaptureSession(config, identity)
         self._session.profiler = self
+        self._core = self._session.steps
         self._stepped_in_watch = False
         self._watch_depth = 0
         self._loop_began = 0
-        self._lost_ends = 0
 
     def __copy__(self: _Own) -> _Own:
         return self
@@ -102,12 +103,13 @@ class Profiler:
         # In another process this is a profiler that has not been started.
         session = CaptureSession(self.config, self._session.given_identity)
         fresh = {"_stepped_in_watch": False, "_watch_depth": 0, "_loop_began": 0}
-        return {**self.__dict__, "_session": session, **fresh}
+        return {**self.__dict__, "_session": session, "_core": None, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._session = CaptureSession(self.config, self._session.given_identity)
         self._session.profiler = self
+        self._core = self._session.steps
 
     def __enter__(self: _Own) -> _Own:
         self.start()
@@ -140,34 +142,17 @@ class Profiler:
             tokens: Tokens processed in the step that ends.
             samples: Samples processed in the step that ends.
         """
-        try:
-            self._step(tokens, samples)
-        except RecursionError:
-            # The loop called this with hardly any of Python's stack left.
-            self._lost_ends += 1
-
-    def _step(self, tokens: int | None, samples: int | None) -> None:
         self._stepped_in_watch = True
-        if not self._session.is_on:
-            self._session.steps.number += 1
+        core = self._core
+        if not core.is_on:
+            core.number += 1
             self._session.tidy()
             return
-        with self._session.contain("ending a step"):
-            if self._lost_ends:
-                self._admit_lost_ends()
-            if tokens is not None or samples is not None:
-                self.count(tokens=tokens, samples=samples)
-            self._session.steps.advance()
-
-    def _admit_lost_ends(self) -> None:
-        """Mark the step that contains the lost ends of others, so that no average counts it."""
-        lost, self._lost_ends = self._lost_ends, 0
-        self._session.admit(
-            "ending a step",
-            f"the ends of {lost} steps were lost: step() was called at Python's recursion limit",
-        )
-        if self._session.steps.recorder is not None:
-            self._session.steps.recorder.mark("several steps")
+        try:
+            core.end_step(tokens, samples)
+        except RecursionError:
+            # The loop called this with hardly any of Python's stack left.
+            core.lost_ends += 1
 
     def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, time the wait for each batch, and end a step after each.
@@ -189,25 +174,26 @@ class Profiler:
             yield from loader
             return
         self._watch_depth += 1
-        self._loop_began = self._session.steps.number
+        self._loop_began = self._core.number
         try:
             yield from self._watch(loader, batches_per_step)
         finally:
             self._watch_depth -= 1
 
     def _watch(self, loader: Iterable[_Batch], batches_per_step: int) -> Iterator[_Batch]:
+        core = self._core
         iterator: Iterator[_Batch] | None = None
         steps_itself = batches_per_step < 1 or not self.watch_ends_steps
         batches = 0
-        if self._session.is_on:
+        if core.is_on:
             with self._session.contain("beginning a loop"):
-                self._session.steps.begin_afresh()
+                core.restart_step()
         while not self.should_stop:
             self._stepped_in_watch = False
-            started_cpu_ns = self._session.steps.cpu_needed_ns()
+            starts_epoch, has_new_workers = iterator is None, False
+            fetch = core.begin_fetch()
             started_ns = time.perf_counter_ns()
-            with self._session.steps.fetching():
-                starts_epoch, has_new_workers = iterator is None, False
+            try:
                 if iterator is None:
                     kept = attempt(kept_iterator, loader)
                     iterator = iter(loader)
@@ -215,51 +201,39 @@ class Profiler:
                     has_new_workers = iterator is not kept and bool(attempt(has_workers, iterator))
                     attempt(time_first_indices, iterator)
                 batch = next(iterator, _END)
+            finally:
+                read_ns, cpu_ns = core.end_fetch(fetch)
             if isinstance(batch, _End):
                 break
-            waited_ns = time.perf_counter_ns() - started_ns
-            waited_cpu_ns = self._session.steps.cpu_needed_ns() - started_cpu_ns
-            self._session.steps.batch_came(waited_ns, waited_cpu_ns)
+            core.batch_came(loader, iterator, Read(batch, read_ns, cpu_ns))
             if starts_epoch:
                 sampler_ns = attempt(taken_sampler_time, iterator) or 0
-                self._session.steps.add_loader_time(
-                    epoch_start_ns=waited_ns,
+                core.add_loader_time(
+                    epoch_start_ns=read_ns,
                     workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
                     sampler_ns=sampler_ns,
                 )
-            read = Read(batch, waited_ns, waited_cpu_ns)
-            self._session.steps.see_loader(loader, iterator, read=read)
             self._batch_came(loader, batch)
             try:
                 yield batch
             except GeneratorExit:
                 with self._session.contain("leaving the loop"):
                     if not self._stepped_in_watch:
-                        self._session.steps.break_off()
+                        core.break_off()
                 raise
             batches += 1
             steps_itself = steps_itself or self._stepped_in_watch or not self.watch_ends_steps
             if not steps_itself and batches % batches_per_step == 0:
-                if self._session.is_on:
-                    with self._session.contain("ending a step"):
-                        self._step_ends()
-                        self._session.steps.advance()
-                else:
-                    self._session.steps.number += 1
+                Profiler.step(self)
         # The last batches may not fill a step; they count as one all the same.
-        if self._session.is_on and not steps_itself and batches % batches_per_step:
-            with self._session.contain("ending a step"):
-                self._step_ends()
-                self._session.steps.advance()
-        if self._session.is_on:
+        if not steps_itself and batches % batches_per_step and core.is_on:
+            Profiler.step(self)
+        if core.is_on:
             with self._session.contain("leaving the loop"):
-                self._session.steps.leave_loop()
+                core.leave_loop()
 
     def _batch_came(self, loader: object, batch: object) -> None:
         """Take notice of a batch that `watch` passes on."""
-
-    def _step_ends(self) -> None:
-        """Take notice that `watch` ends a step."""
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.
@@ -270,13 +244,11 @@ class Profiler:
         """
         if is_compiling():
             return compiled_phase(name)
-        return self._session.steps.named_phase(name)
+        return self._core.named_phase(name)
 
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
         """Count the time inside as waiting for the step's batch, unless it ends with an error."""
-        with self._session.steps.waiting():
-            yield
+        return self._core.waiting()
 
     def add_wait(self, duration_ns: int) -> None:
         """Count time that has just passed as waiting for the step's batch.
@@ -284,7 +256,7 @@ class Profiler:
         Args:
             duration_ns: How long.
         """
-        self._session.steps.add_wait(duration_ns)
+        self._core.add_wait(duration_ns)
 
     def leave_out(self, duration_ns: int) -> None:
         """Leave time that has just passed out of the open phases.
@@ -292,7 +264,7 @@ class Profiler:
         Args:
             duration_ns: How long.
         """
-        self._session.steps.leave_out(duration_ns)
+        self._core.leave_out(duration_ns)
 
     def see_loader(self, *parts: object, read: Read | None = None) -> None:
         """Note the DataLoader that a batch came from; `watch` does it by itself.
@@ -301,7 +273,7 @@ class Profiler:
             parts: The DataLoader, its iterator, or both.
             read: How the batch was read; None if unknown.
         """
-        self._session.steps.see_loader(*parts, read=read)
+        self._core.see_loader(*parts, read=read)
 
     def loader_ends(self, iterator: object) -> None:
         """Measure a DataLoader's workers for the last time, before its iterator ends them.
@@ -309,7 +281,7 @@ class Profiler:
         Args:
             iterator: The iterator.
         """
-        self._session.steps.loader_ends(iterator)
+        self._core.loader_ends(iterator)
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
@@ -321,23 +293,22 @@ class Profiler:
             workers_ns: Starting or ending its workers.
             sampler_ns: Waiting for the sampler's first indices.
         """
-        self._session.steps.add_loader_time(
+        self._core.add_loader_time(
             epoch_start_ns=epoch_start_ns, workers_ns=workers_ns, sampler_ns=sampler_ns
         )
 
     def note_training_work(self) -> None:
         """Note that the open phases contain a backward pass or an optimizer's step."""
-        self._session.steps.note_training_work()
+        self._core.note_training_work()
 
     def note_exchanges(self) -> None:
         """Note that ranks exchange data one to one, as the stages of a pipeline do.
 
         They wait for each other by design, so that none of them is called late for it.
         """
-        self._session.steps.note_exchanges()
+        self._core.note_exchanges()
 
-    @contextlib.contextmanager
-    def outside_steps(self, kind: str) -> Iterator[None]:
+    def outside_steps(self, kind: str) -> contextlib.AbstractContextManager[None]:
         """Exclude work between two steps, such as an evaluation, from the step times.
 
         The step record gets a separate line of this kind, with its duration and the number of the
@@ -348,8 +319,7 @@ class Profiler:
         Args:
             kind: What the work is, such as "evaluation" or "checkpoint"; not "train".
         """
-        with self._session.steps.outside_steps(kind), self._session.steps.range(kind):
-            yield
+        return self._core.outside_steps(kind)
 
     def restart_step(self, kind: str = "") -> None:
         """Restart the current step: what came before belongs to no step.
@@ -358,9 +328,9 @@ class Profiler:
             kind: What that was, such as "evaluation": the step record gets a separate line of this
                 kind, with its duration and the number of the step. By default it gets none.
         """
-        if self._session.is_on:
+        if self._core.is_on:
             with self._session.contain("restarting a step"):
-                self._session.steps.begin_afresh(kind)
+                self._core.restart_step(kind)
 
     def trigger(
         self,
@@ -380,7 +350,7 @@ class Profiler:
             details: Options to switch on for this window alone: some of "record_shapes",
                 "profile_memory", "with_stack", "cuda_sync_events".
         """
-        if self._session.is_on and self._session.requests is not None:
+        if self._core.is_on and self._session.requests is not None:
             with self._session.contain("requesting a window"):
                 self._session.requests.ask(
                     "code",
@@ -397,7 +367,7 @@ class Profiler:
             The file, or None if there is no CUDA or the file could not be written.
         """
         path: Path | None = None
-        if self._session.is_on and self._session.memory is not None:
+        if self._core.is_on and self._session.memory is not None:
             with self._session.contain("taking a memory snapshot"):
                 path = self._session.memory.snapshot(reason)
         return path
@@ -416,7 +386,7 @@ class Profiler:
             The file, or None if nothing is recorded or it could not be written.
         """
         path: Path | None = None
-        if self._session.is_on and self._session.journal is not None:
+        if self._core.is_on and self._session.journal is not None:
             with self._session.contain("adding a file"):
                 path = self._session.journal.add_text(kind, Path(name).name, text)
         return path
@@ -429,9 +399,18 @@ class Profiler:
         """Add to the work done in the current step; does nothing inside a compiled function."""
         if is_compiling():
             return
-        if self._session.is_on and self._session.steps.recorder is not None:
+        if self._core.is_on:
             with self._session.contain("counting work"):
-                self._session.steps.recorder.count(tokens, samples)
+                self._core.count(tokens, samples)
+
+    def offer(self, work: Work) -> None:
+        """Add what an integration knows about the work in the current step.
+
+        If the loop itself counts samples or tokens in that step, the loop's number is used.
+        """
+        if self._core.is_on:
+            with self._session.contain("counting work"):
+                self._core.offer(work)
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step, such as "evaluation" or "checkpoint".
@@ -440,9 +419,9 @@ class Profiler:
         """
         if is_compiling():
             return
-        if self._session.is_on and self._session.steps.recorder is not None:
+        if self._core.is_on:
             with self._session.contain("marking a step"):
-                self._session.steps.recorder.mark(str(kind))
+                self._core.mark(str(kind))
 
     @classmethod
     def running(cls) -> Any:
@@ -461,7 +440,7 @@ class Profiler:
     @property
     def records_windows(self) -> bool:
         """Whether this rank records windows and the capture is running."""
-        return self._session.is_on and records(self.config.ranks, self._session.identity)
+        return self._core.is_on and records(self.config.ranks, self._session.identity)
 
     @property
     def detail_step(self) -> int:
@@ -472,17 +451,17 @@ class Profiler:
     def should_stop(self) -> bool:
         """Whether `max_steps` steps have ended; with `max_steps_per_loop`, in the last `watch`."""
         began = self._loop_began if self.config.max_steps_per_loop else 0
-        return 0 < self.config.max_steps <= self._session.steps.number - began
+        return 0 < self.config.max_steps <= self._core.number - began
 
     @property
     def step_number(self) -> int:
         """Number of the current step, counted from 0."""
-        return self._session.steps.number
+        return self._core.number
 
     @property
     def is_recording(self) -> bool:
         """Whether a window is being recorded."""
-        return self._session.steps.recording_index is not None
+        return self._core.recording is not None
 
     @property
     def run_path(self) -> Path | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import Containment
 from stepscope.capture.ending import (
@@ -20,26 +19,22 @@ from stepscope.capture.ending import (
 )
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
-from stepscope.capture.record.census import MemoryCensus
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.memory import MemoryWatch
-from stepscope.capture.record.monitoring import RankMonitor
-from stepscope.capture.record.upload import Uploader
+from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
 from stepscope.capture.saying import say
-from stepscope.capture.stepping import Stepping
-from stepscope.capture.steps.auto_phases import AutoPhases
+from stepscope.capture.steps.clock import Clock
+from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.flop_counter import (
     FLOP_COUNTER_FILE,
     FLOP_COUNTER_KIND,
     FlopCount,
 )
-from stepscope.capture.steps.host_time import HostClock
+from stepscope.capture.steps.gc_pauses import GcPauses
 from stepscope.capture.steps.loaders import LoaderWatch
-from stepscope.capture.steps.recorder import Clock, StepRecorder
-from stepscope.capture.steps.tally import StepTally
 from stepscope.capture.summary import Recorded
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
@@ -47,9 +42,12 @@ from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.capture.windows.teller import Teller
 from stepscope.errors import UsageError
-from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.layout import RankLayout
-from stepscope.run.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from stepscope.capture.record.census import MemoryCensus
+    from stepscope.capture.record.monitoring import RankMonitor
+    from stepscope.capture.record.upload import Uploader
 
 log = logging.getLogger("stepscope")
 
@@ -74,6 +72,7 @@ class CaptureSession:
         given_identity: The rank as the caller gave it, or None.
         identity: The rank of this process, once the capture has started.
         contain: Context manager that keeps failures from the training.
+        admit: Notes and logs that something was not recorded.
         steps: Everything that happens from step to step.
         journal: The files of the run; None if there are none, and so no capture.
         requests: Requests for windows outside the schedule.
@@ -99,16 +98,17 @@ class CaptureSession:
         self._monitor: RankMonitor | None = None
         self._uploader: Uploader | None = None
         self._census: MemoryCensus | None = None
-        self._tally = StepTally()
+        self._writer: StepWriter | None = None
         self._is_started = False
         self._failure = ""
         self._is_stopped = False
-        self._process_id = os.getpid()
+        self._is_forked = False
         self._is_told_to_end = False
         self._wall = Containment(self._note, self._end_if_told)
         self.contain = self._wall.contain
+        self.admit = self._wall.admit
         self._attempt = self._wall.attempt
-        self.steps = Stepping(self._wall, lambda: self.is_on)
+        self.steps = StepCore(self._wall)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Open files and threads belong to this process.
@@ -117,7 +117,12 @@ class CaptureSession:
     @property
     def is_on(self) -> bool:
         """Whether anything is recorded. Never in a fork, which shares its parent's open files."""
-        return self.journal is not None and not self._is_stopped and self._process_id == os.getpid()
+        return self.steps.is_on
+
+    def forget(self) -> None:
+        """Record nothing more: this process is a fork of the one that records."""
+        self._is_forked = True
+        self.steps.forget()
 
     # -- the start ----------------------------------------------------------------------------
 
@@ -150,10 +155,14 @@ class CaptureSession:
             return
         if self.config.auto_phases:
             with self.contain("listening to torch"):
+                from stepscope.capture.steps.auto_phases import AutoPhases
+
                 self.steps.phases = AutoPhases(lambda: self.steps if self.is_on else None)
                 self.steps.phases.install()
         with self.contain("opening the first step"):
             self.steps.begin()
+            if self._writer is not None:
+                self._writer.start()
 
     def _open(self) -> None:
         clock = Clock.start()
@@ -165,21 +174,21 @@ class CaptureSession:
             ).absolute()  # the training may change its working directory
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
-        steps.recorder = StepRecorder(clock, journal.write_step)
-        steps.recorder.attach_host(HostClock(journal.note_gc_call))
+        journal.steps = lambda: steps.number
+        steps.open(clock.epoch(0), GcPauses(journal.note_gc_call))
         steps.loaders = LoaderWatch(journal.note_loader)
         steps.exchanging = journal.note_exchanges
         steps.training_phase = journal.note_training_phase
-        steps.add_listener("counting a step", journal.count_step)
-        steps.add_listener("summing up steps", self._sum_up)
-        steps.probe = DeviceProbe()
+        probe = DeviceProbe()
+        steps.probe = probe if probe.is_available else None
         layout = journal.layout.rank(self.identity.rank)
+        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring, (journal.look,))
         memory = self.memory = MemoryWatch(
             self.config, layout, self.identity.rank, journal.add_snapshot
         )
         memory.start()
         if memory.is_available or self.config.memory_log:
-            steps.add_listener("watching memory", lambda ended, _: memory.step_ended(ended))
+            steps.memory = memory
         if self.config.memory_census and records(self.config.ranks, self.identity):
             self._start_census(layout, memory)
         if self.config.flop_counter and records(self.config.ranks, self.identity):
@@ -198,12 +207,17 @@ class CaptureSession:
                 layout.root,
             ),
         )
-        requests = self.requests = RequestSources(
-            self.config, self.identity, journal, steps.windows.planner, clock
+        steps.windows.changed = steps.set_window
+        steps.windows.planner.wake = steps.wake
+        requests = self.requests = steps.requests = RequestSources(
+            self.config, self.identity, journal, steps.windows.planner, clock, lambda: steps.number
         )
+        requests.wake = steps.wake
         requests.start()
-        steps.add_listener("looking for requests", requests.step_ended)
+        self._writer.takers.append(("looking for requests", requests.take))
         if self.config.upload_to is not None:
+            from stepscope.capture.record.upload import Uploader
+
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()
         self._signals = SignalWatch(
@@ -213,25 +227,24 @@ class CaptureSession:
         self._signals.install()
         if self.config.monitor:
             with self.contain("starting the monitor"):
-                monitor = self._monitor = RankMonitor(self.config, layout, self.identity)
-                steps.add_listener("notifying the monitor", lambda *_: monitor.step_ended())
+                from stepscope.capture.record.monitoring import RankMonitor
+
+                self._monitor = steps.monitor = RankMonitor(self.config, layout, self.identity)
         # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
 
     def _start_census(self, layout: RankLayout, memory: MemoryWatch) -> None:
+        from stepscope.capture.record.census import MemoryCensus
+
         steps, journal = self.steps, self.journal
         if journal is None:
             return
 
         def is_recording() -> bool:
-            return memory.is_recording or steps.recording_index is not None
+            return memory.is_recording or steps.recording is not None
 
         census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
         steps.census = census
-
-    def _sum_up(self, _: int, record: StepRecord | None) -> None:
-        if record is not None:
-            self._tally.add(record)
 
     def copy_beside(self, paths: Iterable[Path]) -> None:
         """Also upload files that lie beside the run, if the run is uploaded."""
@@ -241,10 +254,9 @@ class CaptureSession:
 
     def _write_steps(self) -> None:
         """Write finished steps whose device time is known to the step record."""
-        if self.steps.recorder is not None:
-            self.steps.recorder.settle()
-        if self.journal is not None:
-            self.journal.flush_steps()
+        self.steps.settle()
+        if self._writer is not None:
+            self._writer.drain()
 
     def _keep_flops(self, text: str) -> None:
         if self.journal is not None:
@@ -256,11 +268,6 @@ class CaptureSession:
         elif not self._failure:
             self._failure = f"{where} failed: {message}"
 
-    def admit(self, where: str, message: str) -> None:
-        """Note and log that something was not recorded."""
-        log.warning("stepscope: %s: %s", where, message)
-        self._note(where, message)
-
     # -- the end ------------------------------------------------------------------------------
 
     def finish(self, error: BaseException | None, note: str = "") -> None:
@@ -270,7 +277,7 @@ class CaptureSession:
             error: The error that ended the loop, if any.
             note: An additional note about the end.
         """
-        if not self._is_started or os.getpid() != self._process_id:
+        if not self._is_started or self._is_forked:
             return
         with self._wall.lock:
             if self.steps.is_closing:
@@ -278,13 +285,15 @@ class CaptureSession:
             self.steps.is_closing = True
         self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
-            with self._wall.busy():
-                if self.journal is not None:
-                    self._close(self.journal, error, note)
-                elif self.config.enabled and self.config.announce and self.says_where:
-                    say(f"nothing was recorded: {self._failure or 'the capture did not start'}")
+            self._wall.busy += 1
+            if self.journal is not None:
+                self._close(self.journal, error, note)
+            elif self.config.enabled and self.config.announce and self.says_where:
+                say(f"nothing was recorded: {self._failure or 'the capture did not start'}")
         finally:
+            self._wall.busy -= 1
             self._is_stopped = True
+            self.steps.is_on = False
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
             self._attempt("discarding a window", self._tidy_later)
@@ -317,6 +326,10 @@ class CaptureSession:
         if self._census is not None:
             with self.contain("closing the memory census"):
                 self._census.close()
+        with self.contain("writing the last steps"):
+            steps.close_clocks()
+            if self._writer is not None:
+                self._writer.close()
         if self.requests is not None:
             with self.contain("closing the triggers"):
                 self.requests.close()
@@ -326,11 +339,9 @@ class CaptureSession:
         verdict = ""
         # The manifest says how the run ended before we wait for files: a kill may come meanwhile.
         with self.contain("closing the run"):
-            if steps.recorder is not None:
-                steps.recorder.close()
-                if steps.recorder.problem:
-                    journal.note("timing steps", steps.recorder.problem, steps.number)
-            verdict = self._tally.verdict()
+            if steps.problem:
+                journal.note("timing steps", steps.problem, steps.number)
+            verdict = self._writer.tally.verdict() if self._writer is not None else ""
             if self.identity.rank == 0 and verdict and not self._is_told_to_end:
                 with self.contain("comparing the ranks"):
                     verdict += late_ranks(journal.layout, self.identity.world_size)
@@ -338,7 +349,7 @@ class CaptureSession:
         if self._monitor is not None:
             with self.contain("ending the monitor", is_exclusive=False):
                 # Half of the time that a scheduler may leave us: the windows' files matter more.
-                problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
+                problem = self._monitor.close(self._patience_s() / 2)
                 if problem:
                     journal.note("the monitor", problem, steps.number)
         if windows is not None:
@@ -399,8 +410,8 @@ class CaptureSession:
 
     def _on_terminate(self, is_fatal: bool) -> bool:
         """Save what was recorded on SIGTERM; False if our own code has to finish first."""
-        if self._wall.is_busy:
-            self._is_told_to_end = True
+        if self._wall.busy or self.steps.busy:
+            self._is_told_to_end = self._wall.has_postponed = self.steps.has_postponed = True
             return False
         if is_fatal:
             self.finish(TerminationSignalError())
@@ -411,5 +422,6 @@ class CaptureSession:
 
     def _end_if_told(self) -> None:
         """Handle a postponed SIGTERM once none of our own code is running."""
-        if self._is_told_to_end and self._signals is not None:
+        self.steps.has_postponed = self.steps.busy > 0
+        if self._is_told_to_end and self._signals is not None and not self.steps.busy:
             self._attempt("ending on a signal", self._signals.resume)

@@ -103,6 +103,12 @@ class LineFile:
         elif self._slowness:
             self._slowness -= 1
 
+    def write_all(self, lines: list[bytes]) -> None:
+        """Append lines, each with its newline, in one write."""
+        if lines:
+            self._gathered += lines
+            self.flush()
+
     def flush(self) -> None:
         """Write the lines collected so far."""
         if self._gathered:

@@ -10,6 +10,7 @@ from pathlib import Path
 RUN_FILE = "run.json"
 MANIFEST_FILE = "manifest.json"
 STEPS_FILE = "steps.jsonl"
+RING_FILE = "steps.ring"
 METRICS_FILE = "metrics.csv"
 METRICS_RECORD_FILE = "metrics.json"
 """The sampler's record of its metrics.csv, next to it."""
@@ -81,6 +82,11 @@ class RankLayout:
     def steps(self) -> Path:
         """One line per step: `steps.jsonl`."""
         return self.root / STEPS_FILE
+
+    @property
+    def ring(self) -> Path:
+        """The newest steps, while the process runs or if it was killed: `steps.ring`."""
+        return self.root / RING_FILE
 
     @property
     def metrics(self) -> Path:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from stepscope.run.layout import RING_FILE
 from stepscope.run.regular_files import open_regular, read_regular
 from stepscope.run.side_json import parse_json
+from stepscope.run.step_ring import read_ring
 from stepscope.run.utf8_json import utf8_json
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
@@ -121,6 +124,10 @@ class StepRecord:
         return self.kind == TRAIN and not self.is_partial
 
 
+STEP_FIELDS = tuple(one.name for one in fields(StepRecord))
+"""The fields of a step, in the order of a row."""
+
+
 def is_input_phase(name: str) -> bool:
     """Whether a phase of this name is the wait for the batch, and so counts as input."""
     return name.lower() in INPUT_PHASES
@@ -189,6 +196,10 @@ def decode_step(line: bytes) -> StepRecord:
     data = parse_json(line)
     if not isinstance(data, dict):
         raise ValueError("not an object")
+    return _record_of(data)
+
+
+def _record_of(data: dict[str, Any]) -> StepRecord:
     try:
         return StepRecord(
             step=_whole(data["step"]),
@@ -229,25 +240,30 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
     Of phases, `MOST_PHASE_NAMES` are told apart; the others are added up, and reported.
 
     A killed process can leave a last line without a newline. It is skipped and reported like any
-    other line that cannot be read. A missing file has no records.
+    other line that cannot be read, unless the step is in the ring beside the file, as are the steps
+    after it. A missing file has no records.
     """
+    # The ring first: what is written to the file in between is then in both.
+    ring = _ring_records(path)
     try:
         data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return [], []
     except OSError as error:
         return [], [f"{path.name}: cannot be read: {error.strerror or error}"]
+    lines = data.split(b"\n")
     records: list[StepRecord] = []
     problems: list[str] = []
     names: set[str] = set()
     has_more = False
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             record = decode_step(line)
         except ValueError as error:
-            problems.append(f"{path.name} line {number}: skipped, {error}")
+            if number < len(lines) or not _unwritten(ring, records):
+                problems.append(f"{path.name} line {number}: skipped, {error}")
             continue
         if not names.issuperset(record.phases):
             record = _with_few_phases(record, names)
@@ -258,7 +274,7 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
             f"{path.name}: of the names of phases, {MOST_PHASE_NAMES} are told apart; others are "
             f"'{MORE_PHASES}': give each phase one name, without numbers"
         )
-    return records, problems
+    return records + _unwritten(ring, records), problems
 
 
 def _with_few_phases(record: StepRecord, names: set[str]) -> StepRecord:
@@ -290,12 +306,13 @@ def _known_phases(phases: dict[str, int], names: set[str]) -> dict[str, int]:
     return found
 
 
-def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
+def read_last_steps(path: Path, most: int = 64, *, with_ring: bool = True) -> list[StepRecord]:
     """About the last `most` records of a `steps.jsonl` that may still grow; none if it is missing.
 
     At most one kilobyte per record is read, however long the file is. Lines that cannot be read
     are left out.
     """
+    ring = _ring_records(path) if with_ring else []
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
@@ -309,7 +326,45 @@ def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
     for line in lines[-most - 1 :]:
         with contextlib.suppress(ValueError):
             records.append(decode_step(line))
-    return records[-most:]
+    return (records + _unwritten(ring, records))[-most:]
+
+
+def complete_steps(path: Path) -> None:
+    """Add what a killed process left in its ring to its `steps.jsonl`, and remove the ring.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    ring = path.with_name(RING_FILE)
+    if not ring.exists():
+        return
+    if path.exists():
+        missing = _unwritten(_ring_records(path), read_last_steps(path, with_ring=False))
+        with path.open("r+b") as file:
+            size = file.seek(0, 2)
+            start = max(0, size - 64 * _LINE_BYTES)
+            file.seek(start)
+            end = file.read().rfind(b"\n") + 1
+            if end or not start:
+                file.truncate(start + end)
+            file.seek(0, 2)
+            file.write(b"".join(map(encode_step, missing)))
+    ring.unlink(missing_ok=True)
+
+
+def _ring_records(path: Path) -> list[StepRecord]:
+    """The steps in the ring beside a step record."""
+    records = []
+    for row in read_ring(path.with_name(RING_FILE)):
+        with contextlib.suppress(ValueError):
+            records.append(_record_of(dict(zip(STEP_FIELDS, row, strict=False))))
+    return records
+
+
+def _unwritten(ring: list[StepRecord], records: list[StepRecord]) -> list[StepRecord]:
+    """The steps of a ring that begin after the last one of the file."""
+    last_ns = records[-1].start_ns if records else -1
+    return [record for record in ring if record.start_ns > last_ns]
 
 
 def _whole(value: object, most: int = 2**53) -> int:

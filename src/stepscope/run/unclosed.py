@@ -13,7 +13,7 @@ import psutil
 from stepscope.run.figures import plural
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import RankManifest, read_rank, write_record
-from stepscope.run.step_record import read_steps
+from stepscope.run.step_record import complete_steps, read_steps
 
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.02
@@ -46,6 +46,7 @@ def close_manifest(rank: RankLayout, exit_code: int | None) -> None:
         if _is_running(manifest.process_id):
             return
         _wait_for_windows(rank, manifest)
+        complete_steps(rank.steps)
         steps = max(manifest.steps, _ended_steps(rank))
         after = f"after {plural(steps, 'step')}, before it could close the recording"
         ended = f"{_cause(exit_code)} {after}"

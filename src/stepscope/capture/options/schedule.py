@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+NEVER = 1 << 62
+"""A number that no step reaches."""
+
 
 class Action(Enum):
     """What the capture does during a step."""
@@ -50,6 +53,21 @@ class Schedule:
         if position < self.wait + self.warmup:
             return Action.WARMUP
         return Action.RECORD if position < self.cycle - 1 else Action.RECORD_AND_SAVE
+
+    def next_action(self, step: int) -> int:
+        """The first step from `step` on with something to do, or `NEVER`."""
+        step = max(step, self.skip_first)
+        cycles, position = divmod(step - self._origin, self.cycle)
+        if self.repeat and cycles >= self.repeat:
+            return NEVER
+        if position >= self.wait:
+            return step
+        return step + self.wait - position
+
+    def next_save(self, step: int) -> int:
+        """The first step from `step` on that ends a window, or `NEVER`."""
+        cycles = max(0, step - self._origin) // self.cycle
+        return NEVER if self.repeat and cycles >= self.repeat else self.recorded_steps(cycles)[-1]
 
     def window(self, step: int) -> int | None:
         """Index of the window that ends the step's cycle; None outside all cycles."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.layout import RunLayout, run_name
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepscope._version import __version__
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import JobRecord

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.home import choose_home
 from stepscope.capture.record.job import describe_job
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.clock_sync import ClockOffset
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.error_words import error_in_words
@@ -29,7 +30,6 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
-from stepscope.run.step_record import StepRecord, encode_step
 
 log = logging.getLogger("stepscope")
 
@@ -45,6 +45,8 @@ class Journal:
 
     Attributes:
         layout: The layout of the run.
+        lines: The file of the step record; None if there is none.
+        steps: Returns the number of steps that have ended.
         window_ready: Called with the record of a window whose files exist; returns the files that
             it put beside the run, and must not raise.
         file_ready: Called with the record of each snapshot, and of each file that belongs to no
@@ -61,10 +63,12 @@ class Journal:
         self.layout = layout
         self._identity = identity
         self._manifest = manifest
-        self._lines = lines
-        self._steps = 0
+        self.lines = lines
+        self.steps: Callable[[], int] = int
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
+        self._lock = threading.RLock()
+        self._gc_calls: list[str] = []
         self._clock_offsets: deque[ClockOffset] = deque()
         self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
         self.file_ready: Callable[[ArtifactRecord], None] | None = None
@@ -105,24 +109,10 @@ class Journal:
         """The windows noted so far."""
         return tuple(self._windows.values())
 
-    def write_step(self, record: StepRecord) -> None:
-        """Append a step to the step record."""
-        if self._lines is not None:
-            self._lines.write(encode_step(record))
-
-    def flush_steps(self) -> None:
-        """Write the steps that were buffered because the file system is slow."""
-        if self._lines is not None:
-            self._lines.flush()
-
-    def count_step(self, *_: object) -> None:
-        """Count a step that ended, whichever it was."""
-        self._steps += 1
-        if self._clock_offsets:
-            is_first = self._manifest.clock_offset_ns is None
-            self._take_clock_offsets()
-            if is_first:  # later ones are written with the next change
-                self._write_quietly()
+    def look(self) -> None:
+        """Write the offset of the clock once it is known; later ones wait for the next change."""
+        if self._clock_offsets and self._manifest.clock_offset_ns is None:
+            self._write_quietly()
 
     def _take_clock_offsets(self) -> None:
         samples = list(self._manifest.clock_samples)
@@ -165,8 +155,9 @@ class Journal:
 
     def add_snapshot(self, record: ArtifactRecord) -> None:
         """Add a memory snapshot to the manifest."""
-        snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
-        self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+        with self._lock:
+            snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
+            self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
         self._noted(record)
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:
@@ -183,9 +174,10 @@ class Journal:
 
     def add_artifact(self, record: ArtifactRecord) -> None:
         """Note a file that belongs to no window; replaces an older one with the same path."""
-        others = [item for item in self._manifest.artifacts if item.path != record.path]
-        artifacts = (*others, record)[-_MOST_PROBLEMS:]
-        self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
+        with self._lock:
+            others = [item for item in self._manifest.artifacts if item.path != record.path]
+            artifacts = (*others, record)[-_MOST_PROBLEMS:]
+            self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
         self._noted(record)
 
     def _noted(self, record: ArtifactRecord) -> None:
@@ -195,25 +187,26 @@ class Journal:
 
     def note_loader(self, loader: LoaderRecord) -> None:
         """Note the training's DataLoader; it is written with the next change, or at the end."""
-        self._manifest = dataclasses.replace(self._manifest, loader=loader)
+        with self._lock:
+            self._manifest = dataclasses.replace(self._manifest, loader=loader)
 
     def note_exchanges(self) -> None:
         """Note that this rank sends to single ranks, or receives from them."""
-        if not self._manifest.exchanges:
-            self._manifest = dataclasses.replace(self._manifest, exchanges=True)
-            self._write_quietly()
+        with self._lock:
+            if not self._manifest.exchanges:
+                self._manifest = dataclasses.replace(self._manifest, exchanges=True)
+                self._write_quietly()
 
     def note_training_phase(self, name: str) -> None:
         """Note a phase of the loop's own in which a backward pass or an optimizer's step ran."""
-        known = self._manifest.training_phases
-        if name not in known and len(known) < _MOST_PROBLEMS:
-            self._manifest = dataclasses.replace(self._manifest, training_phases=(*known, name))
+        with self._lock:
+            known = self._manifest.training_phases
+            if name not in known and len(known) < _MOST_PROBLEMS:
+                self._manifest = dataclasses.replace(self._manifest, training_phases=(*known, name))
 
     def note_gc_call(self, place: str) -> None:
         """Note where code requested a collection of garbage."""
-        known = self._manifest.gc_calls
-        if place not in known and len(known) < _MOST_PLACES:
-            self._manifest = dataclasses.replace(self._manifest, gc_calls=(*known, place))
+        self._gc_calls.append(place)  # in any thread, at any moment: it is taken in later
 
     def note_clock(self, offset: ClockOffset) -> None:
         """Note the offset between this rank's clock and rank 0's.
@@ -224,12 +217,13 @@ class Journal:
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note a problem. After a hundred of them, only the log has more."""
-        if len(self._manifest.problems) >= _MOST_PROBLEMS:
-            return
-        problem = ProblemRecord(where, message, step, time.time_ns())
-        self._manifest = dataclasses.replace(
-            self._manifest, problems=(*self._manifest.problems, problem)
-        )
+        with self._lock:
+            if len(self._manifest.problems) >= _MOST_PROBLEMS:
+                return
+            problem = ProblemRecord(where, message, step, time.time_ns())
+            self._manifest = dataclasses.replace(
+                self._manifest, problems=(*self._manifest.problems, problem)
+            )
 
     def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
         """Write how the run ended and what its steps show, and close the files.
@@ -237,26 +231,26 @@ class Journal:
         Raises:
             OSError: The manifest cannot be written.
         """
-        if self._lines is not None:
-            self._lines.close()
-            if self._lines.problem is not None:
-                lost = self._lines.lost_lines
+        if self.lines is not None:
+            self.lines.close()
+            if self.lines.problem is not None:
+                lost = self.lines.lost_lines
                 self.note(
                     "writing the step record",
-                    f"{self._lines.problem}; {lost} lines lost",
-                    self._steps,
+                    f"{self.lines.problem}; {lost} lines lost",
+                    self.steps(),
                 )
-        if self._clock_offsets:
-            self._take_clock_offsets()
-        self._manifest = dataclasses.replace(
-            self._manifest, state=_state(error), ended=ended, verdict=verdict
-        )
-        self._write()
+        with self._lock:
+            self._manifest = dataclasses.replace(
+                self._manifest, state=_state(error), ended=ended, verdict=verdict
+            )
+            self._write()
 
     def end(self, ended: str) -> None:
         """Write the manifest again once the files of the last windows exist."""
-        self._manifest = dataclasses.replace(self._manifest, ended=ended)
-        self._write_quietly()
+        with self._lock:
+            self._manifest = dataclasses.replace(self._manifest, ended=ended)
+            self._write_quietly()
 
     def _forget_windows(self) -> None:
         """Forget the oldest windows without files, so that the manifest stays bounded."""
@@ -273,26 +267,27 @@ class Journal:
     def _write_quietly(self) -> None:
         """Update the manifest on disk; a disk that refuses is reported once."""
         try:
-            self._write()
+            with self._lock:
+                self._write()
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
                 log.warning("stepscope: the manifest cannot be written: %s", error)
-                self.note("writing the manifest", error_in_words(error), self._steps)
+                self.note("writing the manifest", error_in_words(error), self.steps())
             self._has_failed = True
 
     def _write(self) -> None:
+        if self._clock_offsets:
+            self._take_clock_offsets()
+        places = self._manifest.gc_calls
+        new = [place for place in dict.fromkeys(self._gc_calls) if place not in places]
         self._manifest = dataclasses.replace(
-            self._manifest, windows=self.windows, steps=self._steps
+            self._manifest,
+            windows=self.windows,
+            steps=self.steps(),
+            gc_calls=(*places, *new)[:_MOST_PLACES],
         )
-        rank = self.layout.rank(self._identity.rank)
-        write_record(rank.manifest, self._manifest)
-        if self._lines is not None and self._lines.reopen_if_removed():
-            self.note(
-                "writing the step record",
-                f"{rank.steps.name} was removed, with the lines before step {self._steps}",
-                self._steps,
-            )
+        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
 
 
 def _state(error: BaseException | None) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.steps.resident import peak_resident_bytes, resident_bytes
 from stepscope.run.error_words import error_in_words
 from stepscope.run.files import digest_of, replacing
@@ -97,6 +98,20 @@ class MemoryWatch:
             elif step >= last and self.is_recording:
                 self.snapshot(f"steps {first} to {last}")
                 self.stop()
+
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on at whose beginning there is something to do."""
+        config = self._config
+        due = NEVER
+        if config.memory_log:
+            due = -(-step // config.memory_log_steps) * config.memory_log_steps
+        if self.is_available and config.memory_history and config.memory_history_steps is not None:
+            first, last = config.memory_history_steps
+            if first >= step:
+                due = min(due, first)
+            elif self.is_recording:
+                due = min(due, max(step, last + 1))
+        return due
 
     def record(self) -> None:
         """Start the allocator's history; its number of entries is always limited."""

@@ -22,11 +22,14 @@ class RankMonitor:
         config: The options.
         layout: The rank's folder.
         identity: The rank.
+
+    Attributes:
+        is_waiting: Whether the rank's GPU is not known yet.
     """
 
     def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
-        self._has_to_tell = identity.world_size > 1
-        watched = Watched(os.getpid(), waits_for_gpu=self._has_to_tell)
+        self.is_waiting = identity.world_size > 1
+        watched = Watched(os.getpid(), waits_for_gpu=self.is_waiting)
         self._beside = RecordingBeside(
             RecordingJob(
                 str(layout.metrics.absolute()),
@@ -38,9 +41,9 @@ class RankMonitor:
 
     def step_ended(self) -> None:
         """Check whether the rank has begun to use its GPU; free once it has."""
-        if not self._has_to_tell:
+        if not self.is_waiting:
             return
-        self._has_to_tell = False  # what raises here once would raise at each step
+        self.is_waiting = False  # what raises here once would raise at each step
         import torch
 
         cuda = torch.cuda
@@ -50,12 +53,12 @@ class RankMonitor:
         if cuda.is_initialized():
             used = [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]
         if not used:
-            self._has_to_tell = True
+            self.is_waiting = True
             return
         # If torch does not report the UUID, all visible GPUs are sampled.
         properties = cuda.get_device_properties(used[0])
         self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End the monitor within this many seconds; returns the problem, or an empty string."""
-        return self._beside.close(patience_s)
+        """End the monitor within these seconds at most; returns the problem, or an empty string."""
+        return self._beside.close(min(PATIENCE_S, patience_s))

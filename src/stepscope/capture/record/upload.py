@@ -21,7 +21,7 @@ from typing import Any
 
 from stepscope.capture.record.memory import MEMORY_LOG_FILE
 from stepscope.run.error_words import error_in_words
-from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, STEPS_FILE, RunLayout
+from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RING_FILE, STEPS_FILE, RunLayout
 
 log = logging.getLogger("stepscope")
 
@@ -255,7 +255,7 @@ class Uploader:
                 named = _OF_A_RANK.match(path.name)
                 if self._rank != (int(named.group(1)) if named else 0):
                     continue
-            if path.is_file():
+            if path.is_file() and path.name != RING_FILE:
                 yield path
         # A copy of the set: the training thread adds to it.
         yield from sorted(path for path in tuple(self._beside) if path.is_file())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from stepscope.capture.options.config import CaptureConfig, StepCondition
+from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.scalars import ScalarSink
 from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
 from stepscope.capture.together.shared_store import SharedStore
@@ -31,6 +33,10 @@ class RequestSources:
         journal: Where problems are noted.
         planner: Decides when windows open.
         clock: This rank's clock.
+        step_now: Returns the number of the current step.
+
+    Attributes:
+        wake: Called when there is something to do at the end of the step.
     """
 
     def __init__(
@@ -40,7 +46,9 @@ class RequestSources:
         journal: Journal,
         planner: WindowPlanner,
         clock: Clock,
+        step_now: Callable[[], int],
     ) -> None:
+        self.wake: Callable[[], object] = bool
         self._config = config
         self._identity = identity
         self._journal = journal
@@ -76,6 +84,7 @@ class RequestSources:
                 active=config.active,
                 warmup=self._warmup,
                 room_for=config.schedule.room_for,
+                step_now=step_now,
             )
             if self._scalars is not None:
                 self._scalars.hurry = self._desk.hurry_chore
@@ -95,15 +104,22 @@ class RequestSources:
     def on_signal(self) -> None:
         """Handle SIGUSR2: the request is made at the end of the step."""
         self._was_signalled = True
+        self.wake()
 
-    def step_ended(self, _: int, record: StepRecord | None) -> None:
-        """Check whether the step that ended requests a window."""
-        if record is None:
-            return
+    def take(self, record: StepRecord) -> None:
+        """Take in a step that ended. Called in the thread that writes them."""
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
         if self._scalars is not None:
             self._scalars.step_ended(record)
+
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on at whose beginning there may be something to do."""
+        is_each = self._slow is not None or self._conditions or self._was_signalled
+        return step if is_each else NEVER
+
+    def step_ended(self, record: StepRecord) -> None:
+        """Check whether the step that ended requests a window."""
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")

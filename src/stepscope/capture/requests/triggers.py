@@ -53,6 +53,8 @@ class TriggerDesk:
         warmup: Number of warm-up steps before it.
         room_for: Returns the first step at which a window does not overlap the schedule, given the
             earliest step, the number of steps and the warm-up.
+        step_now: Returns the number of the current step, which `note_step` learns late; None if it
+            does not.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class TriggerDesk:
         active: int = 3,
         warmup: int = 1,
         room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
+        step_now: Callable[[], int] | None = None,
     ) -> None:
         self._run = run
         self._identity = identity
@@ -82,6 +85,7 @@ class TriggerDesk:
         self._active = active
         self._warmup = warmup
         self._room_for = room_for
+        self._step_now = step_now
         self._agreed: Trigger | None = None
         self._step = 0
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
@@ -204,6 +208,8 @@ class TriggerDesk:
         that equals the upcoming window is taken as a request for that one.
         """
         trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
+        if self._step_now is not None:
+            self._step = self._step_now()
         coming = self._agreed
         if coming is not None and _last_step(coming) < self._step:
             coming = None

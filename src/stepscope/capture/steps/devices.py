@@ -1,10 +1,105 @@
-"""Reads memory and time from the GPUs that the process uses, without initialising any."""
+"""Reads time and memory from the GPUs that the process uses, without initialising any."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.steps.recorder import DeviceTimer
+Peaks = tuple[tuple[int, ...], tuple[int, ...]]
+NO_PEAKS: Peaks = ((), ())
+
+
+class DeviceTimer:
+    """Times steps on the current stream of a GPU without ever waiting for it.
+
+    An event is recorded at each step boundary. A step's time is read later, when both of its events
+    have passed. A step whose events are still pending after `LATEST` further steps is dropped, so
+    that nothing accumulates when the host runs far ahead. Nothing is recorded or read while the
+    stream is being captured into a graph: it would become part of the training's graph, or break
+    its capture.
+
+    Args:
+        event: Creates a timing event, such as `torch.cuda.Event(enable_timing=True)`.
+        is_capturing: Returns whether the current stream is being captured into a graph.
+    """
+
+    LATEST = 64
+
+    def __init__(
+        self, event: Callable[[], Any], is_capturing: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._event = event
+        self.is_capturing = is_capturing
+        self._spare: list[Any] = []
+        self._last: Any = None
+
+    def boundary(self) -> tuple[Any, Any] | None:
+        """Record an event now; returns it with that of the previous boundary, if there is one."""
+        event = self.mark()
+        before, self._last = self._last, event
+        return None if before is None or event is None else (before, event)
+
+    def mark(self) -> Any:
+        """Record an event now, for the start or end of a phase; None during graph capture."""
+        if self.is_capturing():
+            return None
+        event = self._spare.pop() if self._spare else self._event()
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> int | None:
+        """Nanoseconds between two marks, or None until the device has passed both."""
+        if not (start.query() and end.query()):
+            return None
+        milliseconds: float = start.elapsed_time(end)
+        return round(milliseconds * 1_000_000)
+
+    def give_back(self, marks: list[Any]) -> None:
+        """Take back marks that are no longer needed."""
+        self._spare.extend(marks)
+
+    def restart(self) -> None:
+        """Forget the last boundary: what follows does not belong to the same step."""
+        self._last = None
+
+    def result(self, pair: tuple[Any, Any]) -> int | None:
+        """Nanoseconds between two events, or None until the device has passed them."""
+        before, after = pair
+        if not after.query():
+            return None
+        milliseconds: float = before.elapsed_time(after)
+        self._spare.append(before)  # `after` is the next step's `before`
+        return round(milliseconds * 1_000_000)
+
+
+class PeakMemory:
+    """Reads the peaks of device memory, seldom enough to cost at most a thousandth of the time.
+
+    torch returns them only among all statistics of its allocator, which takes 0.1 ms per device. So
+    a reading is followed by a thousand times as long without one; the steps in between have none.
+
+    Args:
+        read: Returns the (allocated, reserved) peak bytes, one number per device.
+    """
+
+    _REST = 1000
+
+    def __init__(self, read: Callable[[], Peaks]) -> None:
+        self._read = read
+        self._next_ns = 0
+
+    def at(self, now_ns: int) -> Peaks:
+        """The peaks, if they are to be read now; else nothing.
+
+        Args:
+            now_ns: `time.perf_counter_ns()`.
+        """
+        if now_ns < self._next_ns:
+            return NO_PEAKS
+        peaks = self._read()
+        self._next_ns = now_ns + self._REST * (time.perf_counter_ns() - now_ns)
+        return peaks
 
 
 class DeviceProbe:
@@ -20,14 +115,14 @@ class DeviceProbe:
         import torch
 
         self._torch: Any = torch
-        self._is_available = bool(torch.cuda.is_available())
+        self.is_available = bool(torch.cuda.is_available())
         self._in_use: list[int] = []
         self._reads = 0
 
     @property
     def is_ready(self) -> bool:
         """Whether CUDA (or ROCm behind the same interface) is available and initialised."""
-        return self._is_available and bool(self._torch.cuda.is_initialized())
+        return self.is_available and bool(self._torch.cuda.is_initialized())
 
     def timer(self) -> DeviceTimer:
         """A timer of steps on the current stream."""
@@ -37,7 +132,7 @@ class DeviceProbe:
             getattr(cuda, "is_current_stream_capturing", lambda: False),
         )
 
-    def peak_memory(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def peak_memory(self) -> Peaks:
         """(allocated, reserved) peak bytes, one number per visible device; 0 if unused.
 
         The peaks are those since the process started or the training reset them. Resetting them

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,10 +29,11 @@ _MOST_LOADERS = 8
 
 
 class LoaderWatch:
-    """Notes the training's DataLoader, and once a second how busy its workers are.
+    """Notes the training's DataLoader, and how busy its workers are.
 
     Loaders are told apart by their datasets. That of the training is the one that most batches came
-    from: an evaluation may be seen, too.
+    from: an evaluation may be seen, too. The thread that writes the steps calls `look`; the workers
+    are read there, and once on the training thread when they are about to end.
 
     Args:
         note: Is given what is known, whenever it changes.
@@ -39,9 +41,12 @@ class LoaderWatch:
 
     def __init__(self, note: Callable[[LoaderRecord], None]) -> None:
         self._note = note
+        self._lock = threading.Lock()
         self._loaders: list[_Loader] = []
         self._latest: _Loader | None = None
+        self._iterator: weakref.ref[Any] | None = None
         self._noted: _Loader | None = None
+        self.hurry: Callable[[], object] = bool
 
     def see(self, *parts: Any, read: Read | None = None) -> None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
@@ -50,33 +55,54 @@ class LoaderWatch:
             parts: The loader, its iterator, or both; anything may be passed.
             read: How the batch was read; None if unknown.
         """
-        loader = self._latest
-        if loader is None or not loader.parts.are(parts):
-            loader = self._latest = self._loader_of(parts)
-            if loader is None:
-                return
+        loader, iterator = self._latest, self._iterator
+        if iterator is None or iterator() is not parts[-1]:
+            if loader is None or not loader.parts.are(parts):
+                with self._lock:
+                    loader = self._latest = self._loader_of(parts)
+                if loader is not None and loader.workers:
+                    self.hurry()
+            self._iterator = _reference(parts[-1])
+        if loader is None:
+            return
         loader.batches += 1
-        if self._noted is None or (
-            loader is not self._noted and loader.batches > self._noted.batches
-        ):
-            loader.has_news, self._noted = True, loader
-        if loader.workers and time.monotonic_ns() - loader.last_ns >= loader.every_ns:
-            loader.sample()
         if read is not None and (loader.is_new or read.is_beside):
-            loader.take(read)
-        if loader.has_news and loader is self._noted:
-            loader.has_news = False
-            self._note(loader.record)
+            with self._lock:
+                loader.take(read)
+
+    def look(self) -> float:
+        """Sample workers whose turn it is, and note the training's loader if there is news.
+
+        Returns:
+            Seconds until the next look.
+        """
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            next_ns = now_ns + _EVERY_NS
+            latest = self._latest
+            if latest is not None and latest.workers:
+                if now_ns >= latest.last_ns + latest.every_ns:
+                    latest.sample()
+                next_ns = latest.last_ns + latest.every_ns
+            self._note_news()
+        return (next_ns - now_ns) / 1e9
 
     def ends(self, iterator: Any) -> None:
         """Measure the workers of an iterator a last time: its data has ended."""
         present = _worker_ids((iterator,))
-        for loader in self._loaders:
-            if present and loader.workers == present:
-                loader.sample()
-                if loader is self._noted:
-                    loader.has_news = False
-                    self._note(loader.record)
+        with self._lock:
+            for loader in self._loaders:
+                if present and loader.workers == present:
+                    loader.sample()
+
+    def _note_news(self) -> None:
+        """Note the loader that most batches came from."""
+        most = max(self._loaders, key=lambda one: one.batches, default=None)
+        if most is not None and (self._noted is None or most.batches > self._noted.batches):
+            most.has_news, self._noted = True, most
+        if self._noted is not None and self._noted.has_news:
+            self._noted.has_news = False
+            self._note(self._noted.record)
 
     def _loader_of(self, parts: Sequence[Any]) -> _Loader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
@@ -166,8 +192,8 @@ class _Loader:
         )
         self.has_news = True
         self.workers = present
-        self._times = _times_of(present)
-        self.last_ns = time.monotonic_ns()
+        self._times = {}
+        self.last_ns = 0  # to be read at the next look
         self.every_ns = _FIRST_NS
 
     def take(self, read: Read) -> None:
@@ -193,9 +219,12 @@ class _Loader:
             self.has_news = True
 
     def sample(self) -> None:
-        """Add what the workers have used since the last time."""
+        """Add what the workers have used since the last time; the first time only begins."""
         now_ns = time.monotonic_ns()
         times = _times_of(self.workers)
+        if not self._times:
+            self._times, self.last_ns = times, now_ns
+            return
         both = times.keys() & self._times.keys()
         self._used_ns += sum(times[pid][0] - self._times[pid][0] for pid in both)
         self._watched_ns += len(both) * (now_ns - self.last_ns)

@@ -70,13 +70,13 @@ class StepTally:
         self._wait_ns += record.data_wait_ns
         if len(self._early) < _EARLY:
             self._early.append(record.dur_ns)
-            self._first_peak = sum(record.peak_allocated_bytes)
+            self._first_peak = sum(record.peak_allocated_bytes) or self._first_peak
         if self._steps % _HOST_EVERY == 0 and self._steps >= _EARLY:
             self._last_host = self._resident()
             if self._first_host is None:
                 self._first_host = self._last_host
         self._recent.append(record.dur_ns)
-        self._last_peak = sum(record.peak_allocated_bytes)
+        self._last_peak = sum(record.peak_allocated_bytes) or self._last_peak
         worst = (record.dur_ns, record.step)
         if len(self._worst) < _WORST:
             heapq.heappush(self._worst, worst)

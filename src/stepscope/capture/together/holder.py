@@ -16,28 +16,26 @@ class NestedProfilerError(UsageError, RuntimeError):
 class ProcessClaim:
     """The claim of one object on the process's profiling. There is one claim per process.
 
-    It is shared by the whole process on purpose: it stands for something that exists only once.
-    What a fork inherits is its parent's claim, not its own.
+    It is shared by the whole process on purpose: it stands for something that exists only once. A
+    fork has none: its parent's owner is asked to forget what it was recording.
     """
 
     _lock = threading.Lock()
     _owner: Any = None
-    _process_id = 0
 
     @classmethod
     def take(cls, owner: object) -> bool:
         """Claim the process; False if another owner holds it."""
         with cls._lock:
-            if cls._current() not in (None, owner):
+            if cls._owner not in (None, owner):
                 return False
-            cls._owner, cls._process_id = owner, os.getpid()
+            cls._owner = owner
             return True
 
     @classmethod
     def holder(cls) -> Any:
         """The object that holds the claim, or None."""
-        with cls._lock:
-            return cls._current()
+        return cls._owner
 
     @classmethod
     def give_back(cls, owner: object) -> None:
@@ -47,5 +45,12 @@ class ProcessClaim:
                 cls._owner = None
 
     @classmethod
-    def _current(cls) -> Any:
-        return cls._owner if cls._process_id == os.getpid() else None
+    def _after_fork(cls) -> None:
+        """In a fork: the lock may have been held, by a thread that does not exist here."""
+        owner, cls._owner, cls._lock = cls._owner, None, threading.Lock()
+        if owner is not None:
+            owner.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ProcessClaim._after_fork)

@@ -42,7 +42,8 @@ class WindowKeeper:
 
     Attributes:
         planner: Decides when a window begins.
-        foreign_index: Index of a window that another torch profiler is recording, or None.
+        changed: Called with the indices `recording_index` and `lengthening_index` when they may
+            have changed.
     """
 
     def __init__(
@@ -76,13 +77,24 @@ class WindowKeeper:
         self._trial: TriedWindow | None = None
         self._window: Window | None = None
         self._opener = Opener()
-        self.foreign_index: int | None = None
+        self._foreign_index: int | None = None
+        self.changed: Callable[[int | None, int | None], object] = lambda *_: None
+
+    @property
+    def foreign_index(self) -> int | None:
+        """Index of a window that another torch profiler is recording, or None."""
+        return self._foreign_index
+
+    @foreign_index.setter
+    def foreign_index(self, index: int | None) -> None:
+        self._foreign_index = index
+        self._report()
 
     @property
     def recording_index(self) -> int | None:
         """Index of the window that is being recorded, or None."""
-        if self.foreign_index is not None:
-            return self.foreign_index
+        if self._foreign_index is not None:
+            return self._foreign_index
         window = self._window
         return window.plan.index if window is not None and window.is_recording else None
 
@@ -92,12 +104,15 @@ class WindowKeeper:
         window = self._window
         if window is not None and window.lengthens_step:
             return window.plan.index
-        return self.foreign_index
+        return self._foreign_index
 
     @property
     def has_leftover(self) -> bool:
         """Whether a window that was given up is still recording in its thread."""
         return self._opener.has_leftover
+
+    def _report(self) -> None:
+        self.changed(self.recording_index, self.lengthening_index)
 
     # -- step boundaries ------------------------------------------------------------------------
 
@@ -106,9 +121,23 @@ class WindowKeeper:
         self._arm(step)
         if self._window is not None and self._window.is_recording:
             self._window.ranges.open(step)
+        self._report()
+
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on at whose beginning there may be something to do."""
+        is_busy = self._window is not None or self._trial is not None or self._opener.has_leftover
+        if is_busy or self._finisher.is_busy:
+            return step
+        return self.planner.next_due(step)
 
     def advance(self, ended: int) -> bool:
         """Move on to the next step; returns whether this took a noticeable time."""
+        try:
+            return self._advance(ended)
+        finally:
+            self._report()
+
+    def _advance(self, ended: int) -> bool:
         has_worked = False
         if self._finisher.is_busy:
             has_worked = self._finisher.collect()
@@ -150,6 +179,12 @@ class WindowKeeper:
 
     def flush(self, cause: str, step: int) -> None:
         """Save the open window although it is incomplete, or leave its warm-up."""
+        try:
+            self._flush(cause, step)
+        finally:
+            self._report()
+
+    def _flush(self, cause: str, step: int) -> None:
         if self._is_elsewhere():
             self._lose(IN_THE_SAME)
             return

@@ -53,6 +53,7 @@ class WindowPlanner:
 
     Attributes:
         follows_schedule: Whether this rank records the scheduled windows.
+        wake: Called when a window is requested; from any thread.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class WindowPlanner:
         self._requests: deque[WindowRequest] = deque()
         self._next_index = 0
         self._last_cycle = -1
+        self.wake: Callable[[], object] = bool
 
     def request(self, request: WindowRequest) -> None:
         """Request a window outside the schedule. May be called from any thread."""
@@ -80,8 +82,21 @@ class WindowPlanner:
             log.warning("stepscope: a requested window is skipped: %s", self._hindrance)
         elif len(self._requests) < _MOST_REQUESTS:
             self._requests.append(request)
+            self.wake()
         else:
             log.warning("stepscope: too many windows were requested at once: one is skipped")
+
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on at whose beginning there may be something to do."""
+        due = [ended + 1 for ended in self._others]
+        if self._requests:
+            first = self._requests[0]
+            due.append(step if first.first_step is None else first.first_step - first.warmup)
+        if self.follows_schedule:
+            due.append(self._schedule.next_action(step))
+        else:
+            due.append(self._schedule.next_save(step - 1) + 1)
+        return max(step, min(due))
 
     def wants_window(self, step: int) -> bool:
         """Whether a window may begin at this step; a cheap check."""

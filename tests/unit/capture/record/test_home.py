@@ -9,7 +9,7 @@ from torch import distributed
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.home import choose_home
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.ranks import RankIdentity
 
 

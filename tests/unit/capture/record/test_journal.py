@@ -9,7 +9,7 @@ import pytest
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record import journal as module
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.clock_sync import ClockOffset
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord, read_rank
@@ -51,7 +51,6 @@ def test_what_became_of_a_window_keeps_its_pause(journal, tmp_path):
 
 
 def test_a_clock_that_is_known_only_after_the_last_step_is_written_all_the_same(journal, tmp_path):
-    journal.count_step()
     journal.note_clock(ClockOffset(5, 7))
     journal.close(None, "done")
     found = manifest(tmp_path)

@@ -10,7 +10,10 @@ from types import ModuleType
 
 import pytest
 
+from stepscope.capture.containment import Containment
 from stepscope.capture.steps.compile_time import CompileClock
+from stepscope.capture.steps.core import StepCore
+from stepscope.run.step_record import StepRecord
 
 NAME = "torch._dynamo.callback"
 MS = 1_000_000
@@ -145,23 +148,21 @@ def test_a_compiler_of_another_kind_is_left_alone(monkeypatch):
 
 def test_torch_tells_which_step_compiles():
     torch = pytest.importorskip("torch")
-    from stepscope.capture.steps.host_time import HostClock
-
     torch._dynamo.reset()
-    clock = HostClock()
-    clock.start()
+    core = StepCore(Containment(lambda *_: None, lambda: None))
+    core.open(0)
     double = torch.compile(lambda x: x * 2 + 1, backend="eager", dynamic=False)
     try:
         double(torch.ones(2))  # loads the compiler, if nothing did
-        clock.read()
-        spent = []
+        core.begin()
         for length in (2, 3, 3, 4):
             double(torch.ones(length))
-            spent.append(clock.read().compile_ns)
+            core.end_step()
     finally:
-        clock.close()
+        core.close_clocks()
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()  # others ask whether this process has compiled
+    spent = [StepRecord(*row).compile_ns for row in core.rows]
     assert [one > 0 for one in spent] == [False, True, False, True]
     listeners = sys.modules[NAME].callback_handler
     assert listeners.start_callbacks == listeners.end_callbacks == []

@@ -16,9 +16,10 @@ def test_a_loader_is_noted_once(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     noted = []
     watch = LoaderWatch(noted.append)
-    loader = SimpleNamespace(num_workers=3, prefetch_factor=2)
+    loader, iterator = SimpleNamespace(num_workers=3, prefetch_factor=2), iter([])
     for _ in range(3):
-        watch.see(loader, iter([]))
+        watch.see(loader, iterator)
+        watch.look()
     assert len(noted) == 1
     assert (noted[0].workers, noted[0].prefetch_factor, noted[0].local_ranks) == (3, 2, 4)
     assert 1 <= noted[0].cpus <= (os.cpu_count() or 1)
@@ -27,13 +28,15 @@ def test_a_loader_is_noted_once(monkeypatch):
 
 def test_what_is_no_loader_is_left_alone():
     noted = []
-    LoaderWatch(noted.append).see([1, 2, 3], object())
+    watch = LoaderWatch(noted.append)
+    watch.see([1, 2, 3], object())
+    watch.look()
     assert noted == []
 
 
 def test_how_busy_the_workers_are(monkeypatch):
     times = {7: (100, 0), 8: (200, 50)}
-    now = [0]
+    now = [10**9]
     monkeypatch.setattr(loaders, "_times_of", lambda pids: {pid: times[pid] for pid in pids})
     monkeypatch.setattr(loaders.time, "monotonic_ns", lambda: now[0])
     workers = [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]
@@ -41,10 +44,12 @@ def test_how_busy_the_workers_are(monkeypatch):
     noted = []
     watch = LoaderWatch(noted.append)
     watch.see(iterator)
+    assert watch.look() == 0.05
     now[0] += 2_000_000_000
     # The second one computes for half a second, and has no CPU for a whole one.
     times.update({7: (100 + 2_000_000_000, 0), 8: (200 + 500_000_000, 50 + 1_000_000_000)})
     watch.see(iterator)
+    assert watch.look() == 0.1
     assert noted[-1].worker_cpu_share == round(2.5 / 3, 3)
 
 
@@ -77,6 +82,7 @@ def test_an_iterator_at_the_address_of_one_that_is_gone_is_another(monkeypatch):
         addresses.add(id(iterator))
         watch.see(iterator)
         watch.see(iterator)
+        watch.look()
         del iterator
     assert len(addresses) < 20  # they do come again
     assert asked == [(100 + epoch,) for epoch in range(20)]
@@ -90,6 +96,7 @@ def test_workers_that_live_on_start_once():
     kept = Iterator(dataset, 7, 8, persistent=True)
     for _ in range(3):
         watch.see(SimpleNamespace(num_workers=2), kept)
+        watch.look()
     assert noted[-1].starts == 1
     assert noted[-1].is_persistent is True
 
@@ -104,6 +111,7 @@ def test_the_loader_of_an_evaluation_is_not_the_trainings():
         other = Iterator(evaluation)
         for _ in range(2):
             watch.see(other)
+        watch.look()
     assert noted[-1].workers == 2
     assert noted[-1].starts == 3
 
@@ -124,5 +132,7 @@ def test_an_iterable_dataset_is_noted():
 
     for dataset, is_iterable in ((Stream(), True), (TensorDataset(torch.zeros(4)), False)):
         noted = []
-        LoaderWatch(noted.append).see(iter(DataLoader(dataset)))
+        watch = LoaderWatch(noted.append)
+        watch.see(iter(DataLoader(dataset)))
+        watch.look()
         assert noted[0].is_iterable is is_iterable

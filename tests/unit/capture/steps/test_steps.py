@@ -1,21 +1,28 @@
-"""The step recorder: what belongs to a step, on a clock that the test turns."""
+"""The core of the steps: what belongs to a step, on a clock that the test turns."""
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.capture.steps import recorder as module
-from stepscope.capture.steps.host_time import HostTime
-from stepscope.capture.steps.recorder import Clock, DeviceTimer, StepRecorder
+from stepscope.capture.containment import Containment
+from stepscope.capture.steps import core as module
+from stepscope.capture.steps.core import StepCore
+from stepscope.capture.steps.devices import DeviceTimer, PeakMemory
+from stepscope.run.step_record import StepRecord
 
 
 class Time:
+    """Clocks that the test turns: the machine's, the thread's, and the thread's time in a queue."""
+
     def __init__(self):
         self.now = 1_000
+        self.ran = 0
+        self.queued = 0
 
     def __call__(self):
         return self.now
@@ -23,178 +30,254 @@ class Time:
     def pass_by(self, nanoseconds):
         self.now += nanoseconds
 
+    def patch(self, patch):
+        patch.setattr(module, "perf_counter_ns", self)
+        patch.setattr(module, "thread_time_ns", lambda: self.ran)
+        patch.setattr(module.os, "open", lambda *_: 1 << 20)
+        patch.setattr(module.os, "close", lambda _: None)
+        patch.setattr(module, "_pread", lambda *_: f"0 {self.queued} 0".encode())
+
 
 @pytest.fixture
 def time(monkeypatch):
     time = Time()
-    monkeypatch.setattr(module.time, "perf_counter_ns", time)
+    time.patch(monkeypatch)
     return time
 
 
-@pytest.fixture
-def written():
-    return []
+class Written:
+    """The records of the rows that a core has queued."""
+
+    def __init__(self, core):
+        self._core = core
+
+    def __iter__(self):
+        return (StepRecord(*row) for row in self._core.rows)
+
+    def __getitem__(self, index):
+        return list(self)[index]
+
+    def __len__(self):
+        return len(self._core.rows)
+
+
+class Compiler:
+    """Says at each reading how long the compiler has compiled so far."""
+
+    def __init__(self, *totals_ns):
+        self._totals_ns = [0, *totals_ns]
+
+    def attach(self):
+        pass
+
+    def close(self):
+        pass
+
+    def total_ns(self):
+        return self._totals_ns.pop(0)
+
+
+class Core(StepCore):
+    """The core, with what the test keeps beside it."""
+
+
+def open_core(**clocks):
+    failures = []
+    core = Core(Containment(lambda *problem: failures.append(problem), lambda: None))
+    core.open(5_000_000 - 1_000, **clocks)
+    core.failures = failures
+    core.entered = []
+    return core
+
+
+def enter(core, name):
+    """Enter a phase; returns whether it is timed."""
+    core.entered.append(core.phase(name))
+    core.entered[-1].__enter__()
+    return core.entered[-1].entered_ns > 0
+
+
+def leave(core):
+    core.entered.pop().__exit__(None, None, None)
+
+
+def cpu_times(written):
+    return [(record.cpu_ns, record.queued_ns) for record in written]
 
 
 @pytest.fixture
-def recorder(time, written):
-    return StepRecorder(Clock(epoch_ns=5_000_000, monotonic_ns=1_000), written.append)
+def core(time):
+    core = open_core()
+    yield core
+    core.close_clocks()
+    assert core.failures == []
 
 
-def test_steps_touch_and_add_up(recorder, time, written):
-    recorder.begin()
-    for step, duration in enumerate([5, 7, 11]):
+@pytest.fixture
+def written(core):
+    return Written(core)
+
+
+def test_steps_touch_and_add_up(core, time, written):
+    core.restart_step()
+    for _step, duration in enumerate([5, 7, 11]):
         time.pass_by(duration)
-        assert recorder.end(step).dur_ns == duration
+        core.end_step()
     assert [record.dur_ns for record in written] == [5, 7, 11]
     assert [record.start_ns for record in written] == [5_000_000, 5_000_005, 5_000_012]
 
 
-def test_nested_phases_are_named_by_their_path(recorder, time, written):
-    recorder.begin()
-    recorder.enter_phase("forward")
+def test_nested_phases_are_named_by_their_path(core, time, written):
+    core.restart_step()
+    enter(core, "forward")
     time.pass_by(2)
-    recorder.enter_phase("attention")
+    enter(core, "attention")
     time.pass_by(3)
-    recorder.leave_phase()
+    leave(core)
     time.pass_by(4)
-    recorder.leave_phase()
-    recorder.enter_phase("forward")
+    leave(core)
+    enter(core, "forward")
     time.pass_by(10)
-    recorder.leave_phase()
-    recorder.end(0)
+    leave(core)
+    core.end_step()
     assert written[0].phases == {"forward": 19, "forward/attention": 3}
 
 
-def test_a_slash_in_a_name_makes_no_level(recorder, time, written):
-    recorder.begin()
-    recorder.enter_phase("a/b")
+def test_a_slash_in_a_name_makes_no_level(core, time, written):
+    core.restart_step()
+    enter(core, "a/b")
     time.pass_by(2)
-    recorder.leave_phase()
-    recorder.end(0)
+    leave(core)
+    core.end_step()
     assert written[0].phases == {"a_b": 2}
 
 
-def test_a_phase_across_a_boundary_gives_each_step_its_part(recorder, time, written):
-    recorder.begin()
+def test_a_phase_across_a_boundary_gives_each_step_its_part(core, time, written):
+    core.restart_step()
     time.pass_by(1)
-    recorder.enter_phase("outer")
-    recorder.enter_phase("inner")
+    enter(core, "outer")
+    enter(core, "inner")
     time.pass_by(4)
-    recorder.end(0)
+    core.end_step()
     time.pass_by(6)
-    recorder.leave_phase()
-    recorder.leave_phase()
-    recorder.end(1)
+    leave(core)
+    leave(core)
+    core.end_step()
     assert written[0].phases == {"outer": 4, "outer/inner": 4}
     assert written[1].phases == {"outer": 6, "outer/inner": 6}
     assert [record.dur_ns for record in written] == [5, 6]
 
 
-def test_a_phase_of_another_thread_is_not_timed(recorder, time, written):
-    recorder.begin()
+def test_a_phase_of_another_thread_is_not_timed(core, time, written):
+    core.restart_step()
     answers = []
-    thread = threading.Thread(target=lambda: answers.append(recorder.enter_phase("elsewhere")))
+    thread = threading.Thread(target=lambda: answers.append(enter(core, "elsewhere")))
     thread.start()
     thread.join()
-    recorder.end(0)
+    core.end_step()
     assert answers == [False]
     assert written[0].phases == {}
 
 
-def test_a_phase_begun_before_the_first_step_counts_from_the_step(recorder, time, written):
-    recorder.enter_phase("early")
+def test_a_phase_begun_before_the_first_step_counts_from_the_step(core, time, written):
+    enter(core, "early")
     time.pass_by(100)
-    recorder.begin()
+    core.restart_step()
     time.pass_by(5)
-    recorder.leave_phase()
-    recorder.end(0)
+    leave(core)
+    core.end_step()
     assert written[0].phases == {"early": 5}
 
 
-def test_leaving_more_than_was_entered_is_harmless(recorder, time, written):
-    recorder.begin()
-    recorder.leave_phase()
-    recorder.end(0)
-    assert written[0].phases == {}
+def test_phases_that_are_left_in_another_order_are_all_timed(core, time, written):
+    core.restart_step()
+    outer, inner = core.phase("outer"), core.phase("inner")
+    outer.__enter__()
+    inner.__enter__()
+    time.pass_by(2)
+    outer.__exit__(None, None, None)
+    time.pass_by(3)
+    inner.__exit__(None, None, None)
+    core.end_step()
+    assert written[0].phases == {"outer": 2, "inner": 5}
 
 
-def test_waits_tokens_samples_and_kind_are_of_one_step(recorder, time, written):
-    recorder.begin()
-    recorder.add_wait(3)
-    recorder.add_wait(4)
-    recorder.count(10, None)
-    recorder.count(5, 2)
-    recorder.mark("evaluation")
-    recorder.end(0)
-    recorder.end(1)
+def test_waits_tokens_samples_and_kind_are_of_one_step(core, time, written):
+    core.restart_step()
+    core.add_wait(3)
+    core.add_wait(4)
+    core.count(10, None)
+    core.count(5, 2)
+    core.mark("evaluation")
+    core.end_step()
+    core.end_step()
     assert (written[0].data_wait_ns, written[0].tokens, written[0].samples) == (7, 15, 2)
     assert written[0].kind == "evaluation"
     assert (written[1].data_wait_ns, written[1].tokens, written[1].samples) == (0, None, None)
     assert written[1].kind == "train"
 
 
-class Host:
-    """Says of each step what it is told."""
-
-    def __init__(self, *readings):
-        self._readings = [HostTime(0, 0), *readings]
-
-    def start(self):
-        pass
-
-    def read(self):
-        return self._readings.pop(0)
-
-
-def test_a_step_compiles_no_longer_than_it_takes(recorder, time, written):
-    recorder.attach_host(Host(HostTime(compile_ns=8), HostTime(compile_ns=30)))
-    recorder.begin()
-    for step in range(2):
+def test_a_step_compiles_no_longer_than_it_takes(time, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", None)
+    core = open_core(compiler=Compiler(8, 38))
+    core.restart_step()
+    for _ in range(2):
         time.pass_by(20)
-        recorder.end(step)
-    assert [record.compile_ns for record in written] == [8, 20]
+        core.end_step()
+    core.close_clocks()
+    assert [record.compile_ns for record in Written(core)] == [8, 20]
 
 
-def test_a_wait_that_begins_as_a_step_ends_is_the_next_ones(recorder, time, written):
+def test_a_wait_that_begins_as_a_step_ends_is_the_next_ones(core, time, written):
     """Steps of 10, 60 and 10: the CPU is lost between the end of the first and its reading."""
-    recorder.attach_host(Host(HostTime(10, 50), HostTime(10, 0), HostTime(8, 2)))
-    recorder.begin()
-    for number, length in enumerate((10, 60, 10)):
+    core.restart_step()
+    for length, ran, queued in ((10, 10, 50), (60, 10, 0), (10, 8, 2)):
         time.pass_by(length)
-        recorder.end(number)
-    assert [(record.cpu_ns, record.queued_ns) for record in written] == [(10, 0), (10, 50), (8, 2)]
+        time.ran += ran
+        time.queued += queued
+        core.end_step()
+    assert cpu_times(written) == [(10, 0), (10, 50), (8, 2)]
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 50)] * 3), max_size=9))
 def test_no_step_waits_longer_than_it_lasts(steps):
     """CPU time, waiting within the step, and waiting that comes after its end."""
     now = Time()
-    written = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.time, "perf_counter_ns", now)
-        recorder = StepRecorder(Clock(0, 0), written.append)
-        recorder.attach_host(Host(*(HostTime(ran, queued + late) for ran, queued, late in steps)))
-        recorder.begin()
+        now.patch(patch)
+        core = open_core()
+        core.restart_step()
         late_before = 0
-        for number, (ran, queued, late) in enumerate(steps):
+        for ran, queued, late in steps:
             now.pass_by(late_before + ran + queued)
-            recorder.end(number)
+            now.ran += ran
+            now.queued += queued + late
+            core.end_step()
             late_before = late
+        core.close_clocks()
     waits = [0, *(late for _, _, late in steps)]
     wanted = [before + queued for (_, queued, _), before in zip(steps, waits, strict=False)]
-    assert [record.queued_ns for record in written] == wanted
+    assert [queued for _, queued in cpu_times(Written(core))] == wanted
 
 
-def test_a_cancelled_step_leaves_nothing(recorder, time, written):
-    recorder.begin()
+def test_another_thread_begins_anew(core, time, written):
+    core.restart_step()
+    core.end_step()
+    thread = threading.Thread(target=core.end_step)
+    thread.start()
+    thread.join()
+    core.end_step()
+    assert [cpu for cpu, _ in cpu_times(written)] == [0, None, None]
+
+
+def test_a_loop_that_ends_leaves_nothing(core, time, written):
+    core.restart_step()
     time.pass_by(5)
-    recorder.cancel()
-    assert not recorder.is_open
-    assert written == []
-    recorder.begin()
+    core.leave_loop()
+    assert len(written) == 0
+    core.restart_step()
     time.pass_by(2)
-    recorder.end(0)
+    core.end_step()
     assert [record.dur_ns for record in written] == [2]
 
 
@@ -228,81 +311,82 @@ class FakeEvent:
         return other.at_ms - self.at_ms
 
 
-def run_device_steps(recorder, device, count, behind):
-    recorder.begin()
+def run_device_steps(core, device, count, behind):
+    core.restart_step()
     for step in range(count):
         device.clock_ms += 2.0 + step
         device.passed_ms = max(0.0, device.clock_ms - behind)
-        recorder.end(step)
+        core.end_step()
 
 
-def test_device_time_is_read_when_it_has_passed(recorder, time, written):
+def test_device_time_is_read_when_it_has_passed(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((1,), (2,)))
-    run_device_steps(recorder, device, 6, behind=0)
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((1,), (2,))))
+    run_device_steps(core, device, 6, behind=0)
+    core.settle()
     assert [record.device_ns for record in written] == [(2 + n) * 1_000_000 for n in range(6)]
     assert written[0].peak_allocated_bytes == (1,)
     assert written[0].peak_reserved_bytes == (2,)
 
 
-def test_a_device_behind_delays_lines_and_keeps_their_order(recorder, time, written):
+def test_a_device_behind_delays_lines_and_keeps_their_order(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    run_device_steps(recorder, device, 6, behind=9.0)
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    run_device_steps(core, device, 6, behind=9.0)
     assert len(written) < 6
     device.passed_ms = device.clock_ms
-    recorder.close()
+    core.close_clocks()
     assert [record.step for record in written] == list(range(6))
     assert [record.device_ns for record in written] == [(2 + n) * 1_000_000 for n in range(6)]
 
 
-def test_a_stuck_device_neither_blocks_nor_accumulates(recorder, time, written):
+def test_a_stuck_device_neither_blocks_nor_accumulates(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    run_device_steps(recorder, device, 500, behind=1e9)
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    run_device_steps(core, device, 500, behind=1e9)
     assert len(written) >= 500 - DeviceTimer.LATEST
-    recorder.close()
+    core.close_clocks()
     assert [record.step for record in written] == list(range(500))
     assert all(record.device_ns is None for record in written)
 
 
-def test_events_are_used_again(recorder, time, written):
+def test_events_are_used_again(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    run_device_steps(recorder, device, 1000, behind=20.0)
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    run_device_steps(core, device, 1000, behind=20.0)
     assert device.made < 100
 
 
-def test_an_event_is_not_used_again_while_a_later_step_needs_it(recorder, time, written):
+def test_an_event_is_not_used_again_while_a_later_step_needs_it(core, time, written):
     # One event ends a step and begins the next: reusing it early would change the next one's time.
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    recorder.begin()
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    core.restart_step()
     durations = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0] * 20
     for step, duration in enumerate(durations):
         device.clock_ms += duration
         if step % 5 == 4:
             device.passed_ms = device.clock_ms
-        recorder.end(step)
+        core.end_step()
     device.passed_ms = device.clock_ms
-    recorder.close()
+    core.close_clocks()
     assert [record.device_ns for record in written] == [d * 1_000_000 for d in durations]
 
 
-def test_phases_are_timed_on_the_device(recorder, time, written):
+def test_phases_are_timed_on_the_device(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    recorder.begin()
-    for step in range(300):
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    core.restart_step()
+    for _step in range(300):
         for name, duration in (("forward", 3.0), ("backward", 5.0), ("forward", 2.0)):
-            recorder.enter_phase(name)
+            enter(core, name)
             device.clock_ms += duration
-            recorder.leave_phase()
+            leave(core)
         device.clock_ms += 1.0
         device.passed_ms = max(0.0, device.clock_ms - 40.0)
-        recorder.end(step)
+        core.end_step()
     device.passed_ms = device.clock_ms
-    recorder.close()
+    core.close_clocks()
     assert {record.device_ns for record in written} == {11_000_000}
     assert all(
         record.device_phases == {"forward": 5_000_000, "backward": 5_000_000} for record in written
@@ -310,20 +394,20 @@ def test_phases_are_timed_on_the_device(recorder, time, written):
     assert device.made < 200, "marks are used again"
 
 
-def test_a_phase_across_a_boundary_is_parted_on_the_device_too(recorder, time, written):
+def test_a_phase_across_a_boundary_is_parted_on_the_device_too(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    recorder.begin()
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    core.restart_step()
     device.clock_ms += 1.0
-    recorder.enter_phase("outer")
+    enter(core, "outer")
     device.clock_ms += 4.0
-    recorder.end(0)
+    core.end_step()
     device.clock_ms += 6.0
-    recorder.leave_phase()
+    leave(core)
     device.clock_ms += 2.0
-    recorder.end(1)
+    core.end_step()
     device.passed_ms = device.clock_ms
-    recorder.close()
+    core.close_clocks()
     assert [record.device_phases for record in written] == [
         {"outer": 4_000_000},
         {"outer": 6_000_000},
@@ -331,43 +415,43 @@ def test_a_phase_across_a_boundary_is_parted_on_the_device_too(recorder, time, w
     assert [record.device_ns for record in written] == [5_000_000, 8_000_000]
 
 
-def test_a_phase_on_another_stream_that_is_late_is_left_out(recorder, time, written):
+def test_a_phase_on_another_stream_that_is_late_is_left_out(core, time, written):
     device = FakeEvents()
-    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
-    recorder.begin()
-    recorder.enter_phase("side")
-    recorder._open_phases[-1].mark.at_ms = 1e9
-    recorder.leave_phase()
+    core.attach_device(DeviceTimer(device), PeakMemory(lambda: ((), ())))
+    core.restart_step()
+    enter(core, "side")
+    core.entered[-1].mark.at_ms = 1e9
+    leave(core)
     device.clock_ms = device.passed_ms = 2.0
-    recorder.end(0)
-    recorder.close()
+    core.end_step()
+    core.close_clocks()
     assert written[0].device_ns == 2_000_000
     assert written[0].device_phases == {}
 
 
-def test_a_device_that_fails_costs_the_device_time_only(recorder, time, written):
+def test_a_device_that_fails_costs_the_device_time_only(core, time, written):
     class Broken(FakeEvents):
         def __call__(self):
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    recorder.attach_device(DeviceTimer(Broken()), lambda: ((), ()))
-    for step in range(3):
-        recorder.begin()
+    core.attach_device(DeviceTimer(Broken()), PeakMemory(lambda: ((), ())))
+    for _step in range(3):
+        core.restart_step()
         time.pass_by(2)
-        recorder.end(step)
-    recorder.close()
+        core.end_step()
+    core.close_clocks()
     assert [record.dur_ns for record in written] == [2, 2, 2]
 
 
-def test_memory_that_cannot_be_read_costs_the_memory_only(recorder, time, written):
+def test_memory_that_cannot_be_read_costs_the_memory_only(core, time, written):
     def broken():
         raise RuntimeError("no")
 
-    recorder.attach_device(DeviceTimer(FakeEvents()), broken)
-    recorder.begin()
+    core.attach_device(DeviceTimer(FakeEvents()), PeakMemory(broken))
+    core.restart_step()
     time.pass_by(2)
-    recorder.end(0)
-    recorder.close()
+    core.end_step()
+    core.close_clocks()
     assert [record.dur_ns for record in written] == [2]
     assert written[0].peak_allocated_bytes == ()
 
@@ -395,21 +479,21 @@ class CapturedEvents(FakeEvents):
         return event
 
 
-def test_a_graph_that_is_being_captured_is_left_alone(recorder, time, written):
+def test_a_graph_that_is_being_captured_is_left_alone(core, time, written):
     device = CapturedEvents()
     timer = DeviceTimer(device, lambda: device.is_capturing)
-    recorder.attach_device(timer, lambda: ((), ()))
-    recorder.begin()
+    core.attach_device(timer, PeakMemory(lambda: ((), ())))
+    core.restart_step()
     for step in range(6):
         device.is_capturing = step in {2, 3}
-        with_phase = recorder.enter_phase("forward")
+        with_phase = enter(core, "forward")
         device.clock_ms += 1.0
         device.passed_ms = device.clock_ms
         if with_phase:
-            recorder.leave_phase()
-        recorder.end(step)
-    recorder.close()
-    assert recorder.problem is None
+            leave(core)
+        core.end_step()
+    core.close_clocks()
+    assert core.problem is None
     assert [record.step for record in written] == list(range(6))
     told = [record.device_ns for record in written]
     assert told[:2] + told[5:] == [1_000_000] * 3

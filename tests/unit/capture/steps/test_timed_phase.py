@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.stepping import Stepping
-from stepscope.capture.steps.recorder import Clock, StepRecorder
+from stepscope.capture.steps.core import StepCore
 from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES, StepRecord
 
 
@@ -16,87 +17,115 @@ def failures() -> list[str]:
 
 
 @pytest.fixture
-def written() -> list[StepRecord]:
-    return []
+def steps(failures: list[str]) -> Iterator[StepCore]:
+    core = StepCore(Containment(lambda where, _: failures.append(where), lambda: None))
+    core.open(0)
+    core.begin()
+    yield core
+    core.close_clocks()
 
 
-@pytest.fixture
-def steps(failures: list[str], written: list[StepRecord]) -> Stepping:
-    wall = Containment(lambda where, _: failures.append(where), lambda: None)
-    stepping = Stepping(wall, lambda: True)
-    stepping.recorder = StepRecorder(Clock.start(), written.append)
-    stepping.begin()
-    return stepping
+def phases_of(steps: StepCore) -> list[dict[str, int]]:
+    return [StepRecord(*row).phases for row in steps.rows]
 
 
-def test_a_phase_decorates_a_function_that_calls_itself(
-    steps: Stepping, written: list[StepRecord]
-) -> None:
+def test_a_phase_decorates_a_function_that_calls_itself(steps: StepCore) -> None:
     @steps.phase("part")
     def part(depth: int) -> int:
         return depth if depth == 0 else part(depth - 1) + 1
 
     assert part(2) == 2
     assert part(0) == 0
-    steps.advance()
-    assert set(written[0].phases) == {"part", "part/part", "part/part/part"}
-    outer, middle, inner = (written[0].phases[name] for name in sorted(written[0].phases))
+    steps.end_step()
+    assert set(phases_of(steps)[0]) == {"part", "part/part", "part/part/part"}
+    outer, middle, inner = (phases_of(steps)[0][name] for name in sorted(phases_of(steps)[0]))
     assert outer >= middle >= inner > 0
 
 
-def test_an_error_passes_through_and_ends_the_phase(
-    steps: Stepping, written: list[StepRecord], failures: list[str]
-) -> None:
+def test_an_error_passes_through_and_ends_the_phase(steps: StepCore, failures: list[str]) -> None:
     with pytest.raises(KeyError), steps.phase("part"):
         raise KeyError
     with steps.phase("other"):
-        steps.advance()
-    steps.advance()
-    assert [set(record.phases) for record in written] == [{"part", "other"}, {"other"}]
+        steps.end_step()
+    steps.end_step()
+    assert [set(phases) for phases in phases_of(steps)] == [{"part", "other"}, {"other"}]
     assert not failures
 
 
 def test_a_phase_that_cannot_be_timed_costs_the_training_nothing(
-    steps: Stepping, failures: list[str], monkeypatch: pytest.MonkeyPatch
+    steps: StepCore, failures: list[str]
 ) -> None:
-    def broken(*_: object) -> None:
-        raise OSError("broken")
+    class Broken:
+        def __str__(self) -> str:
+            raise OSError("broken")
 
-    monkeypatch.setattr(steps.recorder, "enter_phase", broken)
-    with steps.phase("part"):
+    with steps.phase(Broken()):  # type: ignore[arg-type]
         pass
     assert failures == ["timing a phase"]
-    monkeypatch.undo()
-    monkeypatch.setattr(steps.recorder, "leave_phase", broken)
-    with steps.phase("part"):
-        pass
-    assert failures == ["timing a phase"] * 2
+    steps.end_step()
+    assert phases_of(steps) == [{}]
 
 
-def test_a_listener_that_fails_is_noted_and_the_others_are_called(
-    steps: Stepping, failures: list[str]
+def test_a_part_that_fails_is_noted_and_the_others_are_asked(
+    steps: StepCore, failures: list[str]
 ) -> None:
-    heard: list[int] = []
+    asked: list[int] = []
 
-    def broken(*_: object) -> None:
-        raise ValueError
+    class Memory:
+        def next_due(self, step: int) -> int:
+            return step
 
-    steps.add_listener("the first", broken)
-    steps.add_listener("the second", lambda step, _: heard.append(step))
-    steps.advance()
-    steps.advance()
-    assert heard == [0, 1]
-    assert failures == ["the first"] * 2
+        def step_ended(self, step: int) -> None:
+            asked.append(step)
+            raise ValueError
+
+    class Windows:
+        def next_due(self, step: int) -> int:
+            return step
+
+        def advance(self, ended: int) -> bool:
+            asked.append(ended)
+            return False
+
+    steps.memory, steps.windows = Memory(), Windows()  # type: ignore[assignment]
+    steps.wake()
+    steps.end_step()
+    steps.end_step()
+    assert asked == [0, 0, 1, 1]
+    assert failures == ["watching memory"] * 2
+
+
+def test_nothing_is_asked_at_steps_at_which_nothing_is_due(
+    steps: StepCore, failures: list[str]
+) -> None:
+    asked: list[int] = []
+
+    class Memory:
+        def next_due(self, step: int) -> int:
+            return -(-step // 10) * 10
+
+        def step_ended(self, step: int) -> None:
+            asked.append(step + 1)
+
+    steps.memory = Memory()  # type: ignore[assignment]
+    steps.wake()
+    for step in range(35):
+        if step == 24:
+            steps.wake()  # as a request from another thread does
+        steps.end_step()
+    assert asked == [*range(1, 9), 10, 20, 25, 30]
+    assert not failures
 
 
 def test_names_with_numbers_in_them_are_bounded_and_this_is_noted_once(
-    steps: Stepping, written: list[StepRecord], failures: list[str]
+    steps: StepCore, failures: list[str]
 ) -> None:
     for number in range(MOST_PHASE_NAMES + 20):
         with steps.phase(f"batch {number}"), steps.phase("part"):
             pass
-        steps.advance()
-    outer = {name for record in written for name in record.phases if "/" not in name}
+        steps.end_step()
+    written = phases_of(steps)
+    outer = {name for phases in written for name in phases if "/" not in name}
     assert len(outer) == MOST_PHASE_NAMES  # with "part", and the name of all others
-    assert set(written[-1].phases) == {MORE_PHASES, f"{MORE_PHASES}/part"}
+    assert set(written[-1]) == {MORE_PHASES, f"{MORE_PHASES}/part"}
     assert failures == ["naming phases"]

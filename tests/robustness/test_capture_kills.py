@@ -1,0 +1,68 @@
+"""A process that is killed at any moment loses at most the step that it was in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepscope.run.layout import RankLayout
+from stepscope.run.step_record import read_steps
+from stepscope.run.unclosed import close_manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORKS = """
+import os, random, signal, sys, threading, time
+import torch
+import stepscope
+
+for number in range(int(sys.argv[2])):
+    if os.fork() == 0:
+        random.seed(number)
+        told = os.open(f"{sys.argv[1]}/{number}.steps", os.O_CREAT | os.O_WRONLY)
+        with stepscope.Profiler(
+            output_dir=sys.argv[1], run_name=str(number), window_recorder="none", announce=False
+        ) as profiler:
+            def kill(after_s=random.uniform(0.0, 1.3)):
+                time.sleep(after_s)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            threading.Thread(target=kill).start()
+            while True:
+                with profiler.phase("work"):
+                    time.sleep(random.expovariate(300))
+                profiler.step()
+                os.pwrite(told, b"%9d" % profiler.step_number, 0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_kill_costs_at_most_the_current_step(tmp_path, kills):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path), str(kills)],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src", "OMP_NUM_THREADS": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    is_in_ring = False
+    for number in range(kills):
+        rank = RankLayout(tmp_path / str(number) / "rank00000")
+        ended = int((tmp_path / f"{number}.steps").read_bytes() or b"0")
+        records, problems = read_steps(rank.steps)
+        # A step may have ended of which the script had not noted it yet.
+        assert [record.step for record in records] == list(range(len(records)))
+        assert ended <= len(records) <= ended + 1
+        assert problems == []
+        assert all(record.phases.keys() == {"work"} for record in records[1:])
+        is_in_ring = is_in_ring or len(rank.steps.read_bytes().splitlines()) < len(records)
+        close_manifest(rank, 137)
+        assert read_steps(rank.steps) == (records, [])
+        assert len(rank.steps.read_bytes().splitlines()) == len(records)
+        assert not rank.ring.exists()
+    assert is_in_ring
