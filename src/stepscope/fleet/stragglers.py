@@ -243,8 +243,16 @@ def find_late(
             factor = min(1.0, recorded.step_ns / step_ns)
         seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
         known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
-    late = with_accused(known, None, accused)
-    if late is None or throttled is None or accused is None or accused.cause != COMPUTE:
+    late = with_accused(known, None, accused, blame.excess_ns)
+    if (
+        late is None
+        or throttled is None
+        or late.cause
+        not in (
+            in_words(COMPUTE),
+            in_words(COMPUTE, several=True),
+        )
+    ):
         return late
     slow = [throttled[rank] for rank in late.late if rank in throttled]
     if not slow:

@@ -26,8 +26,8 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -117,6 +117,7 @@ class Blame:
         step_ns: Mean step time, as replayed.
         left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
+        excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
     """
 
     causes: pl.DataFrame
@@ -130,6 +131,7 @@ class Blame:
     step_ns: float
     left_out: dict[str, int]
     together: LateTogether | None = None
+    excess_ns: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blame:
@@ -184,7 +186,19 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         step_ns,
         matched.left_out,
         _late_together(matched, usual, late_ns, gains, table, accused),
+        _excess_of_ranks(matched, usual, steps),
     )
+
+
+def _excess_of_ranks(matched: Matched, usual: Usual, steps: int) -> dict[int, dict[str, float]]:
+    ranks = matched.ranks.tolist()
+    found: dict[int, dict[str, float]] = {rank: {} for rank in ranks}
+    for place, cause in enumerate(matched.causes):
+        of_ranks = np.bincount(matched.rank, usual.excess_ns[:, place], len(ranks)) / steps
+        for rank, ns in zip(ranks, of_ranks.tolist(), strict=True):
+            if ns > 0:
+                found[rank][cause] = ns
+    return found
 
 
 def _late_together(
