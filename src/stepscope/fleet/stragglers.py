@@ -244,6 +244,8 @@ def find_late(
         seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
         known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
     late = with_accused(known, None, accused, blame.excess_ns)
+    if late is None or not is_late(late, limits):
+        return None
     if (
         late is None
         or throttled is None
@@ -319,11 +321,15 @@ def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.Data
 
 def _causes(blame: Blame, late: RankSkew | None, *, is_of_host: bool) -> pl.DataFrame:
     """Columns `CAUSES`. What ranks are late by has the gain that step records and windows give."""
-    notable = blame.accused.select("rank", "cause", is_notable=pl.lit(value=True))
-    if is_of_host:
-        kept = [] if late is None else late.late
-        notable = notable.filter(pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START))
-    table = _all_causes(blame, notable)
+    notable = blame.accused.with_columns(is_notable=pl.lit(value=True))
+    is_over = pl.col("cause") == LATE_START
+    is_anyones = pl.col("peers").list.len().fill_null(0) + 1 == len(blame.ranks)
+    kept = [] if late is None else late.late
+    is_much = pl.lit(late is not None and not is_of_host) & (
+        pl.col("gain_ns") >= Thresholds().saving_low * blame.step_ns
+    )
+    notable = notable.filter(pl.col("rank").is_in(kept) | is_over | is_anyones | is_much)
+    table = _all_causes(blame, notable.select("rank", "cause", "is_notable"))
     if late is None or len(late.late) > 1:
         return table
     own = table.with_row_index("row").filter(pl.col("rank") == late.late[0])
