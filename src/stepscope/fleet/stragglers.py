@@ -110,6 +110,7 @@ class Stragglers:
 
 _MOST_NAMED = 8
 NOBODY_LATE = "no rank makes the others wait for an unusual reason"
+_LONGER_COMPUTE = (in_words(COMPUTE), in_words(COMPUTE, several=True))
 _NOTABLE_WAITS = 0.05
 """Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
 
@@ -246,15 +247,7 @@ def find_late(
     late = with_accused(known, None, accused, blame.excess_ns)
     if late is None or not is_late(late, limits):
         return None
-    if (
-        late is None
-        or throttled is None
-        or late.cause
-        not in (
-            in_words(COMPUTE),
-            in_words(COMPUTE, several=True),
-        )
-    ):
+    if throttled is None or late.cause not in _LONGER_COMPUTE:
         return late
     slow = [throttled[rank] for rank in late.late if rank in throttled]
     if not slow:
