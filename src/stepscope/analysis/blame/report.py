@@ -210,13 +210,23 @@ def _late_together(
     accused: pl.DataFrame,
 ) -> LateTogether | None:
     step_ns = gains.whole_ns / gains.steps
-    late: dict[int, dict[str, int]] = {}
-    rows = causes.filter(~pl.col("cause").is_in([SLOW_LINK, LATE_START])).head(_MOST_REPLAYED)
-    for rank, cause, wait_ns in rows.select("rank", "cause", "caused_wait_ns").iter_rows():
+    # One that comes last but one each time makes nobody wait as long as the last one does.
+    excess = _excess_of_ranks(matched, usual, gains.steps)
+    most = sorted(
+        (
+            (ns, rank, cause)
+            for rank, of_rank in excess.items()
+            for cause, ns in of_rank.items()
+            if ns >= _NOTABLE_GAIN * step_ns
+        ),
+        reverse=True,
+    )
+    late: dict[int, dict[str, float]] = {}
+    for ns, rank, cause in most[:_MOST_REPLAYED]:
         if len(late) == _MOST_TOGETHER and rank not in late:
             continue
         if _stands_out(matched, usual, late_ns, step_ns, rank, cause):
-            late.setdefault(rank, {})[cause] = wait_ns
+            late.setdefault(rank, {})[cause] = ns
     # Of most ranks, what they do is the usual.
     if len(late) < 2 or len(late) > len(matched.ranks) / 2:
         return None
@@ -244,7 +254,7 @@ def _late_together(
     return LateTogether(
         tuple(needed),
         main.pop() if len(main) == 1 else OTHER,
-        sum(sum(late[rank].values()) for rank in needed),
+        int(causes.filter(pl.col("rank").is_in(needed))["caused_wait_ns"].sum()),
         round(gain_of(needed).sure_ns),
     )
 
