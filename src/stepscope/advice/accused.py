@@ -7,12 +7,12 @@ accused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from stepscope.advice.rank_summary import Meeting
-from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, SLOW_LINK, in_words
+from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.errors import UsageError
 from stepscope.run.figures import duration
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
+_MOSTLY = 0.5
 _MOST_NAMED = 8
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
@@ -57,10 +58,12 @@ class InWindows:
 
     Attributes:
         accused: The ranks whose fix brings most; None: nobody is accused.
+        excess_ns: By rank and cause, what its work takes in a step beyond the usual.
         notes: Ranks that began late, which is no part of that.
     """
 
     accused: Accused | None = None
+    excess_ns: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -83,7 +86,7 @@ def compare_windows(meetings: Sequence[Meeting]) -> InWindows:
         return InWindows()
     blame = find_blame(compared.matched, compared.offset_ns)
     accused = worst_accused(blame, len(known), is_of_host=known[0].of_host)
-    return InWindows(accused, tuple(late_starts_in_words(known, blame.step_ns)))
+    return InWindows(accused, blame.excess_ns, tuple(late_starts_in_words(known, blame.step_ns)))
 
 
 def worst_accused(blame: Blame, ranks: int, *, is_of_host: bool) -> Accused | None:
@@ -141,10 +144,36 @@ def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[
     ]
 
 
+def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, float]]) -> RankSkew:
+    """Late ranks without those that are late because they waited for one of the others.
+
+    Records do not tell them apart: the members of a group that has waited for one of them come as
+    late to the next group. In the windows, the one has more work than usual, and the others do not.
+
+    Args:
+        recorded: Late ranks by the step records.
+        excess_ns: By rank and cause, what its work takes in a step of the windows beyond the usual.
+
+    Returns:
+        The same where the windows do not show as much work as the ranks are late by.
+    """
+    own = {rank: sum(excess_ns.get(rank, {}).values()) for rank in recorded.late}
+    most_ns = max(own.values())
+    if recorded.course is not None or most_ns < _MOSTLY * recorded.wait_ns:
+        return recorded
+    late = tuple(rank for rank in recorded.late if own[rank] >= _MOSTLY * most_ns)
+    main = {max(excess_ns[rank], key=excess_ns[rank].__getitem__) for rank in late}
+    cause = main.pop() if len(main) == 1 else OTHER
+    is_main = all(excess_ns[rank].get(cause, 0) >= _MOSTLY * own[rank] for rank in late)
+    why = in_words(cause, several=len(late) > 1) if is_main and cause != OTHER else ""
+    return replace(recorded, late=late, cause=recorded.cause or why)
+
+
 def with_accused(
     recorded: RankSkew | None,
     seen: RankSkew | None,
     accused: Accused | None,
+    excess_ns: Mapping[int, Mapping[str, float]],
 ) -> RankSkew | None:
     """Which ranks come late, from the records and the windows together.
 
@@ -158,7 +187,10 @@ def with_accused(
             nobody.
         seen: The ranks by what waiting costs them in the windows.
         accused: Who makes the others wait there.
+        excess_ns: By rank and cause, what its work takes in a step beyond the usual there.
     """
+    if recorded is not None:
+        recorded = without_inherited(recorded, excess_ns)
     if accused is None:
         return recorded
     why = in_words(accused.cause, several=len(accused.ranks) > 1)

@@ -187,7 +187,7 @@ def judge(
     recorded = skew if lateness(skew, limits) is not None else None
     recorded = surest(recorded, skew_of_windows(ranks))
     by_arrivals = skew_of_arrivals(between)
-    judged = with_accused(recorded, by_arrivals, accused)
+    judged = with_accused(recorded, by_arrivals, accused, windows.excess_ns)
     if recorded is not None and judged is not None and judged.basis == ARRIVALS:
         recorded, skew = None, judged
     elif recorded is not None:

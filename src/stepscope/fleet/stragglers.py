@@ -110,6 +110,7 @@ class Stragglers:
 
 _MOST_NAMED = 8
 NOBODY_LATE = "no rank makes the others wait for an unusual reason"
+_LONGER_COMPUTE = (in_words(COMPUTE), in_words(COMPUTE, several=True))
 _NOTABLE_WAITS = 0.05
 """Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
 
@@ -243,8 +244,10 @@ def find_late(
             factor = min(1.0, recorded.step_ns / step_ns)
         seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
         known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
-    late = with_accused(known, None, accused)
-    if late is None or throttled is None or accused is None or accused.cause != COMPUTE:
+    late = with_accused(known, None, accused, blame.excess_ns)
+    if late is None or not is_late(late, limits):
+        return None
+    if throttled is None or late.cause not in _LONGER_COMPUTE:
         return late
     slow = [throttled[rank] for rank in late.late if rank in throttled]
     if not slow:
@@ -311,11 +314,15 @@ def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.Data
 
 def _causes(blame: Blame, late: RankSkew | None, *, is_of_host: bool) -> pl.DataFrame:
     """Columns `CAUSES`. What ranks are late by has the gain that step records and windows give."""
-    notable = blame.accused.select("rank", "cause", is_notable=pl.lit(value=True))
-    if is_of_host:
-        kept = [] if late is None else late.late
-        notable = notable.filter(pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START))
-    table = _all_causes(blame, notable)
+    notable = blame.accused.with_columns(is_notable=pl.lit(value=True))
+    is_over = pl.col("cause") == LATE_START
+    is_anyones = pl.col("peers").list.len().fill_null(0) + 1 == len(blame.ranks)
+    kept = [] if late is None else late.late
+    is_much = pl.lit(late is not None and not is_of_host) & (
+        pl.col("gain_ns") >= Thresholds().saving_low * blame.step_ns
+    )
+    notable = notable.filter(pl.col("rank").is_in(kept) | is_over | is_anyones | is_much)
+    table = _all_causes(blame, notable.select("rank", "cause", "is_notable"))
     if late is None or len(late.late) > 1:
         return table
     own = table.with_row_index("row").filter(pl.col("rank") == late.late[0])

@@ -26,8 +26,8 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -117,6 +117,7 @@ class Blame:
         step_ns: Mean step time, as replayed.
         left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
+        excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
     """
 
     causes: pl.DataFrame
@@ -130,6 +131,7 @@ class Blame:
     step_ns: float
     left_out: dict[str, int]
     together: LateTogether | None = None
+    excess_ns: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blame:
@@ -184,7 +186,19 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         step_ns,
         matched.left_out,
         _late_together(matched, usual, late_ns, gains, table, accused),
+        _excess_of_ranks(matched, usual, steps),
     )
+
+
+def _excess_of_ranks(matched: Matched, usual: Usual, steps: int) -> dict[int, dict[str, float]]:
+    ranks = matched.ranks.tolist()
+    found: dict[int, dict[str, float]] = {rank: {} for rank in ranks}
+    for place, cause in enumerate(matched.causes):
+        of_ranks = np.bincount(matched.rank, usual.excess_ns[:, place], len(ranks)) / steps
+        for rank, ns in zip(ranks, of_ranks.tolist(), strict=True):
+            if ns > 0:
+                found[rank][cause] = ns
+    return found
 
 
 def _late_together(
@@ -196,13 +210,23 @@ def _late_together(
     accused: pl.DataFrame,
 ) -> LateTogether | None:
     step_ns = gains.whole_ns / gains.steps
-    late: dict[int, dict[str, int]] = {}
-    rows = causes.filter(~pl.col("cause").is_in([SLOW_LINK, LATE_START])).head(_MOST_REPLAYED)
-    for rank, cause, wait_ns in rows.select("rank", "cause", "caused_wait_ns").iter_rows():
+    # One that comes last but one each time makes nobody wait as long as the last one does.
+    excess = _excess_of_ranks(matched, usual, gains.steps)
+    most = sorted(
+        (
+            (ns, rank, cause)
+            for rank, of_rank in excess.items()
+            for cause, ns in of_rank.items()
+            if ns >= _NOTABLE_GAIN * step_ns
+        ),
+        reverse=True,
+    )
+    late: dict[int, dict[str, float]] = {}
+    for ns, rank, cause in most[:_MOST_REPLAYED]:
         if len(late) == _MOST_TOGETHER and rank not in late:
             continue
         if _stands_out(matched, usual, late_ns, step_ns, rank, cause):
-            late.setdefault(rank, {})[cause] = wait_ns
+            late.setdefault(rank, {})[cause] = ns
     # Of most ranks, what they do is the usual.
     if len(late) < 2 or len(late) > len(matched.ranks) / 2:
         return None
@@ -230,7 +254,7 @@ def _late_together(
     return LateTogether(
         tuple(needed),
         main.pop() if len(main) == 1 else OTHER,
-        sum(sum(late[rank].values()) for rank in needed),
+        int(causes.filter(pl.col("rank").is_in(needed))["caused_wait_ns"].sum()),
         round(gain_of(needed).sure_ns),
     )
 
