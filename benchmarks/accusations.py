@@ -200,7 +200,7 @@ def _recorded_ns(times: JobTimes) -> float:
     """The mean of the recorded steps."""
     first, ends = times.job.first, times.end.max(axis=1)
     recorded_ns = int(ends[first + times.job.active - 1] - ends[first - 1])
-    return recorded_ns / times.job.active
+    return float(recorded_ns / times.job.active)
 
 
 def _numbers(words: str) -> tuple[int, ...]:
