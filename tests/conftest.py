@@ -51,6 +51,22 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("untimed with the slow tests")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most parameters of tests marked `sampled` to the slow tests."""
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for family in families.values():
+        marker = family[0].get_closest_marker("sampled")
+        most = marker.args[0] if marker is not None else len(family)
+        kept = {index * len(family) // most for index in range(min(most, len(family)))}
+        for index, item in enumerate(family):
+            if index not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than there are processors: many tests wait for processes and timers."""

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from tests.support.project import ROOT
@@ -65,7 +64,9 @@ def test_the_list_is_complete():
         if line.startswith("| `")
     }
     assert listed == {
-        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh", ".ipynb")
+        path.name
+        for path in EXAMPLES.iterdir()
+        if path.suffix in (".py", ".sh", ".ipynb", ".yml", ".json")
     }
 
 
@@ -107,8 +108,7 @@ def test_windows_on_demand(run_here, tmp_path, monkeypatch):
         now_ns[0] += round(seconds * 1e9)
         sleep(0.001)
 
-    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[0], time_ns=time.time_ns)
-    monkeypatch.setattr("stepscope.capture.steps.clock.time", clock)
+    monkeypatch.setattr("stepscope.capture.steps.core.perf_counter_ns", lambda: now_ns[0])
     monkeypatch.setattr(time, "sleep", sleep_by_the_clock)
     run_here("on_demand.py")
     windows = the_rank(tmp_path / "profiles").manifest.windows

@@ -72,6 +72,7 @@ def _few_steps(profiler, training):
         profiler.step()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "loop",
     [

@@ -110,6 +110,7 @@ class Endless:
         return piece
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", [b"\n", b"[", b'{"a": 1},'])
 def test_a_stream_without_end_and_events_is_refused(unit: bytes) -> None:
     with pytest.raises(UnreadableInputError, match="no event"):

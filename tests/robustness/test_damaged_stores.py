@@ -153,6 +153,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.timeout(300)
 def test_a_damaged_store_is_made_anew(trace: Path, damage: str) -> None:
@@ -237,6 +238,7 @@ def reported(tmp_path: Path, monkeypatch, capsys) -> tuple[Path, str]:
     return path, text
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("at", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("table", ["events", "names", "args"])
 def test_bytes_flipped_under_a_right_checksum_are_read_past(reported, capsys, table, at) -> None:

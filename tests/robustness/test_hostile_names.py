@@ -85,6 +85,7 @@ def said(*words: str) -> str:
 FORMATS = ("table", "md", "csv")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("output", FORMATS)
 def test_no_question_prints_control_characters(trace: Path, output: str) -> None:
     for question in QUESTIONS:

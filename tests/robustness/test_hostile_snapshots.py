@@ -313,6 +313,7 @@ def replacements(snapshot):
             yield path, other, changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", ["today", "torch 2.0"])
 def test_values_of_wrong_types_are_left_out_or_refused(schema):
     snapshot = small()

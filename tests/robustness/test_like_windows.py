@@ -55,6 +55,7 @@ def run(folder, *commands):
     return dict(zip(commands, zip(printed[1::2], printed[::2], strict=True), strict=True))
 
 
+@pytest.mark.slow
 def test_every_reading_verb(traces):
     folder, url = traces
     report, kernels = ("report", url), ("show", "kernels", url, "--format", "csv")

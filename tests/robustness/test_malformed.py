@@ -59,6 +59,7 @@ def assert_good_events_are_there(tables: Tables, at_least: int = 20) -> None:
 LAYOUTS = ("kineto-2024", "kineto-2026", "minified", "indent-2")
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("text", "problem", "name"),
@@ -82,6 +83,7 @@ def test_bad_strings(text: str, problem: str, name: str, layout: str) -> None:
         assert problem in problems(tables)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("old", "new", "count"),
@@ -141,6 +143,7 @@ def test_truncation_before_the_events_is_an_error() -> None:
             read_tolerantly(data[:cut])
 
 
+@pytest.mark.slow
 def test_truncated_gzip_streams() -> None:
     data = write([operator(f"op {n} {n * n}", str(n), "1") for n in range(400)])
     packed = gzip.compress(data, 6, mtime=0)
@@ -296,6 +299,7 @@ def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
             load(secret)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"]
 )

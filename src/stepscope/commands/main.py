@@ -185,6 +185,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     """
     command_begins()
     _prepare_streams()
+    if (owners := sys.modules.get("stepscope.trace.store.owners")) is not None:
+        owners.BELIEF.was_asked = False
     words = list(sys.argv[1:] if arguments is None else arguments)
     debugging = _Debugging(_wants_debug(words))
     try:
@@ -222,27 +224,37 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         )
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
-        if _loses_belief():
-            return main(words, command)
+        if _may_be_a_store():
+            return _without_stores(words, command)
         return _say_unexpected(error, debugging.is_on)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # what Polars raises for damaged columns
             raise
-        if _loses_belief():
-            return main(words, command)
+        if _may_be_a_store():
+            return _without_stores(words, command)
         return _say_unexpected(error, debugging.is_on)
     _say_if_compiled_anew()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _loses_belief() -> bool:
-    """Whether a store was read, whose contents may be why a verb failed: then none is any more."""
+def _may_be_a_store() -> bool:
+    """Whether a store was read, whose contents may be why a verb failed."""
     owners = sys.modules.get("stepscope.trace.store.owners")
-    if owners is None or owners.BELIEF.is_lost or not owners.BELIEF.was_asked:
-        return False
-    owners.BELIEF.is_lost = True
-    _say("the contents of a store do not hold: the traces are read instead", is_debug=False)
-    return True
+    return owners is not None and owners.BELIEF.was_asked and not owners.BELIEF.is_lost
+
+
+def _without_stores(words: list[str], command: click.Command) -> int:
+    """Run a verb again, on the traces themselves."""
+    from stepscope.trace.store.owners import BELIEF
+
+    _say(
+        "a store may be why this failed: it is run again, on the traces themselves", is_debug=False
+    )
+    BELIEF.is_lost = True
+    try:
+        return main(words, command)
+    finally:
+        BELIEF.is_lost = False
 
 
 def _say_unexpected(error: BaseException, is_debug: bool) -> int:

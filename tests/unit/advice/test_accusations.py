@@ -23,6 +23,7 @@ def accusations() -> ModuleType:
     return module
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_healthy_jobs_are_not_accused(accusations, seed):
     found = accusations.judge(seed, "healthy", 4)

@@ -47,6 +47,7 @@ def judged(tmp_path: Path, t: GpuTrace) -> Diagnosis:
     return diagnose(open_run(str(path)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize(
     ("lost", "counted"),

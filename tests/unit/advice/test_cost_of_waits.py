@@ -182,6 +182,7 @@ def test_a_late_rank_costs_nothing_where_every_host_is_as_slow(tmp_path):
     assert _late(diagnosis) == {}
 
 
+@pytest.mark.slow
 def test_all_ranks_of_a_slow_machine_are_late_together(tmp_path):
     """Most of them are hardly ever the last, so that little of the waiting is for each."""
     slow = {2, 3, 4, 5, 6}

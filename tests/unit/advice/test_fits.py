@@ -214,6 +214,7 @@ def _compiled(t: GpuTrace, form: str) -> Any:
     return t.op(form, before=us(1), after=us(1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "form",
     [

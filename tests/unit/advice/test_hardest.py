@@ -79,6 +79,7 @@ def judged(tmp_path_factory, seeds) -> Score:
         return score(list(truth.judge_all(seeds, processes, with_answers=False)))
 
 
+@pytest.mark.slow
 def test_causes_are_found_and_no_others(tmp_path_factory, capsys):
     found = judged(tmp_path_factory, SEEDS[:ALWAYS])
     with capsys.disabled():

@@ -42,6 +42,7 @@ def loop(*, steps, vendor, annotate, slow_ns, before_ns=0, stacks=False, operato
     return t
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize(("steps", "annotate"), [(1, True), (1, False), (3, False), (4, True)])
 @pytest.mark.parametrize("stacks", [False, True])

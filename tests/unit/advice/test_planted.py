@@ -41,9 +41,10 @@ OF_THE_SNAPSHOT = {
     "one-tensor-dominates",
     "optimizer-state-dominates",
     "out-of-memory",
+    "python-memory-leak",
     "reserved-without-bound",
 }
-"""Rules of the memory snapshot alone: test_memory_rules.py has their cases."""
+"""Rules of the memory snapshot alone, or of tracemalloc: test_memory_rules.py has their cases."""
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,7 @@ def tables_in(value, path="summary"):
             yield from tables_in(item, f"{path}[{place}]")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=lambda one: one.name)
 def test_a_summary_comes_back_as_it_was_and_holds_no_tables(scenario, tmp_path):
     path = tmp_path / "trace.pt.trace.json"

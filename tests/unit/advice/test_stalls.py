@@ -49,6 +49,7 @@ def rank_that_pauses(late: int, pause) -> list[GpuTrace]:
     return meet(build, RANKS, us(300))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("late", range(RANKS))
 @pytest.mark.parametrize("part", PAUSES)
 def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part, late):
@@ -74,6 +75,7 @@ def test_the_rank_that_pauses_stands_above_those_that_wait_for_it(tmp_path, part
     assert not {one.id for one in diagnosis.findings} & {"late-rank", "rank-waiting"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("late", range(RANKS))
 def test_the_report_shows_the_rank_that_pauses_first(tmp_path, late):
     """Whichever rank's step it states; those that wait for it are one finding below."""

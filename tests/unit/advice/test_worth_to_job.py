@@ -90,8 +90,8 @@ def test_a_late_rank_is_named_with_what_takes_longer_on_it(tmp_path):
     now = _data_parallel([0.03] * 6, {3: 1.3, 4: 1.3})
     diagnosis = _judged(now, tmp_path / "job")
     assert diagnosis.verdict.startswith(
-        "late-rank: ranks 3, 4 come late: the others wait for them at collectives, and 'compute' "
-        "takes 2.16 ms longer on them"
+        "late-rank: ranks 3, 4 come late: the others wait for them at collectives; their "
+        "computation takes longer, and 'compute' takes 2.16 ms longer on them"
     )
     finding = _one(diagnosis, "late-rank", diagnosis.findings[0].rank)
     evidence = {one.label: one.value for one in finding.evidence}

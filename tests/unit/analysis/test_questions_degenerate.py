@@ -123,6 +123,7 @@ def _trace(case: str) -> Trace:
     return _load(DEGENERATE[case]())
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("case", DEGENERATE)
 @pytest.mark.parametrize("question", ASKED, ids=lambda one: one.name)
 def test_it_answers(question, case: str) -> None:
@@ -143,6 +144,7 @@ def test_it_answers(question, case: str) -> None:
         assert document["scope"]["counted"] >= 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", DEGENERATE)
 def test_what_it_answers_can_be_shown_and_reported(case: str, tmp_path, monkeypatch) -> None:
     """And compared with itself: an answer, or a word of why there is none, and never a crash."""

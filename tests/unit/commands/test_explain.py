@@ -55,7 +55,7 @@ def test_every_example_is_listed_and_printed(capsys):
     files = {
         path.name
         for path in (ROOT / "examples").iterdir()
-        if path.suffix in {".py", ".sh", ".ipynb"}
+        if path.suffix in {".py", ".sh", ".ipynb", ".yml", ".json"}
     }
     assert {line.split()[0] for line in listed.splitlines()} == files
     assert main(["examples", "plain_loop.py"]) == 0

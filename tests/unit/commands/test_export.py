@@ -150,6 +150,7 @@ def test_every_answer_is_a_file(trace_file, tmp_path, format_name):
     assert "aten::mm" in names
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("to", ["csv", "parquet", "tensorboard"])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_of_a_folder_that_does_not_fit_on_the_disk_nothing_stays(

@@ -136,6 +136,7 @@ def asked_of(name, snapshot, smaller):
     return smaller if name == "shard" else snapshot
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
 def test_every_question_in_every_format(snapshot, smaller, name):
     snapshot = asked_of(name, snapshot, smaller)

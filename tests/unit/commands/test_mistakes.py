@@ -34,7 +34,7 @@ def trace(tmp_path, monkeypatch):
         (("hangs", "-"), "save it to a file"),
         (("explain", "nonsense"), "`stepscope explain` lists them"),
         (("examples", "nonsense"), "`stepscope examples` lists them"),
-        (("hangs", "trace.json.gz"), "neither a pickle nor JSON"),
+        (("hangs", "trace.json.gz"), "no flight recorder dump: it has no entries"),
         (("report", "*.nothing"), "*.nothing: matches no run and no trace (*.json,"),
         (("show", "kernels", "other.pickle"), "or another pickle, not a trace"),
         (("memory", "folder"), "folder: found no memory snapshot, no run and no trace; torch."),

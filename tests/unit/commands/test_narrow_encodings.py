@@ -37,6 +37,7 @@ def test_half_a_character_from_a_file_is_escaped():
     assert written("a\udcffb", "utf-8") == "a\\udcffb"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words",
     [

@@ -72,6 +72,7 @@ def judge(seeds, fault=None):
     return found, wrong
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_nobody_is_accused_wrongly(fault):
     _, wrong = judge(range(1000, 1006), fault)

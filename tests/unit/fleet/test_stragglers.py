@@ -46,6 +46,7 @@ def job(late_rank=None, cause="input", *, ranks=4, steps=4, start_ns=None, step_
     return made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cause", PLANTED)
 @pytest.mark.parametrize("late_rank", [0, 3])
 def test_the_right_rank_and_the_right_cause_come_first(late_rank, cause):
@@ -102,6 +103,7 @@ def gain_of(slow, mended):
     return steps[0] - steps[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transfer_ms", [0.5, 2.5, 4])
 @pytest.mark.parametrize("which", SLOW_BUCKETS)
 def test_the_gain_with_overlapped_buckets_is_what_the_job_gains(which, transfer_ms):
@@ -338,6 +340,7 @@ def hosts(host_ms, *, beside=True, steps=8):
     return meet(build, len(host_ms), us(300))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize(
     ("host_ms", "without"),

@@ -64,6 +64,7 @@ def saving(result: WhatIfOverRanks, subject: str, change: str) -> int:
     return row["saving_ns"][0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("transfer_ms", [0.5, 2.5, 4, 9])
 def test_faster_transfers_save_what_a_job_with_faster_transfers_takes_less(

@@ -39,6 +39,7 @@ def gain_ns(job: PlantedJob, rank: int, kind: str = "") -> float:
     return job.step_ns() - job.step_ns(lambda fault, of: of == rank and kind in ("", fault.kind))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", [*SOONER, *WAITING])
 def test_no_what_if_promises_more_than_comes_true(tmp_path: Path, seed: int) -> None:
     job, ranks = recorded(seed, tmp_path)

@@ -254,6 +254,7 @@ def job_of_two(folder: Path) -> Path:
     return write_run(folder, dict.fromkeys(windows, step_records([40.5] * 30)), windows=windows)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("question", ["stragglers", "ranks", "collectives"])
 def test_what_compares_ranks_prints_the_same_again(question, form, tmp_path, opened):

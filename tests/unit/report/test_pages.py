@@ -57,6 +57,7 @@ def run(*arguments):
     return result
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=lambda one: one.name)
 def test_the_parts_add_up_and_every_finding_is_there(tmp_path, scenario):
     diagnosis = diagnose(open_run(trace_file(tmp_path, scenario.build())))

@@ -28,6 +28,7 @@ def _sets_accused(ranks: int, steps: int, seed: int, memory: float, spread: floa
     return False
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("ranks", "steps"), [(3, 12), (4, 51), (4, 3), (16, 3), (16, 30)])
 @pytest.mark.parametrize("memory", [0.0, 0.8])
 def test_equal_ranks_are_hardly_ever_accused(ranks, steps, memory):

@@ -115,6 +115,7 @@ def asked(*words: str, **options):
     return json.loads(done.stdout)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("path", "is_run", "all_of_it", "one"), TABLE)
 def test_the_verbs_agree_on_what_a_path_is(home, path, is_run, all_of_it, one):
     place = place_of(home, path)

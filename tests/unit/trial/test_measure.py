@@ -80,6 +80,7 @@ def test_processes_that_agree_by_chance_are_not_taken_for_certain():
     assert ratio.high - ratio.low > 0.1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("processes", "between"),
     [(1, 0.0), (2, 0.03), (4, 0.1)],

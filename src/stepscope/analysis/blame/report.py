@@ -20,8 +20,8 @@ Definitions
     transfers happen on healthy links too, many on a machine that is busy with something else.
     A late start is accused only if the rank comes late by a step or more.
     Late together: of several ranks that stand out, fixing one alone brings little, because the next
-    one is still late. If all of them together gain notably more than the best alone, these are the
-    ranks without which the gain would be notably less.
+    one is still late. If all of them together gain more than twice what the best does alone, these
+    are the ranks without which the gain would be notably less.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""
 _MOST_REPLAYED = 32
 _MOST_TOGETHER = 16
-_MORE_TOGETHER = 1.1
-"""By how much several ranks must gain more than the best of them alone."""
+_MORE_TOGETHER = 2
+"""How many times what the best of them brings alone several ranks must bring more than."""
 _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
 _BEYOND_NOISE = 5
@@ -243,7 +243,7 @@ def _late_together(
 
     gain = gain_of(late)
     alone_ns = max(accused["gain_ns"].to_list(), default=0)
-    if not _is_much(gain, step_ns) or gain.sure_ns < _MORE_TOGETHER * alone_ns:
+    if not _is_much(gain, step_ns) or gain.sure_ns <= _MORE_TOGETHER * alone_ns:
         return None
     notable_ns = _NOTABLE_GAIN * step_ns
     without = {rank: gain_of(late.keys() - {rank}) for rank in late}

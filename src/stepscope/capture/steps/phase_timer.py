@@ -96,6 +96,9 @@ class OpenPhase(Protocol):
     def resume(self) -> None:
         """Go on with it."""
 
+    def end_after_calls(self) -> None:
+        """End it if it lasts only because no other has begun after a call of a module."""
+
     def stand_back(self) -> None:
         """Interrupt it, and open none: the loop begins a phase of its own."""
 

@@ -2,10 +2,10 @@
 
 *input* is the wait for a DataLoader: for its batches, and for its workers to start and to end.
 *forward* is the outermost calls of modules, and what follows the last of them until backward begins
-(the loss). Between two calls, it is forward if the second one depends on the first: if its inputs
-require gradients. If the loop calls no modules, and before its first backward pass, forward lasts
-from the arrival of a batch to the start of backward; if nothing reveals when a batch arrives
-either, it is left out. *backward* and *optimizer* last as long as torch works on them.
+(the loss) or a collective does. Between two calls, it is forward if the second one depends on the
+first: if its inputs require gradients. If the loop calls no modules, and before its first backward
+pass, forward lasts from the arrival of a batch to the start of backward; if nothing reveals when a
+batch arrives either, it is left out. *backward* and *optimizer* last as long as torch works on them.
 *communication* lasts as long as a collective holds the training thread, wherever it is called, and
 *saving* as long as a function does that saves a checkpoint. Time in between belongs to no phase.
 
@@ -123,6 +123,11 @@ class PhaseWatch:
         self._leave_out_tail()
         self._wanted = None
         self.interrupt()
+
+    def end_after_calls(self) -> None:
+        """End the forward phase between calls of modules: something else begins, a collective."""
+        if self._forward_ended_ns:
+            self.leave()
 
     def _leave_out_tail(self) -> None:
         """Take what followed the last call of a module out of the forward phase."""

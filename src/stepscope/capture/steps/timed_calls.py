@@ -161,6 +161,7 @@ class TimedCalls:
             if timer is None:
                 return collective(*arguments, **keywords)
             self._depth += 1
+            attempt(self._phase.end_after_calls)
             try:
                 with timer.phase(COMMUNICATION):
                     return collective(*arguments, **keywords)

@@ -30,6 +30,7 @@ def rows_of(found, replay_):
     )
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_categories_add_up_to_what_was_allocated(program, schema):

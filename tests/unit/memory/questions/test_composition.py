@@ -36,6 +36,7 @@ def assert_divided(found):
             assert table["allocated_share"].sum() == pytest.approx(1)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_table_divides_what_is_held(program, schema):

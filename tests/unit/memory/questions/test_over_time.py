@@ -36,6 +36,7 @@ def assert_adds_up(picture):
     assert picture.allocated_bytes[place(picture, picture.peak.at)] == max(picture.allocated_bytes)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_bands_add_up_and_no_peak_is_lost(program, schema):

@@ -44,6 +44,7 @@ def test_every_program_in_every_schema(program, schema):
         assert read.settings == snapshot.get("allocator_settings", {})
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("program", ["training", "out of memory", "graph pools"])

@@ -30,6 +30,7 @@ def curve(found):
     ).rows()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_invariant_holds_in_every_program_and_schema(program, schema):

@@ -139,7 +139,6 @@ def a_chain(number):
             len(parent) // 4,
         ),
         lambda parent: outermost_with(outermost_by_loop, parent, np.arange(len(parent))),
-        lambda parent: is_outermost(parent, np.arange(len(parent))),
     ],
 )
 @pytest.mark.parametrize("is_upwards", [False, True])

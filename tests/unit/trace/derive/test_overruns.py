@@ -35,6 +35,7 @@ def on_device(t: GpuTrace) -> list[dict]:
     return [event for event in t.events if event["cat"] in ("kernel", "gpu_memcpy")]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("excess_ns", EXCESSES)
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize("which", ["gemm", "nccl", "copy", "several"])

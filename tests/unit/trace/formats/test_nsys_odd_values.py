@@ -73,6 +73,7 @@ def test_one_odd_value(tmp_path, odd):
             connection.execute(write, (before,))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("odd", ODD)
 def test_nothing_but_odd_values(tmp_path, odd, capsys):
     path = make(tmp_path / "odd.sqlite", UNTYPED)

@@ -218,6 +218,7 @@ def test_exports_of_real_traces_answer_alike(name, tmp_path):
     assert_frame_equal(timeline(again).devices, timeline(trace).devices)
 
 
+@pytest.mark.slow
 def test_truncated_anywhere_it_is_read_or_refused(writer, tmp_path):
     for number in range(8):
         writer.slice(1_000 * number, 1_000 * number + 500, 1, f"op{number}", "cpu_op", x="é" * 9)

@@ -47,6 +47,7 @@ def check(path, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("key", ["args", "cat", "name", "ph", "pid", "tid", "ts"])
 @pytest.mark.parametrize("odd", ODD)
 def test_one_odd_value(tmp_path, capsys, key, odd):

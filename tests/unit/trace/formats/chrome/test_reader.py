@@ -44,6 +44,7 @@ def test_tables_have_the_schema() -> None:
         assert getattr(tables, name).schema == pl.Schema(schema)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_tables(layout: str, frame: str) -> None:

@@ -117,6 +117,7 @@ def test_on_generated_events(
     both(write(listed, layout, frame), block)
 
 
+@pytest.mark.slow
 @quick
 @given(
     st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
