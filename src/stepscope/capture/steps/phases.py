@@ -5,7 +5,7 @@
 (the loss) or a collective does. Between two calls, it is forward if the second one depends on the
 first: if its inputs require gradients. If the loop calls no modules, and before its first backward
 pass, forward lasts from the arrival of a batch to the start of backward; if nothing reveals when a
-batch arrives either, it is left out. *backward* and *optimizer* last as long as torch works on them.
+batch arrives either, it is left out. *backward* and *optimizer* last while torch works on them.
 *communication* lasts as long as a collective holds the training thread, wherever it is called, and
 *saving* as long as a function does that saves a checkpoint. Time in between belongs to no phase.
 
