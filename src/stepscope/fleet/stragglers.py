@@ -245,7 +245,9 @@ def find_late(
         seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
         known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
     late = with_accused(known, None, accused, blame.excess_ns)
-    if late is None or not is_late(late, limits):
+    # Without records, what `analysis.blame` accuses of is enough, although a finding asks for more.
+    is_of_windows_alone = accused is not None and recorded is None and not is_of_host
+    if late is None or not (is_of_windows_alone or is_late(late, limits)):
         return None
     if throttled is None or late.cause not in _LONGER_COMPUTE:
         return late
