@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,9 +90,11 @@ def _middle(shares: list[float]) -> str:
 
 def _gate(python: str, after: int, runs: int, steps: int) -> tuple[str, float, float]:
     """The answer of one gate, the change that it found, and by how much its runs differ."""
+    from tests.support.folders import within
+
     from stepscope.commands.main import main as stepscope
 
-    with tempfile.TemporaryDirectory() as folder, _within(Path(folder)):
+    with tempfile.TemporaryDirectory() as folder, within(Path(folder)):
         Path("train.py").write_text(TRAINING)
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
@@ -109,16 +110,6 @@ def _gate(python: str, after: int, runs: int, steps: int) -> tuple[str, float, f
         found = json.loads(Path("found.json").read_text())
     step = found["runs"]["step"]["share"]
     return found["checks"][0]["outcome"], step, found["runs"]["spread"]
-
-
-@contextlib.contextmanager
-def _within(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,27 +272,19 @@ class _Silent:
 
 def _tried(plant: Plant, folder: Path, budget_s: float) -> TrialsRecord | str:
     """What `try` says of a training; or, as text, why it says nothing."""
+    from tests.support.folders import within
+
     from stepscope.errors import StepscopeError
     from stepscope.trial.experiment import Request, try_fixes
 
     (folder / "train.py").write_text(HEAD + plant.text)
     command = (sys.executable, "train.py")
-    with _within(folder):
+    with within(folder):
         request = Request(command, folder / "scratch", STEPS, budget_s)
         try:
             return try_fixes(request, _Silent())
         except StepscopeError as error:
             return str(error)
-
-
-@contextlib.contextmanager
-def _within(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 # -- by hand ---------------------------------------------------------------------------------------

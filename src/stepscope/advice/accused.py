@@ -98,32 +98,29 @@ def worst_accused(blame: Blame, ranks: int, *, is_of_host: bool) -> Accused | No
         is_of_host: Whether their collectives ran on CPUs.
     """
     if (several := blame.together) is not None:
-        wait_ns = several.caused_wait_ns / (ranks - len(several.ranks)) / blame.steps
-        return Accused(
-            several.ranks,
-            several.cause,
-            min(round(wait_ns), round(blame.step_ns)),
-            several.gain_ns,
-            blame.steps,
-            round(blame.step_ns),
-            is_of_host,
+        ranks_late, cause = several.ranks, several.cause
+        caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
+    else:
+        worst = next(
+            (
+                (row, late)
+                for row in blame.accused.iter_rows(named=True)
+                # It may be any rank's, or is over: there is nobody to accuse.
+                if len(late := (row["rank"], *(row["peers"] or ()))) < ranks
+                and row["cause"] != LATE_START
+            ),
+            None,
         )
-    for row in blame.accused.iter_rows(named=True):
-        late = (row["rank"], *(row["peers"] or ()))
-        # It may be any rank's, or is over: there is nobody to accuse.
-        if len(late) == ranks or row["cause"] == LATE_START:
-            continue
-        wait_ns = row["caused_wait_ns"] / (ranks - len(late)) / blame.steps
-        return Accused(
-            tuple(sorted(late)),
-            row["cause"],
-            min(round(wait_ns), round(blame.step_ns)),
-            row["gain_ns"],
-            blame.steps,
-            round(blame.step_ns),
-            is_of_host,
-        )
-    return None
+        if worst is None:
+            return None
+        row, late = worst
+        ranks_late, cause = tuple(sorted(late)), row["cause"]
+        caused_wait_ns, gain_ns = row["caused_wait_ns"], row["gain_ns"]
+    wait_ns = caused_wait_ns / (ranks - len(ranks_late)) / blame.steps
+    step_ns = round(blame.step_ns)
+    return Accused(
+        ranks_late, cause, min(round(wait_ns), step_ns), gain_ns, blame.steps, step_ns, is_of_host
+    )
 
 
 def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:

@@ -14,6 +14,7 @@ from stepscope.errors import UnreadableInputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveRun
     from stepscope.run.metrics import Note
 
@@ -223,12 +224,11 @@ def _say_where(where: str) -> None:
     click.echo(f"stepscope: metrics for Prometheus: {where}", err=True)
 
 
-def _findings_of(path: Path) -> list[tuple[str, str, int, int | None]]:
+def _findings_of(path: Path) -> tuple[Finding, ...]:
     from stepscope.advice.diagnosis import diagnose
     from stepscope.run.reader import open_run
 
-    findings = diagnose(open_run(path)).findings
-    return [(one.id, one.severity.value, one.rank, one.saving_ns) for one in findings]
+    return diagnose(open_run(path)).findings
 
 
 @contextlib.contextmanager

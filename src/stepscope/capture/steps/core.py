@@ -461,7 +461,7 @@ class StepCore:
                 allocated,
                 reserved,
             )
-        else:
+        else:  # most steps: without reading what is not there, a boundary takes a sixth less
             row = (
                 self.number if step is None else step,
                 start_epoch_ns,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.analysis.record.live import LiveSample, LiveState
+from stepscope.analysis.record.progress import Progress
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.run.metrics import THROTTLE_MASK
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
+
+    from stepscope.advice.finding import Finding
 
 _MIB = 1 << 20
 _ENDED = ("finished", "failed", "stopped")
@@ -34,24 +37,34 @@ _OF_HOST = (
     ("cgroup.memory.limit", "cgroup_memory_limit_bytes", "The control group's limit", _MIB),
 )
 
+_OF_PROGRESS: tuple[tuple[str, str, Callable[[Progress], float | None]], ...] = (
+    ("last_step", "Number of the last step that ended", lambda one: float(one.last_step)),
+    (
+        "steps_per_second",
+        "The latest steps, over the time that they and what lies between them took",
+        lambda one: one.steps_per_second,
+    ),
+    ("step_seconds", "Median of the latest training steps", lambda one: one.median_ns / 1e9),
+    ("tokens_per_second", "Tokens of the latest steps", lambda one: one.tokens_per_second),
+)
+
 
 class RunCollector:
     """Reads a run anew for each scrape. Nothing of it is in the training process.
 
     Args:
         look: Gets the current state.
-        findings: Gets the findings of a run that has ended, as id, severity, rank and saving in
-            nanoseconds. Called once per run.
+        findings: Gets the findings of a run that has ended. Called once per run.
     """
 
     def __init__(
         self,
         look: Callable[[], LiveState],
-        findings: Callable[[Path], Iterable[tuple[str, str, int, int | None]]],
+        findings: Callable[[Path], tuple[Finding, ...]],
     ) -> None:
         self._look = look
         self._findings = findings
-        self._found: tuple[Path, tuple[tuple[str, str, int, int | None], ...]] | None = None
+        self._found: tuple[Path, tuple[Finding, ...]] | None = None
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Nothing, so that to register it reads no run."""
@@ -72,13 +85,13 @@ class RunCollector:
             return
         if self._found is None or self._found[0] != run.path:
             try:
-                self._found = (run.path, tuple(self._findings(run.path)))
+                self._found = (run.path, self._findings(run.path))
             except StepscopeError:
                 self._found = (run.path, ())
         labels = ("run", "finding", "severity", "rank")
         rows = [
-            ((run.path.name, name, severity, str(rank)), (saving_ns or 0) / 1e9)
-            for name, severity, rank, saving_ns in self._found[1]
+            ((run.path.name, one.id, one.severity.value, str(one.rank)), (one.saving_ns or 0) / 1e9)
+            for one in self._found[1]
         ]
         yield _family(
             "finding_saving_seconds",
@@ -204,18 +217,6 @@ def _of_ranks(run: RunView) -> Iterator[GaugeMetricFamily]:
                 for one in run.frontier.ranks
             ],
         )
-
-
-_OF_PROGRESS: tuple[tuple[str, str, Callable[[Any], float | None]], ...] = (
-    ("last_step", "Number of the last step that ended", lambda one: float(one.last_step)),
-    (
-        "steps_per_second",
-        "The latest steps, over the time that they and what lies between them took",
-        lambda one: one.steps_per_second,
-    ),
-    ("step_seconds", "Median of the latest training steps", lambda one: one.median_ns / 1e9),
-    ("tokens_per_second", "Tokens of the latest steps", lambda one: one.tokens_per_second),
-)
 
 
 def _of_samples(samples: Iterable[LiveSample]) -> Iterator[GaugeMetricFamily]:

@@ -24,7 +24,6 @@ from stepscope.trace.tables import Tables
 _BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
 _RAW_CATEGORY = "py-spy"
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
-_NAME_KEY = ["name", "raw_category", "category"]
 
 
 def read_pyspy(trace: Input) -> Tables:

@@ -42,7 +42,8 @@ class _Device:
     """The processes that stand for devices, in the traces of one recorder.
 
     Attributes:
-        process: Pattern of the process name. Its group, if any, is the device's number.
+        process: Pattern of the whole name of the process. Its group, if any, is the device's
+            number; without a group, the process is that of the only device.
         work: Pattern of the names of threads that hold the device's work; the others repeat it.
         copies: Pattern of the names of threads that copy.
     """
@@ -52,27 +53,33 @@ class _Device:
     copies: str = r"(?!)"
 
 
-_DEVICES = (
-    _Device(r"^Ascend Hardware$"),
-    _Device(r"^Communication$", work=r"^Group .*Communication"),
-    _Device(r"^Overlap Analysis$", work=r"(?!)"),
-    _Device(r"^/device:\w+:(\d+)", work=r"^XLA Ops$|^Stream #", copies=r"\((Memcpy\w*,?)+\)$"),
-    _Device(r"^GPU ?(\d+)$", work=r"(?i)^(hip|hsa|queue|stream)"),
-    _Device(r"(?i)^(?:HPU|Gaudi)\D*(\d*)$", work=r"(?i)MME|TPC|DMA|NIC", copies=r"(?i)DMA"),
+_NAMED_FIRST = (
+    _Device("Ascend Hardware"),
+    _Device(
+        r"/device:\w+:(\d+)[^\"]*",
+        work=r"^XLA Ops$|^Stream #",
+        copies=r"\((Memcpy\w*,?)+\)$",
+    ),
+    _Device(r"GPU ?(\d+)", work=r"(?i)^(hip|hsa|queue|stream)"),
+    _Device(r"(?i:HPU|Gaudi)[^\d\"]*(\d*)", work=r"(?i)MME|TPC|DMA|NIC", copies=r"(?i)DMA"),
 )
-_IS_DEVICE = "|".join(f"(?:{known.process})" for known in _DEVICES)
+"""Those whose names tell the recorder of a file: what the others are called, events are as well."""
+_DEVICES = (
+    *_NAMED_FIRST,
+    _Device("Communication", work=r"^Group .*Communication"),
+    _Device("Overlap Analysis", work=r"(?!)"),
+)
 _XLA_HOST = "/host:CPU"
-_IS_OTHER_RECORDER = rf"{_IS_DEVICE}|^{_XLA_HOST}$"
+_BEGINNING, _PROCESS = (
+    "|".join((*(known.process for known in devices), _XLA_HOST))
+    for devices in (_NAMED_FIRST, _DEVICES)
+)
+_NAMED_IN_BEGINNING = re.compile(rf'"name"\s*:\s*"(?:{_BEGINNING})"'.encode())
 _LOOKS_LIKE_DEVICE = (
     r"(?i)(^|[^a-z])([ngtxhmid]pu|[mi]lu|dcu|accelerator|gaudi|ascend|neuron|device)([^a-z]|$)"
     r"|^stream ?#?\d+"
 )
 _NO_DEVICE = r"(?i)^gpu process$|thread|watchdog|python|host"
-_BEGINNING = re.compile(
-    rb'"name"\s*:\s*"(?:Ascend Hardware|/host:CPU|/device:\w+:\d+[^"]*|GPU ?\d+"'
-    rb'|HPU[^"]*"|Gaudi[^"]*")'
-)
-
 _TASK_CATEGORIES = {
     "SDMA": Category.GPU_MEMCPY,
     "MEMCPY_ASYNC": Category.GPU_MEMCPY,
@@ -88,7 +95,7 @@ _TASK_CATEGORIES = {
 
 def names_other_devices(beginning: bytes) -> bool:
     """Whether the beginning of a file names devices as recorders other than Kineto do."""
-    return _BEGINNING.search(beginning) is not None
+    return _NAMED_IN_BEGINNING.search(beginning) is not None
 
 
 def with_device_lanes(tables: Tables) -> Tables:
@@ -97,7 +104,7 @@ def with_device_lanes(tables: Tables) -> Tables:
     Lanes that look like those of a device and are not understood become a problem
     (`device_lanes_unknown`). Traces of Kineto are returned as they are.
     """
-    if tables.lanes["process_name"].str.contains(_IS_OTHER_RECORDER).any():
+    if tables.lanes["process_name"].str.contains(f"^(?:{_PROCESS})$").any():
         tables = _understood(tables)
         if (tables.lanes["process_name"] == _XLA_HOST).any() and not tables.lanes["is_gpu"].any():
             waits = Problems()
@@ -157,24 +164,23 @@ def _understood(tables: Tables) -> Tables:
 def _lanes_of_devices(tables: Tables) -> pl.DataFrame:
     """The lanes of devices: `lane_id`, `device`, `stream`, `is_work` and `copies`."""
     rows = []
-    known = tables.lanes.filter(
-        pl.col("process_name").fill_null("").str.contains(_IS_DEVICE), ~pl.col("is_gpu")
-    )
     numbers: dict[str, int] = {}
-    for lane, process, thread, tid in known.select(
-        "lane_id", "process_name", "thread_name", "tid"
-    ).iter_rows():
-        device = next(entry for entry in _DEVICES if re.search(entry.process, process))
-        match = re.search(device.process, process)
-        digits = match.group(1) if match and match.groups() and match.group(1) else ""
-        is_ascend = device in _DEVICES[:3]
-        number = (
-            int(digits[:9])
-            if digits
-            else 0
-            if is_ascend
-            else numbers.setdefault(process, len(numbers))
+    for lane, process, thread, tid in (
+        tables.lanes.filter(~pl.col("is_gpu"))
+        .select("lane_id", "process_name", "thread_name", "tid")
+        .drop_nulls("process_name")
+        .iter_rows()
+    ):
+        device, match = next(
+            ((one, found) for one in _DEVICES if (found := re.fullmatch(one.process, process))),
+            (None, None),
         )
+        if device is None or match is None:
+            continue
+        number = 0
+        if match.groups():
+            digits = match[1][:9]
+            number = int(digits) if digits else numbers.setdefault(process, len(numbers))
         stream = re.search(r"\d{1,9}", thread or "") or re.search(r"\d{1,9}", tid or "")
         rows.append(
             (
