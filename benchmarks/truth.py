@@ -125,12 +125,14 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         steady_step_ns,
         with_persistent_workers,
         with_workers,
+        without_input_wait,
         write_job,
         write_run,
         write_trace,
     )
 
     from stepscope.advice.diagnosis import diagnose
+    from stepscope.advice.replayed import BATCHES_IN_TIME
     from stepscope.run.reader import open_run
 
     began = time.perf_counter()
@@ -159,7 +161,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         before_ns = now_ns if before is program else steady_step_ns(before, is_recorded=as_recorded)
         return float((before_ns - least_ns) / now_ns)
 
-    truths = {name: gain(*pair) for name, pair in fixes(program).items()}
+    whole = fixes(program)
+    truths = {name: gain(*pair) for name, pair in whole.items()}
     job = Job(
         seed,
         program.causes,
@@ -193,6 +196,8 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
             elif _WORKERS_LABEL in seen:
                 kept = with_persistent_workers(program) if _LIVE_ON in one.assumption else program
                 true = gain(kept, with_workers(program, int(seen[_WORKERS_LABEL])))
+        elif BATCHES_IN_TIME in one.assumption and name != "late-rank":
+            true = gain(*map(without_input_wait, whole[name]))
         job.findings.append(Promise(name, one.saving_ns / now_ns, true))
     job.findings.sort(key=lambda one: -one.promised)
     shown = (_SAME_FIX.get(one.id, one.id) for one in diagnosis.findings if one.saving_ns)

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Sequence
 
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.loader_advice import facts_of
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.changes import Changes
-from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import host_alone_ns, is_host_bound, replay, unchanged
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.run.figures import duration
@@ -19,6 +20,11 @@ _WAITS_FOR_GPU = 0.98
 """Share of the step below which the host's own time does not limit it now."""
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""
+
+
+BATCHES_IN_TIME = "batches keep coming in time"
+_RESTS_ON_BATCHES = 0.05
+"""Share of the step from which on a saving may outrun the loader's workers."""
 
 
 def replayed_finding(
@@ -43,6 +49,9 @@ def replayed_finding(
 
     Where it is not, but the rank waits for others, the finding is behind these waits
     (`Finding.is_behind_waits`): without them it may shorten the step.
+
+    Where batches come from workers that keep up, how soon they could have the next one is unknown:
+    the assumption says so.
 
     Where a step record shows what a step takes without recording, the saving is the same share of
     that step, and the assumption says so where the two differ notably. Where some unrecorded steps
@@ -84,6 +93,8 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
+    if share >= _RESTS_ON_BATCHES and _comes_sooner_than_known(subject, window):
+        assumption += f"; {BATCHES_IN_TIME}"
     alone_ns = host_alone_of(window)
     if alone_ns < _WAITS_FOR_GPU * graph.replayed_step_ns and is_host_bound(changes, again):
         then_ns = window.per_step(again.steady_state_ns)
@@ -134,6 +145,12 @@ def replayed_finding(
             is_behind_waits=is_too_little,
         )
     ]
+
+
+def _comes_sooner_than_known(subject: Subject, window: WindowView) -> bool:
+    """Whether workers make the batches, and no wait shows how soon they can."""
+    has_pace = (window.graph.edge_kind == EdgeKind.ARRIVAL).any()
+    return not has_pace and bool(facts_of(subject).has_workers)
 
 
 def host_alone_of(window: WindowView) -> int:

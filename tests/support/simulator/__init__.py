@@ -17,6 +17,7 @@ from tests.support.simulator.fixes import (
     questions,
     with_persistent_workers,
     with_workers,
+    without_input_wait,
 )
 from tests.support.simulator.machine import Timeline, simulate, steady_step_ns
 from tests.support.simulator.program import Program
@@ -35,6 +36,7 @@ __all__ = [
     "steady_step_ns",
     "with_persistent_workers",
     "with_workers",
+    "without_input_wait",
     "write_job",
     "write_run",
     "write_trace",

@@ -11,8 +11,7 @@ launch-bound: operators, launches and other calls of the runtime take no time on
     (`LAUNCH_FACTOR`); Python between them, waits and the device's work stay.
 many-small-kernels: kernels under 10 µs other than matrix products, and their operators and calls on
     the host, take half.
-cpu-bound-python: stretches of Python of 100 µs or more take no time, among them what the main
-    thread does to begin a loader's iterator, which a trace shows in the same way.
+cpu-bound-python: stretches of Python of 100 µs or more take no time.
 garbage-collector: there are no pauses.
 allocator-churn: there is no cudaMalloc and no cudaFree.
 exposed-communication: collectives take no time once all ranks have arrived. Where a rank comes
@@ -23,8 +22,8 @@ unfused-elementwise: each run of elementwise kernels of 10 µs or more is one ke
     that takes half of their time.
 input-bound: batches are always ready, and take the main thread `take_ns`. `with_workers` is what a
     finding that names a number of workers promises: that many, which live on from epoch to epoch.
-slow-epoch-start, which needs a step record: workers live on from epoch to epoch, and the sampler
-    takes no time.
+slow-epoch-start: with a step record, workers live on from epoch to epoch, and the sampler takes no
+    time; without one, the main thread begins iterators in no time.
 late-rank: the late rank does what the others do; where the others are called late (`on_time`), they
     do what it does.
 
@@ -232,7 +231,7 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
         "pageable-copies": (program, pinned),
         "exposed-copies": (pinned, with_body(pinned, _no_copies)),
         "many-small-kernels": (program, with_body(program, _half_of_small)),
-        "cpu-bound-python": (program, _without_iterators(with_body(program, _no_long_python))),
+        "cpu-bound-python": (program, with_body(program, _no_long_python)),
         "garbage-collector": (program, with_body(program, _without(Collector))),
         "allocator-churn": (program, with_body(program, _without(Malloc, Free))),
         "exposed-communication": (same, with_body(same, _no_communication)),
@@ -244,9 +243,9 @@ def fixes(program: Program) -> dict[str, tuple[Program, Program]]:
         "input-bound": (program, without_input_wait(program)),
         "late-rank": (program, same),
     }
-    if program.recording.has_record:
-        found["slow-epoch-start"] = (program, _with_quick_epoch_starts(program))
-    return found
+    with_record = program.recording.has_record
+    quick_starts = _with_quick_epoch_starts if with_record else _without_iterators
+    return found | {"slow-epoch-start": (program, quick_starts(program))}
 
 
 def questions(program: Program) -> dict[str, Program]:

@@ -222,6 +222,9 @@ class _Rank:
             if loader is not None:
                 if self.batches is None:
                     if loader.epoch and step and step % loader.epoch == 0:
+                        if log is not None:
+                            log.append(("batch", MAIN, False, host, host + loader.end_ns))
+                        host += loader.end_ns
                         sampler_ns = epoch_ns = loader.sampler_ns
                         host += sampler_ns
                     begin = host

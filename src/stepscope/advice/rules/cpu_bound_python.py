@@ -1,7 +1,8 @@
 """CPU-bound Python: the step waits for Python code outside operators.
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
-no call, no wait for input, no wait of autograd's engine for its threads. Short ones lie between any
+no call, no wait for input, no wait of autograd's engine for its threads, nor the beginning of an
+epoch (`slow-epoch-start`). Short ones lie between any
 two operators and are left to `launch-bound`. Left out, too, is when Stepscope timed and noted
 the steps, as far as stacks show its functions: nothing of it can be moved out of the step.
 Where several ranks train, stretches inside backward and communication and right after the call of
@@ -35,7 +36,7 @@ from stepscope.advice.asleep import asleep_per_step
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.main_thread_work import MainThreadWork
 from stepscope.advice.replayed import replayed_finding
-from stepscope.advice.rules import slow_phase
+from stepscope.advice.rules import slow_epoch_start, slow_phase
 from stepscope.advice.severities import severity_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -292,6 +293,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     plain = intervals.difference(plain, _in_engine(window))
     plain = intervals.difference(plain, _in_the_recorder(window))
+    plain = intervals.difference(plain, slow_epoch_start.between_epochs(window, least_ns))
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
 

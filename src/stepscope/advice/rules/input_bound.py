@@ -24,6 +24,7 @@ from stepscope.advice.loader_advice import (
     advise,
     facts_of,
 )
+from stepscope.advice.rules import slow_epoch_start
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
@@ -161,7 +162,14 @@ def _from_record(subject: Subject) -> _Measured | None:
     waited_ns = summary.partition.of(INPUT) - summary.epoch_starts.wait_ns
     share = waited_ns / summary.partition.total_ns
     waited_ns = round(waited_ns / len(summary.steps))
-    saved_ns = min(waited_ns, summary.mean_ns - _least_step_ns(subject))
+    least_ns, facts = _least_step_ns(subject), facts_of(subject)
+    if facts.keeps_workers is False:  # what keeping them saves is not counted
+        epoch = summary.epoch_starts.shortest
+        if epoch and epoch <= (facts.workers or 0):
+            # Each worker makes one batch of an epoch, so that more of them change nothing.
+            return summary.mean_ns, 0, 0.0, _RECORD, len(summary.steps), waited_ns
+        least_ns += slow_epoch_start.saving_range(subject, summary).middle_ns
+    saved_ns = min(waited_ns, summary.mean_ns - least_ns)
     if saved_ns < waited_ns:
         share = max(0, saved_ns) / max(1, summary.mean_ns)
     return summary.mean_ns, max(0, saved_ns), share, _RECORD, len(summary.steps), waited_ns

@@ -5,7 +5,7 @@ the median of the later steps. Without a record the steps of the trace are judge
 and the evidence names what the slowest of them spent its extra time in. One-off calls in a recorded
 window are named as well (`calls.one_off`). What these steps took
 beyond the median was lost once: they are no part of the steady step, and there is no saving per
-step.
+step. One that begins an epoch is compared with later ones that do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.odd_steps import extra_time, one_off_parts, one_offs_of_steps
 from stepscope.advice.subject import Subject
-from stepscope.analysis.host.steady_steps import StepState
+from stepscope.analysis.host.steady_steps import StepState, epoch_starts
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.odd_steps import START_UP_FACTOR
 from stepscope.run.figures import duration, significant
@@ -69,10 +69,16 @@ def _from_trace(subject: Subject) -> _Start | None:
     if window is None or not slow:
         return None
     steady = window.steady
+    begin = set(epoch_starts(window.trace))
+    later = [step.dur_ns for step in steady.of_state(StepState.COMPLETE) if step.step in begin]
+
+    def usual_ns(step: int) -> int:
+        return max(later) if later and step in begin else steady.median_ns
+
     worst = max(slow, key=lambda step: step.dur_ns)
     return _Start(
         tuple(step.step for step in slow),
-        sum(step.dur_ns - steady.median_ns for step in slow),
+        sum(max(0, step.dur_ns - usual_ns(step.step)) for step in slow),
         worst.dur_ns,
         steady.median_ns,
         sum(step.dur_ns for step in steady.judged),

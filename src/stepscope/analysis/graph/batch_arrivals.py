@@ -124,12 +124,12 @@ def _epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> tuple[Bo
 def _begins_epoch(is_first: BoolArray, is_late: BoolArray) -> BoolArray:
     """Whether each batch is the first of an epoch, or one right after it that is late as well.
 
-    All workers begin together. Where no batch of an epoch is on time, they do not keep up: there
+    All workers begin together. Where no batch of any epoch is on time, they do not keep up: there
     only the first one tells nothing.
     """
     places = np.arange(len(is_first))
     epoch = np.cumsum(is_first)
     began = np.maximum.accumulate(np.where(is_first, places, -1))
     on_time = np.maximum.accumulate(np.where(is_late, -1, places))
-    keeps_up = np.bincount(epoch, ~is_late, minlength=1)[epoch] > 0
+    keeps_up = bool((~is_late & (epoch > 0)).any())
     return is_first | ((began > on_time) & (epoch > 0) & keeps_up)

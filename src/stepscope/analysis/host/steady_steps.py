@@ -354,8 +354,11 @@ def _states(
         states[rows[stall]] = _STATES.index(StepState.STALL)
     run = _longest_run(host, states == _COMPLETE)
     states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
-    whole &= states != _STATES.index(StepState.START_UP)
-    length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[whole], waits[whole])
+    later = whole & (states != _STATES.index(StepState.START_UP))
+    length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[later], waits[later])
+    if length == 1 and not ahead:  # a slow first step may have waited as later rounds do
+        length, _ = rounds_of_batches(durations[whole], waits[whole])
+    whole = later
     rows = np.flatnonzero(run)
     if ahead:
         ahead = int((rows < np.flatnonzero(whole)[ahead]).sum())

@@ -14,9 +14,6 @@ from itertools import pairwise
 
 from stepscope.run.step_record import StepRecord, input_wait
 
-_MADE_AHEAD = 2
-"""Batches that each worker makes ahead, by default."""
-
 
 @dataclass(frozen=True)
 class EpochStarts:
@@ -45,18 +42,22 @@ class EpochStarts:
         """The rest of the excess: the first batches took longer than others."""
         return self.excess_wait_ns - self.workers_ns - self.sampler_ns
 
+    @property
+    def shortest(self) -> int:
+        """Steps of the shortest epoch; 0 where fewer than two begin."""
+        return min((later - step for step, later in pairwise(self.steps)), default=0)
+
     def kept_workers_save(self, workers: int) -> int:
         """What all these steps would save, at least, if the workers were kept.
 
         Ending and starting workers, and what the first batch took longer than a worker needs for
         one: workers that keep up make a batch within as many steps as there are workers. Whether
-        they keep up, only epochs show that are longer than what they make ahead.
+        they keep up, only epochs show that are longer than the workers' first batches.
 
         Args:
             workers: How many workers there are.
         """
-        shortest = min((b - a for a, b in pairwise(self.steps)), default=0)
-        if 0 < shortest <= _MADE_AHEAD * workers:
+        if 0 < self.shortest <= workers:
             return self.workers_ns
         made_ns = len(self.steps) * workers * self.others_ns
         return self.workers_ns + max(0, self.first_batches_ns - made_ns)

@@ -18,12 +18,19 @@ from stepscope.analysis.record.cycles import StepCycle, find_cycle
 from stepscope.analysis.record.epoch_starts import EpochStarts, epoch_starts
 from stepscope.analysis.record.host_time import HostTimes, host_times
 from stepscope.analysis.record.level_shift import LevelShift, find_level_shift
-from stepscope.analysis.selection.odd_steps import SLOW_FACTOR, START_UP_FACTOR, single_stall
+from stepscope.analysis.selection.odd_steps import (
+    SLOW_FACTOR,
+    START_UP_FACTOR,
+    round_starts,
+    single_stall,
+)
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
 UNEVEN_FACTOR = 1.15
 """If the mean exceeds the median by this factor, reports show both."""
+_MOSTLY_ALIKE = 0.8
+"""Share of the rounds of batches that must have the same length."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _RARE_BLAME = 0.5
@@ -51,6 +58,7 @@ class ExcludedSteps:
         stalled: The single step that took more than three times the median.
         after_window: Slow right after steps recorded in detail: the files of a window are made
             beside them, which takes CPUs.
+        part_of_round: Part of a round of batches of which other steps do not count (`_in_rounds`).
     """
 
     partial: int = 0
@@ -60,6 +68,7 @@ class ExcludedSteps:
     compiled: int = 0
     stalled: int = 0
     after_window: int = 0
+    part_of_round: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +225,7 @@ class StepSummary:
         excluded = self.excluded
         complete = len(self.steps) + excluded.first + excluded.recorded
         complete += excluded.compiled + excluded.stalled + excluded.after_window
+        complete += excluded.part_of_round
         return complete < FEW_STEPS
 
 
@@ -234,7 +244,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
 
     Steady steps are complete training steps except the slow first ones, slow ones right after a
     window, a single stall (`selection.odd_steps`), and those that compiled something new. Steps
-    recorded in detail are slower, so they count only if fewer than five others remain.
+    recorded in detail are slower, so they count only if fewer than five others remain. Where
+    batches come several at a time, whole rounds count.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -254,7 +265,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     left_out |= set(map(id, after))
     others = [record for record in others if id(record) not in left_out]
     stall = _stall(others)
-    steady = [record for record in others if record is not stall]
+    with_parts = [record for record in others if record is not stall]
+    steady = _in_rounds(with_parts)
     median_ns = _median(record.dur_ns for record in steady)
     total_ns = sum(record.dur_ns for record in steady)
     slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
@@ -269,8 +281,9 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
             first=len(first),
             recorded=len(later) - len(usual),
             compiled=len(compiled),
-            stalled=len(others) - len(steady),
+            stalled=len(others) - len(with_parts),
             after_window=len(after),
+            part_of_round=len(with_parts) - len(steady),
         ),
         median_ns=median_ns,
         mean_ns=round(total_ns / len(steady)),
@@ -319,6 +332,36 @@ def _stall(usual: list[StepRecord]) -> StepRecord | None:
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None else usual[place]
+
+
+def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
+    """The steps of whole rounds, where batches come so many at a time; else all.
+
+    Several workers that cannot keep up finish their batches together: one step waits for a round of
+    them, and the next ones find theirs ready. Steps that do not count take parts of rounds with
+    them, and while a window is recorded, batches are made that its next round does not wait for.
+    """
+    waits = np.array([input_wait(record) for record in steady], np.int64)
+    if not len(waits) or waits.sum() < _NOTABLE_WAIT * sum(record.dur_ns for record in steady):
+        return steady
+    numbers = np.array([record.step for record in steady], np.int64)
+    starts = round_starts(waits)
+    follows = np.diff(numbers, prepend=numbers[0]) == 1
+    run = np.cumsum(~follows)
+    same_run = run[starts[1:]] == run[starts[:-1]]
+    lengths = np.diff(starts)[same_run]
+    if not len(lengths):
+        return steady
+    length = int(np.median(lengths))
+    if length == 1 or (lengths == length).mean() < _MOSTLY_ALIKE:
+        return steady
+    kept: list[StepRecord] = []
+    for one in range(int(run[-1]) + 1):
+        mine = starts[run[starts] == one][int(one > 0) :]
+        if len(mine):
+            size = (int((run <= one).sum()) - mine[0]) // length * length
+            kept += steady[mine[0] : mine[0] + size]
+    return kept if 2 * len(kept) >= len(steady) else steady
 
 
 def _mean_device_ns(steady: Sequence[StepRecord]) -> int | None:

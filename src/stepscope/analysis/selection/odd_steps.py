@@ -28,6 +28,8 @@ _WAITS_OF_ROUND = 0.25
 """Of the longest wait, what a step waits at least if it waits for the next round of batches."""
 _BACKLOG = 0.25
 """Of a step: what a device's backlog shrinks by at least while its steps are no steady ones."""
+_MUCH = 0.5
+"""Of a step, what it waits for its input if its wait is why it is slow."""
 _ALIKE = 0.1
 """What a later step must wait for its input, of the first one's wait, to make waiting usual."""
 
@@ -61,7 +63,14 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
         first = 0
     if not first and len(judged) > _OTHERS and judged[0] > FIRST_FACTOR * judged[1:].max():
         first = 1
-    return first
+    return 0 if first == 1 and _comes_again(durations, waits) else first
+
+
+def _comes_again(durations: Int64Array, waits: Int64Array) -> bool:
+    """Whether a later step takes as long as the first one and waits for its input as it does."""
+    waits_alike = (waits[1:] >= _MUCH * waits[0]) & (_MUCH * waits[1:] <= waits[0])
+    is_as_long = FIRST_FACTOR * durations[1:] >= durations[0]
+    return bool(waits[0] >= _MUCH * durations[0] and (waits_alike & is_as_long).any())
 
 
 def single_stall(durations: Int64Array, waits: Int64Array) -> int | None:
@@ -100,6 +109,8 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
     if not len(waits) or waits.sum() < _NOTABLE_WAITS * durations.sum():
         return 1, 0
     is_long = waits > _WAITS_OF_ROUND * waits.max()
+    if is_long.all():
+        return _period(waits), 0
     ahead = int(np.argmax(is_long))
     is_long = is_long[ahead:]
     rounds = round_starts(waits[ahead:])
@@ -113,6 +124,15 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
     if len(rounds) > 2 and in_rounds[0] > START_UP_FACTOR * np.median(in_rounds[1:]):
         return length, ahead + length
     return length, ahead if ahead >= length else 0
+
+
+def _period(waits: Int64Array) -> int:
+    """After how many steps waits that are all long come again; 1 if they are alike, or do not."""
+    for length in range(1, len(waits) // 2 + 1):
+        apart = np.abs(waits[length:] - waits[:-length])
+        if apart.max() <= _WAITS_OF_ROUND * waits.max():
+            return length
+    return 1
 
 
 def settling_steps(host_ns: Int64Array, device_ns: Int64Array) -> int:

@@ -159,6 +159,7 @@ def _left_out(summary: StepSummary) -> str:
         (excluded.stalled, "stalled"),
         (excluded.recorded, "recorded in detail"),
         (excluded.after_window, "slow right after that"),
+        (excluded.part_of_round, "part of a round of batches"),
         (excluded.partial, "partial"),
     ]
     return ", ".join(f"{count} {word}" for count, word in words if count)
