@@ -53,7 +53,9 @@ def find(subject: Subject) -> list[Finding]:
         return []
     step_ns, saved_ns, share = measured[:3]
     limits = subject.thresholds
-    if share < limits.input_bound_low:
+    is_too_little = share < limits.input_bound_low
+    is_behind_waits = is_too_little and subject.waits is not None
+    if is_too_little and not (is_behind_waits and measured[5] >= limits.input_bound_low * step_ns):
         return []
     facts = facts_of(subject)
     loader = advise(facts, step_ns - _at_starts_ns(subject, measured[3]), saved_ns)
@@ -73,7 +75,8 @@ def find(subject: Subject) -> list[Finding]:
             evidence=_evidence(subject, measured, _of_the_loader(facts, loader)),
             steps=(),
             advice=loader.advice,
-            changes=_changes(subject) if saving_ns else None,
+            changes=_changes(subject) if saving_ns or is_behind_waits else None,
+            is_behind_waits=is_behind_waits,
         )
     ]
 
@@ -204,7 +207,7 @@ def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
     waited_ns = intervals.clip(window.graph.input_waits, *window.window).total_ns
     again = window.once(_replayed_without_waits)
-    if not waited_ns or not again.saving_ns:
+    if not waited_ns or not (again.saving_ns or subject.waits is not None):
         return None
     share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
