@@ -173,8 +173,9 @@ def _most(subject: Subject, summary: StepSummary) -> int:
     Steps that begin no epoch show what one takes. The GPU's work, as far as the window shows it,
     takes its time all the same: while the host waits, the GPU may work off what was launched.
     """
-    usual_ns = summary.epoch_starts.others_ns
-    most_ns = max(0, summary.mean_ns - usual_ns) if usual_ns else summary.mean_ns
+    most_ns = summary.mean_ns
+    if 2 * len(summary.epoch_starts.steps) <= len(summary.steps):
+        most_ns = max(0, most_ns - summary.epoch_starts.others_ns)
     window = subject.window
     found = intervals.empty() if window is None else between_epochs(window, 1)
     if window is not None and len(found):

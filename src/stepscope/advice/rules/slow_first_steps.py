@@ -17,7 +17,7 @@ from stepscope.advice.odd_steps import extra_time, one_off_parts, one_offs_of_st
 from stepscope.advice.subject import Subject
 from stepscope.analysis.host.steady_steps import StepState, epoch_starts
 from stepscope.analysis.record.summary import StepSummary
-from stepscope.analysis.selection.odd_steps import START_UP_FACTOR
+from stepscope.analysis.selection.odd_steps import FIRST_FACTOR, START_UP_FACTOR
 from stepscope.run.figures import duration, significant
 
 ID = "slow-first-steps"
@@ -45,7 +45,9 @@ class _Start:
 
 
 def _from_record(summary: StepSummary) -> _Start | None:
-    if not summary.first_steps:
+    starts = summary.epoch_starts
+    begins_epoch_ns = starts.others_ns + starts.longest_ns if starts.steps else 0
+    if not summary.first_steps or summary.first_worst_ns <= FIRST_FACTOR * begins_epoch_ns:
         return None
     return _Start(
         summary.first_steps,

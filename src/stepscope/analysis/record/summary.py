@@ -346,7 +346,7 @@ def _in_rounds(steady: list[StepRecord]) -> list[StepRecord]:
         return steady
     numbers = np.array([record.step for record in steady], np.int64)
     starts = round_starts(waits)
-    follows = np.diff(numbers, prepend=numbers[0]) == 1
+    follows = np.diff(numbers, prepend=numbers[0] - 1) == 1
     run = np.cumsum(~follows)
     same_run = run[starts[1:]] == run[starts[:-1]]
     lengths = np.diff(starts)[same_run]
