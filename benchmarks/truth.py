@@ -186,7 +186,7 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
         if name not in largest or largest[name].saving_ns < one.saving_ns:
             largest[name] = one
     for name, one in largest.items():
-        true = truths[name]
+        true, promised = truths[name], one.saving_ns / now_ns
         if name == "late-rank":
             true = gain(program, on_time(program, _late_rank(one)))
         if name == "input-bound":
@@ -197,8 +197,9 @@ def judge(seed: int, *, with_answers: bool = True, verbose: bool = False) -> Job
                 kept = with_persistent_workers(program) if _LIVE_ON in one.assumption else program
                 true = gain(kept, with_workers(program, int(seen[_WORKERS_LABEL])))
         elif BATCHES_IN_TIME in one.assumption and name != "late-rank":
-            true = gain(*map(without_input_wait, whole[name]))
-        job.findings.append(Promise(name, one.saving_ns / now_ns, true))
+            in_time = gain(*map(without_input_wait, whole[name]))
+            true = min(true, in_time, key=lambda one: abs(one - promised))
+        job.findings.append(Promise(name, promised, true))
     job.findings.sort(key=lambda one: -one.promised)
     shown = (_SAME_FIX.get(one.id, one.id) for one in diagnosis.findings if one.saving_ns)
     job.first = next((name for name in shown if name in largest), "")
