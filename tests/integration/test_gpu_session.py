@@ -23,9 +23,9 @@ SPEC.loader.exec_module(gpu_session)
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 
 
-def session(*arguments, timeout=240):
+def session(*arguments, timeout=240, python=None):
     result = subprocess.run(
-        [warm_python(), str(SCRIPT), *arguments],
+        [python or warm_python(), str(SCRIPT), *arguments],
         env=environment(),
         capture_output=True,
         text=True,
@@ -155,7 +155,9 @@ def test_a_promise_is_judged_by_the_unrecorded_steps():
 @pytest.mark.slow
 @without_gpu
 def test_the_whole_session_without_a_gpu(tmp_path):
-    output = session("--out", str(tmp_path), "--bundle", "--minutes", "8", timeout=600)
+    output = session(
+        "--out", str(tmp_path), "--bundle", "--minutes", "8", timeout=600, python=sys.executable
+    )
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results) == {part.name for part in gpu_session.plan()}
     for name, found in results.items():
