@@ -181,6 +181,7 @@ def test_py_spy_sees_the_ranks_below_torchrun(tmp_path):
     assert len(seen) == 2
 
 
+@pytest.mark.slow  # as Ctrl-C below
 @needs_py_spy
 def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)

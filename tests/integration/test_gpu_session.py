@@ -10,7 +10,9 @@ import time
 
 import pytest
 import torch
+from tests.support.guides import environment
 from tests.support.project import ROOT
+from tests.support.warm_python import warm_python
 
 SCRIPT = ROOT / "scripts" / "gpu_session.py"
 SPEC = importlib.util.spec_from_file_location("gpu_session", SCRIPT)
@@ -21,9 +23,10 @@ SPEC.loader.exec_module(gpu_session)
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 
 
-def session(*arguments, timeout=240):
+def session(*arguments, timeout=240, python=None):
     result = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [python or warm_python(), str(SCRIPT), *arguments],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -52,7 +55,8 @@ def test_trainings_and_snapshots_are_those_of_the_scripts():
         ("gpu_snapshots", gpu_session.SNAPSHOTS),
     ):
         result = subprocess.run(
-            [sys.executable, str(SCRIPT.with_name(f"{script}.py")), "--help"],
+            [warm_python(), str(SCRIPT.with_name(f"{script}.py")), "--help"],
+            env=environment(),
             capture_output=True,
             text=True,
             check=True,
@@ -81,7 +85,9 @@ def test_what_needs_a_gpu_is_skipped_and_said(tmp_path):
     ]
 
 
-def test_a_part_that_fails_leaves_the_end_of_its_stderr(running):
+def test_a_part_that_fails_leaves_the_end_of_its_stderr(running, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm_python())
+    monkeypatch.setattr(running, "environment", environment())
     running.run(gpu_session.Part("training:no-such-training", 1, 60))
     (failed,) = running.results.values()
     assert failed["failed"].startswith("exit status 2: ")
@@ -149,7 +155,9 @@ def test_a_promise_is_judged_by_the_unrecorded_steps():
 @pytest.mark.slow
 @without_gpu
 def test_the_whole_session_without_a_gpu(tmp_path):
-    output = session("--out", str(tmp_path), "--bundle", "--minutes", "8", timeout=600)
+    output = session(
+        "--out", str(tmp_path), "--bundle", "--minutes", "8", timeout=600, python=sys.executable
+    )
     results = json.loads((tmp_path / "results.json").read_text())
     assert set(results) == {part.name for part in gpu_session.plan()}
     for name, found in results.items():

@@ -191,7 +191,7 @@ ENDS = {
     "end",
     [
         "killed",
-        "sys.exit",
+        pytest.param("sys.exit", marks=pytest.mark.slow),
         pytest.param("raised", marks=pytest.mark.slow),
         pytest.param("caught", marks=pytest.mark.slow),
     ],

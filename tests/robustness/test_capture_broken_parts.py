@@ -11,7 +11,6 @@ from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = ROOT / "src" / "stepscope" / "capture"
-QUICK = ("windows.keeper",)
 
 
 def test_every_module_is_broken_or_named_as_a_wall():
@@ -23,16 +22,9 @@ def test_every_module_is_broken_or_named_as_a_wall():
     assert files - set(MODULES) == WALLS
 
 
-@pytest.mark.parametrize(
-    "module_name",
-    [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow], id=name)
-        for name in MODULES
-    ],
-)
-def test_a_broken_part_costs_the_training_nothing(tmp_path, module_name):
+def harm_of(folder, *which):
     result = subprocess.run(
-        [warm_python(), "-m", "tests.support.broken_parts", str(tmp_path), module_name],
+        [warm_python(), "-m", "tests.support.broken_parts", str(folder), *which],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -41,4 +33,14 @@ def test_a_broken_part_costs_the_training_nothing(tmp_path, module_name):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout == ""
+    return result.stdout
+
+
+def test_a_broken_part_here_and_there_costs_the_training_nothing(tmp_path):
+    assert harm_of(tmp_path, "every", "48") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module_name", MODULES)
+def test_a_broken_part_costs_the_training_nothing(tmp_path, module_name):
+    assert harm_of(tmp_path, module_name) == ""

@@ -1,6 +1,10 @@
-"""Breaks each part of the capture in turn, and trains: `python -m tests.support.broken_parts`.
+"""Breaks parts of the capture in turn, and trains.
 
-Prints what the training noticed, a line each.
+    python -m tests.support.broken_parts FOLDER MODULE ...
+    python -m tests.support.broken_parts FOLDER every NUMBER
+
+Breaks each part of some modules, or one of so many of all modules. Prints what the training
+noticed, a line each.
 """
 
 from __future__ import annotations
@@ -161,7 +165,11 @@ def harm_of(part, output):
 
 def main():
     output = Path(sys.argv[1])
-    for number, part in enumerate(item for item in parts() if item[0] in sys.argv[2:]):
+    if sys.argv[2] == "every":
+        chosen = list(parts())[:: int(sys.argv[3])]
+    else:
+        chosen = [part for part in parts() if part[0] in sys.argv[2:]]
+    for number, part in enumerate(chosen):
         harm = harm_of(part, output / str(number))
         if harm:
             print(*part, harm)

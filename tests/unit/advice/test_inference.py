@@ -161,6 +161,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", PLANTS)
 def test_inference_gets_no_advice_for_trainings(judge, rule):
     body = PLANTS[rule]
@@ -202,6 +203,7 @@ ENGINES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("count", [1, 6])
 def test_an_engines_ranges_are_the_steps(judge, engine, count):

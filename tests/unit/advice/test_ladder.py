@@ -198,7 +198,7 @@ def test_inference_has_a_ladder():
     assert answer.floor_ns == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 def test_what_holds_for_every_ladder(scenario: Scenario):
     window = WindowView(scenario.build().load(), Scope())

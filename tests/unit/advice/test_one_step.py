@@ -16,7 +16,7 @@ from stepscope.trace.load import load
 from stepscope.trace.paths import resolve_traces
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_every_answer_states_one_step(judge, scenario: Scenario):
     path, diagnosis = judge(scenario.name)

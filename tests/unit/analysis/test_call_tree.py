@@ -54,6 +54,7 @@ def _paths(table):
     return found
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("only_operators", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_against_brute_force(seed, only_operators):

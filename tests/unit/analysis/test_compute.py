@@ -86,6 +86,7 @@ def test_an_unknown_device_has_no_shares_of_a_peak():
     assert found.mfu_share is None
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scenario", SCENARIOS[::5], ids=lambda one: one.name)
 def test_kinds_and_operators_add_up_to_the_compute_of_every_scope(scenario):
     trace = scenario.build().load()

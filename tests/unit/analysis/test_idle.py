@@ -307,6 +307,7 @@ def _oracle_state(around: list, events: list) -> str:
     return "python"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programmes_against_the_oracle(seed: int) -> None:
     t = _random_programme(seed)

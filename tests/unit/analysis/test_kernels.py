@@ -42,6 +42,7 @@ def _random_training(seed: int) -> GpuTrace:
     return t
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(15))
 def test_sums_are_those_of_plain_python(seed: int) -> None:
     t = _random_training(seed)

@@ -34,6 +34,7 @@ def _length_at(works, moment: int) -> int:
     )
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize("seed", range(12))
 def test_delays_and_queues_against_plain_python(seed: int, vendor: str) -> None:

@@ -49,6 +49,7 @@ def _random_programme(seed: int) -> tuple[GpuTrace, list]:
     return t, told
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(25))
 def test_peak_and_holders_against_a_replay(seed: int) -> None:
     t, told = _random_programme(seed)

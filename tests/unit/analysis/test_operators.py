@@ -188,6 +188,7 @@ def _random_programme(seed: int) -> GpuTrace:
     return t
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_against_brute_force(seed):
     trace = _random_programme(seed).load()

@@ -61,6 +61,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_the_loader_limits_gains_nothing_by_other_changes(change, workers):

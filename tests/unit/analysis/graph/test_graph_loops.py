@@ -31,6 +31,7 @@ def always_compiled(monkeypatch):
     return switch
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scenario", SCENARIOS[::4], ids=lambda scenario: scenario.name)
 def test_compiled_loops_give_the_graph_that_vectors_give(scenario, always_compiled):
     trace = scenario.build().load()

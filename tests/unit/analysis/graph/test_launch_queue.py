@@ -38,6 +38,7 @@ def step_of(t: GpuTrace) -> float:
     return (ends[1] - ends[0]) / 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("depth", "skip"), [(600, 0), (1_022, 2), (1_024, 0)])
 @pytest.mark.parametrize("factor", [0.9, 0.1])
 def test_waiting_for_room_is_no_work_of_the_host(depth, factor, skip):

@@ -105,6 +105,7 @@ def _is_of_the_device():
     return pl.col("cause").cast(pl.String).is_in(["device_wait", "unknown"])
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("seed", range(25))
 def test_idle_time_and_critical_path_name_every_moment_alike(seed):
     trace = _programme(seed).load()

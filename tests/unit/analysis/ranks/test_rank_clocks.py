@@ -31,6 +31,7 @@ def planted_errors(job: Job, clocks: RankClocks) -> list[tuple[float, int]]:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("between_steps_ns", [0, MINUTE_NS])
 @pytest.mark.parametrize("ranks", [4, 8, 64])
 def test_the_stated_error_holds_in_99_of_100_cases(ranks: int, between_steps_ns: int) -> None:

@@ -102,6 +102,7 @@ def test_what_was_left_out_is_counted(tmp_path):
     assert kernels["device"].to_list() == [None]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("table", re.findall(r"CREATE TABLE (\w+)", EXPORT))
 @pytest.mark.parametrize("kind", ["missing", "empty", "without columns", "a view"])
 def test_tables_that_are_not_as_they_should_be(tmp_path, table, kind):

@@ -47,7 +47,7 @@ def check(path, capsys):
     assert "Traceback" not in said
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("key", ["args", "cat", "name", "ph", "pid", "tid", "ts"])
 @pytest.mark.parametrize("odd", ODD)
 def test_one_odd_value(tmp_path, capsys, key, odd):
@@ -59,6 +59,7 @@ def test_one_odd_value(tmp_path, capsys, key, odd):
     assert len(load(path).events.collect()) >= 8
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("key", ["filename", "line"])
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_places(tmp_path, capsys, key, odd):

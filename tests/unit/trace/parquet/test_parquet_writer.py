@@ -50,7 +50,9 @@ def _tables(draw: st.DrawFn) -> pl.DataFrame:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(table=_tables())
 def test_what_is_written_is_read(tmp_path: Path, table: pl.DataFrame) -> None:
@@ -101,7 +103,9 @@ def _texts(draw: st.DrawFn) -> pl.Series:
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(column=_texts(), page_bytes=st.sampled_from([1, 40, 1000, 1 << 20]))
 def test_text_is_read_as_it_was_written(

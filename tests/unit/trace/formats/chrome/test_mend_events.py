@@ -116,7 +116,7 @@ def test_what_the_tables_do_not_hold(
     assert_same_tables(expected, read_compiled(data))
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_mistakes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
