@@ -9,8 +9,7 @@ import pytest
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import slow_epoch_start
 from stepscope.trial.facts import facts_of
-from stepscope.trial.fixes import FIXES
-from stepscope.trial.fixes.fix import Facts
+from stepscope.trial.fixes import FIXES, Facts
 
 STEP_NS = 100_000_000
 

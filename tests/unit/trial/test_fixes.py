@@ -14,9 +14,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
 
-from stepscope.trial.fixes import FIXES  # noqa: E402
-from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Plan  # noqa: E402
-from stepscope.trial.inside.patches import Patches  # noqa: E402
+from stepscope.trial.fixes import FIXES, AllocatorChoice, Facts, Plan  # noqa: E402
+from stepscope.trial.patches import Patches  # noqa: E402
 
 DATA = TensorDataset(torch.zeros(8, 2))
 

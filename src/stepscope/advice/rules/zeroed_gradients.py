@@ -73,8 +73,8 @@ def find(subject: Subject) -> list[Finding]:
         advice=(
             "Call optimizer.zero_grad(set_to_none=True), which is torch's default, instead of "
             "set_to_none=False. Code that reads .grad between zero_grad and backward then finds "
-            "None. Measure it: with an allocator that returns freed memory to the system, it may bring "
-            "nothing."
+            "None. Measure it: with an allocator that returns freed memory to the system, it may "
+            "bring nothing."
         ),
     )
 

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
@@ -22,12 +23,12 @@ from stepscope.capture.steps.imports import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
-from stepscope.trial.inside.losses import LossWatch
-from stepscope.trial.inside.patches import Patches
+from stepscope.trial.patches import Patches
 
 _SEED = 20_240
 _LEAST_STEPS = 3
 """A fix that has taken effect nowhere after so many steps does not apply."""
+_MOST_LOSSES = 20_000
 
 
 class StepRecorder(Protocol):
@@ -177,6 +178,52 @@ class Companion:
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+class LossWatch:
+    """Keeps the losses of the main thread, in order: what `backward` is called on.
+
+    A loss is the only element of the first tensor given to the outermost `torch.autograd.backward`.
+    A copy of it stays on its device until the end, so that nothing waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._depth = 0
+
+    def install(self, patches: Patches) -> None:
+        """Wrap `torch.autograd.backward`."""
+        from torch import autograd
+
+        patches.replace(autograd, "backward", self._around)
+
+    def values(self) -> list[float]:
+        """The losses as numbers; waits for their device."""
+        return [float(loss) for loss in self._kept]
+
+    def _around(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if self._depth or threading.current_thread() is not threading.main_thread():
+                return backward(*arguments, **keywords)
+            self._keep(arguments[0] if arguments else keywords.get("tensors"))
+            self._depth += 1
+            try:
+                return backward(*arguments, **keywords)
+            finally:
+                self._depth -= 1
+
+        return watched
+
+    def _keep(self, tensors: Any) -> None:
+        import torch
+
+        try:
+            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()))
+            if len(self._kept) < _MOST_LOSSES and first.numel() == 1 and first.is_floating_point():
+                self._kept.append(first.detach().clone())
+        except Exception:  # noqa: BLE001 - a loss that cannot be kept is not compared
+            return
 
 
 def _import_name(kind: type) -> str:
