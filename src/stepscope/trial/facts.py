@@ -16,6 +16,7 @@ from stepscope.memory.opening import find_snapshot
 from stepscope.memory.questions.settings import SettingsAnswer
 from stepscope.memory.questions.settings import settings as simulate_settings
 from stepscope.report import units
+from stepscope.run.manifest import LoaderRecord
 from stepscope.run.trials import UntriedRecord
 from stepscope.trial.changes import ALLOCATOR_VARIABLES
 from stepscope.trial.fixes import FIXES, AllocatorChoice, Facts
@@ -44,15 +45,18 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
     workers = _evidence(inputs, input_bound.WORKERS_LABEL)
     alone_ns = _evidence(inputs, input_bound.ALONE_LABEL)
     step_ns = diagnosis.shown.step_ns
+    batch_ns = process.get("worker_batch_ns")
     return Facts(
         findings=frozenset(finding.id for finding in diagnosis.findings),
         promises=promises,
         doubt=doubt,
         workers_advised=None if workers is None else int(workers),
         workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns and not doubt else None,
-        workers_kept_ratio=None if doubt else _kept_ratio(starts),
+        workers_kept_ratio=None if doubt else _kept_ratio(diagnosis, starts, loader, batch_ns),
+        is_kept_ratio_bound=batch_ns is None,
         loader_workers=None if loader is None else loader.workers,
         prefetch_factor=None if loader is None else loader.prefetch_factor,
+        loader_cpu_share=None if loader is None else loader.worker_cpu_share,
         threads=process.get("threads", 1),
         cpus=process.get("cpus", 1),
         local_ranks=process.get("local_ranks", 1),
@@ -71,11 +75,17 @@ def promised_ratio(finding: Finding) -> float | None:
     return finding.predicted_step_ns / before_ns if before_ns > 0 else None
 
 
-def _kept_ratio(starts: Finding | None) -> float | None:
+def _kept_ratio(
+    diagnosis: Diagnosis, starts: Finding | None, loader: LoaderRecord | None, batch_ns: int | None
+) -> float | None:
     """The step with workers that live on over the step as it is; None if that is unknown."""
     kept_ns = _evidence(starts, slow_epoch_start.KEPT_LABEL)
     if starts is None or kept_ns is None or starts.predicted_step_ns is None:
         return None
+    steps = diagnosis.shown.steps
+    if batch_ns is not None and steps is not None and loader is not None:
+        saved_ns = steps.epoch_starts.kept_workers_save(loader.workers, batch_ns)
+        kept_ns = saved_ns / len(steps.steps)
     step_ns = starts.predicted_step_ns + (starts.saving_ns or 0)
     return 1 - kept_ns / step_ns if step_ns > 0 else None
 

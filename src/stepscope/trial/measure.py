@@ -65,10 +65,12 @@ def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None
         records: Its step record.
         warm_up: Number of first steps to leave out.
     """
-    summary = summarise_steps([record for record in records if record.step >= warm_up])
-    if summary is None or len(summary.steps) < LEAST_STEPS:
+    summary = summarise_steps(records)
+    # Of the whole record: where warm-up ends with an epoch, the first step that counts is slow,
+    # but not because the training starts.
+    steady = set() if summary is None else {step for step in summary.steps if step >= warm_up}
+    if len(steady) < LEAST_STEPS:
         return None
-    steady = set(summary.steps)
     durations = [r.dur_ns for r in records if r.is_whole_step and r.step in steady]
     means = means_of_blocks(durations)
     error_ns = standard_error(means)

@@ -45,16 +45,20 @@ class EpochStarts:
         """The rest of the excess: the first batches took longer than others."""
         return self.excess_wait_ns - self.workers_ns - self.sampler_ns
 
-    def kept_workers_save(self, workers: int) -> int:
-        """What all these steps would save, at least, if the workers were kept.
+    def kept_workers_save(self, workers: int, batch_ns: int | None = None) -> int:
+        """What all these steps would save if the workers were kept.
 
         Ending and starting workers, and what the first batch took longer than a worker needs for
-        one: workers that keep up make a batch within as many steps as there are workers. Whether
-        they keep up, only epochs show that are longer than what they make ahead.
+        one. Where that was not measured, it is what they save at least: workers that keep up make a
+        batch within as many steps as there are workers. Whether they keep up, only epochs show that
+        are longer than what they make ahead.
 
         Args:
             workers: How many workers there are.
+            batch_ns: What a worker was seen to need for a batch; None if that was not measured.
         """
+        if batch_ns is not None:
+            return self.workers_ns + max(0, self.first_batches_ns - len(self.steps) * batch_ns)
         shortest = min((b - a for a, b in pairwise(self.steps)), default=0)
         if 0 < shortest <= _MADE_AHEAD * workers:
             return self.workers_ns
