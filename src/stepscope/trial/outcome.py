@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.analysis.comparison.condition import Condition
+from stepscope.analysis.comparison.gate import Condition
 from stepscope.run.figures import percent
 from stepscope.run.trials import (
     CHANGED,
