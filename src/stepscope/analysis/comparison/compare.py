@@ -122,7 +122,8 @@ def compare(
         earlier_ns: Groups of medians of earlier runs; see `change_of_runs`.
     """
     sides = [[one] if isinstance(one, Side) else list(one) for one in (before, after)]
-    runs = change_of_runs(*([values_of(run) for run in side] for side in sides), earlier_ns)
+    values = [[values_of(run) for run in side] for side in sides]
+    runs = change_of_runs(values[0], values[1], earlier_ns)
     a, b = (_nearest(side, ns) for side, ns in zip(sides, (runs.a_ns, runs.b_ns), strict=True))
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
     differences = [
