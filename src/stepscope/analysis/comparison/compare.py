@@ -135,7 +135,7 @@ def compare(
         differences.append(f"the kinds of step differ: {a.basis} before, {b.basis} after")
     if waits := _waits_for_cpus(a, b):
         differences.append(waits)
-    pieces = []
+    pieces = [pl.DataFrame(schema=CHANGES)]
     # Records hold many steps, and not slowed ones; a window holds a few.
     records_tell = len(a.record_parts) > 0 and len(b.record_parts) > 0
     of_gpus = a.is_of_gpus and b.is_of_gpus
@@ -150,16 +150,19 @@ def compare(
     else:
         notes.append(f"parts cannot be compared: {ours.parts_basis} against {theirs.parts_basis}")
     if records_tell and of_gpus:
-        pieces.append(_parts(by_record, THREAD_PART))
-    kernels = [[(run.kernels, run) for run in side] for side in sides]
-    pieces.append(_by_change(_match(kernels, "kernel")))
-    if a.operators_basis == b.operators_basis:
-        alike = [[r for r in side if r.operators_basis == a.operators_basis] for side in sides]
-        pieces.append(_by_change(_match_operators(alike)))
-    else:
-        notes.append(
-            f"operators cannot be compared: {a.operators_basis} against {b.operators_basis}"
-        )
+        pieces.append(_parts(_alike(by_record, a.by_record), THREAD_PART))
+    recorded = [[run for run in side if run.scope is not None] for side in sides]
+    if all(recorded):
+        kernels = [[(run.kernels, run) for run in side] for side in recorded]
+        pieces.append(_by_change(_match(kernels, "kernel")))
+        first, second = (side[0].operators_basis for side in recorded)
+        if first == second:
+            alike = [[run for run in side if run.operators_basis == first] for side in recorded]
+            pieces.append(_by_change(_match_operators(alike)))
+        else:
+            notes.append(f"operators cannot be compared: {first} against {second}")
+    elif any(recorded):
+        notes.append("kernels and operators cannot be compared: a side has no recorded window")
     if runs.is_repeated:
         notes.append(f"steps and scopes are those of one run of each side: {a.path} and {b.path}")
     return Comparison(
@@ -180,7 +183,8 @@ def _nearest(side: Sequence[Side], middle_ns: float) -> Side:
 
 def _alike(sides: Sequence[Sequence[Side]], one: Side) -> list[list[Side]]:
     """The runs whose parts divide the same."""
-    return [[run for run in side if run.parts_basis == one.parts_basis] for side in sides]
+    basis = one.parts_basis
+    return [[run for run in side if run.parts_basis == basis and len(run.parts)] for side in sides]
 
 
 def _parts(sides: Sequence[Sequence[Side]], table: str) -> pl.DataFrame:

@@ -166,6 +166,17 @@ def test_kernels_of_several_runs_are_compared_by_their_means():
     assert row(rare, "kernel", "rare")["b_count"] == 0.5
 
 
+def test_runs_without_a_window_say_nothing_of_kernels():
+    rows = step_records([100] * 20)
+    recorded = make_side("run", trace().load(), rows, summarise_steps(rows))
+    comparison = compare([recorded, records([100] * 20)], [records([101] * 20), recorded])
+    gemm = row(comparison, "kernel", "gemm")
+    assert (gemm["a_ns"], gemm["delta_ns"], gemm["noise_ns"]) == (gemm["b_ns"], 0, None)
+    alone = compare(records([100] * 20), recorded)
+    assert alone.changes.filter(pl.col("table") == "kernel").is_empty()
+    assert any("no recorded window" in note for note in alone.notes)
+
+
 def test_a_part_can_fail_too_and_must_exist():
     comparison = compare(side(trace()), side(trace(products=8)))
     grown = FailOn.parse("compute>10%").check(comparison)
