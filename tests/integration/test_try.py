@@ -30,8 +30,7 @@ from stepscope.run.trials import (
     read_trials,
 )
 from stepscope.trial import experiment, landlock, outcome, workspace
-from stepscope.trial.other_programs import CpuClock
-from stepscope.trial.processes import MARK
+from stepscope.trial.processes import MARK, CpuClock
 
 torch = pytest.importorskip("torch")
 

@@ -144,11 +144,9 @@ def command(
                 continue
             checked = _write(sides, checks, output, layout, sink)
             where = f"{seconds[0]}: " if len(pairs) > 1 else ""
-            if checked.failed:
-                click.echo(f"failed: {where}{checked.failed}", err=True)
-                has_failed = True
-            if checked.unclear:
-                click.echo(f"unclear: {where}{checked.unclear}", err=True)
+            for line in checked.verdicts(where):
+                click.echo(line, err=True)
+            has_failed |= checked.failed is not None
     return 1 if has_failed else 0
 
 

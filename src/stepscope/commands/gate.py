@@ -99,8 +99,8 @@ def command(
     checked = CheckedComparison(comparison, checks_of(checks, comparison))
     with sink_for(file) as sink:
         output.write(checked, sink, Layout(rows=rows))
-    for check in checked.checks:
-        _say(f"{check.outcome}: {check.reason}")
+    for line in checked.verdicts():
+        click.echo(line, err=True)
     return 1 if checked.failed else 0
 
 

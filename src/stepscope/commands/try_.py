@@ -91,7 +91,7 @@ def command(
     from stepscope.report.trial.narration import Narration
     from stepscope.trial.experiment import Request, try_fixes
     from stepscope.trial.fixes import FIXES
-    from stepscope.trial.verdict import GainCheck
+    from stepscope.trial.outcome import GainCheck
 
     if lists:
         with sink_for(file) as sink:

@@ -27,12 +27,10 @@ from stepscope.run.trials import (
     WRITES_ELSEWHERE,
 )
 from stepscope.run.working import working
-from stepscope.trial.fixes import FIXES
-from stepscope.trial.fixes.fix import Plan
+from stepscope.trial.fixes import FIXES, Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
-from stepscope.trial.other_programs import DISTURBED
-from stepscope.trial.processes import Ended, Limits, StandardInput, Start, run_apart
+from stepscope.trial.processes import DISTURBED, Ended, Limits, StandardInput, Start, run_apart
 from stepscope.trial.workspace import Workspace
 
 SCRATCH_WORD = "{scratch}"

@@ -45,15 +45,19 @@ from stepscope.trial.attempts import (
     time_limit_s,
     warm_up_of,
 )
-from stepscope.trial.facts import facts_of, untried_of
-from stepscope.trial.fixes import FIXES, allocator
-from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
-from stepscope.trial.outcome import Tried, measured_ratio, record_of, verdict_of, why_disturbed
+from stepscope.trial.facts import choose_settings, facts_of, recorded_settings, untried_of
+from stepscope.trial.fixes import ALLOCATOR, FIXES, AllocatorChoice, Facts, Fix, Plan
+from stepscope.trial.outcome import (
+    Tried,
+    best_of,
+    is_clear,
+    measured_ratio,
+    record_of,
+    verdict_of,
+    why_disturbed,
+)
 from stepscope.trial.processes import StandardInput, own_standard_input
-from stepscope.trial.simulated import choose_settings, recorded_settings
-from stepscope.trial.untouched import FolderWatch
-from stepscope.trial.verdict import best_of, is_clear
-from stepscope.trial.workspace import Workspace
+from stepscope.trial.workspace import FolderWatch, Workspace
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -250,7 +254,7 @@ class Experiment:
         if self.allocator:
             return dataclasses.replace(facts, allocator=self.allocator), []
         left_s = self.request.budget_s - (time.monotonic() - self.begun)
-        if not facts.uses_gpu or not self._is_wanted(allocator.FIX, facts):
+        if not facts.uses_gpu or not self._is_wanted(ALLOCATOR, facts):
             return facts, []
         if left_s < usual_s:
             return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []

@@ -1,16 +1,25 @@
-"""What the diagnosis of the script as it is says to the fixes."""
+"""What is known of the script as it is: from its diagnosis, and its GPU memory by simulation."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import input_bound, slow_epoch_start
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.memory.allocator.settings import with_settings
+from stepscope.memory.opening import find_snapshot
+from stepscope.memory.questions.settings import SettingsAnswer
+from stepscope.memory.questions.settings import settings as simulate_settings
+from stepscope.report import units
+from stepscope.run.manifest import LoaderRecord
 from stepscope.run.trials import UntriedRecord
-from stepscope.trial.fixes import FIXES
-from stepscope.trial.fixes.fix import Facts
+from stepscope.trial.changes import ALLOCATOR_VARIABLES
+from stepscope.trial.fixes import FIXES, AllocatorChoice, Facts
 
 
 def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") -> Facts:
@@ -36,15 +45,18 @@ def facts_of(diagnosis: Diagnosis, process: Mapping[str, Any], doubt: str = "") 
     workers = _evidence(inputs, input_bound.WORKERS_LABEL)
     alone_ns = _evidence(inputs, input_bound.ALONE_LABEL)
     step_ns = diagnosis.shown.step_ns
+    batch_ns = process.get("worker_batch_ns")
     return Facts(
         findings=frozenset(finding.id for finding in diagnosis.findings),
         promises=promises,
         doubt=doubt,
         workers_advised=None if workers is None else int(workers),
         workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns and not doubt else None,
-        workers_kept_ratio=None if doubt else _kept_ratio(starts),
+        workers_kept_ratio=None if doubt else _kept_ratio(diagnosis, starts, loader, batch_ns),
+        is_kept_ratio_bound=batch_ns is None,
         loader_workers=None if loader is None else loader.workers,
         prefetch_factor=None if loader is None else loader.prefetch_factor,
+        loader_cpu_share=None if loader is None else loader.worker_cpu_share,
         threads=process.get("threads", 1),
         cpus=process.get("cpus", 1),
         local_ranks=process.get("local_ranks", 1),
@@ -63,11 +75,17 @@ def promised_ratio(finding: Finding) -> float | None:
     return finding.predicted_step_ns / before_ns if before_ns > 0 else None
 
 
-def _kept_ratio(starts: Finding | None) -> float | None:
+def _kept_ratio(
+    diagnosis: Diagnosis, starts: Finding | None, loader: LoaderRecord | None, batch_ns: int | None
+) -> float | None:
     """The step with workers that live on over the step as it is; None if that is unknown."""
     kept_ns = _evidence(starts, slow_epoch_start.KEPT_LABEL)
     if starts is None or kept_ns is None or starts.predicted_step_ns is None:
         return None
+    steps = diagnosis.shown.steps
+    if batch_ns is not None and steps is not None and loader is not None:
+        saved_ns = steps.epoch_starts.kept_workers_save(loader.workers, batch_ns)
+        kept_ns = saved_ns / len(steps.steps)
     step_ns = starts.predicted_step_ns + (starts.saving_ns or 0)
     return 1 - kept_ns / step_ns if step_ns > 0 else None
 
@@ -96,3 +114,54 @@ def _evidence(finding: Finding | None, label: str) -> float | None:
         if item.label == label and not isinstance(item.value, str):
             return float(item.value)
     return None
+
+
+# -- settings of the allocator --------------------------------------------------------------------
+
+
+def choose_settings(path: str) -> AllocatorChoice | str:
+    """The settings that are worth a run; or, as text, why none are.
+
+    Args:
+        path: A memory snapshot, or a run with one; of a run, its first rank with a snapshot.
+
+    Raises:
+        UnreadableInputError: There is no snapshot, or it cannot be read.
+        UsageError: It has no history that could be simulated.
+    """
+    answer = simulate_settings(find_snapshot(path).open())
+    better = answer.worth_a_run
+    now = answer.recorded
+    if not len(better):
+        return (
+            "of the simulated settings, none saves 5% of the "
+            f"{units.size(now['peak_reserved_bytes'])} that the allocator reserves, or a retry"
+        )
+    best = better.row(0, named=True)
+    basis = (
+        f"by simulation it reserves {units.size(best['peak_reserved_bytes'])} at the peak instead "
+        f"of {units.size(now['peak_reserved_bytes'])}, with {best['retries']:,} retries instead "
+        f"of {now['retries']:,}"
+    )
+    before = next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), "")
+    return AllocatorChoice(
+        with_settings(before, best["settings"]),
+        best["settings"],
+        best["peak_reserved_bytes"],
+        best["retries"],
+        basis + _missed(answer),
+    )
+
+
+def recorded_settings(run: Path) -> AllocatorChoice | str:
+    """The same for a run that recorded its memory; text as well if there is no snapshot."""
+    try:
+        return choose_settings(str(run))
+    except (UnreadableInputError, UsageError) as error:
+        return f"the memory of the script could not be simulated: {error}"
+
+
+def _missed(answer: SettingsAnswer) -> str:
+    """How far the simulation misses what was recorded; empty if it does not."""
+    missed = answer.reproduction_error_share
+    return f" (the model misses the recording by up to {missed:.1%})" if missed >= 0.001 else ""

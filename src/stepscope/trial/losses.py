@@ -27,7 +27,7 @@ from stepscope.run.trials import (
     WITHIN_NOISE,
     LossRecord,
 )
-from stepscope.trial.blocks import BLOCKS, means_of_blocks, standard_error
+from stepscope.trial.measure import BLOCKS, means_of_blocks, standard_error
 
 ROUNDING = 0.01
 """Curves that differ by less are close: other kernels and other precision round differently."""

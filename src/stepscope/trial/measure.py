@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from stepscope.analysis.comparison.student import MeanError, welch_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.step_record import StepRecord
-from stepscope.trial.blocks import means_of_blocks, standard_error
 
 LEAST_STEPS = 6
 """Steady steps that a process must have."""
+BLOCKS = 6
+"""Into how many blocks consecutive steps, or losses, are divided at least."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,12 @@ def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None
         records: Its step record.
         warm_up: Number of first steps to leave out.
     """
-    summary = summarise_steps([record for record in records if record.step >= warm_up])
-    if summary is None or len(summary.steps) < LEAST_STEPS:
+    summary = summarise_steps(records)
+    # Of the whole record: where warm-up ends with an epoch, the first step that counts is slow,
+    # but not because the training starts.
+    steady = set() if summary is None else {step for step in summary.steps if step >= warm_up}
+    if len(steady) < LEAST_STEPS:
         return None
-    steady = set(summary.steps)
     durations = [r.dur_ns for r in records if r.is_whole_step and r.step in steady]
     means = means_of_blocks(durations)
     error_ns = standard_error(means)
@@ -97,3 +100,15 @@ def _relative(processes: Sequence[ProcessSteps]) -> tuple[float, MeanError]:
             return mean_ns, MeanError(between / mean_ns**2, number - 1.0)
     freedom = float(sum(one.blocks - 1 for one in processes))
     return mean_ns, MeanError(within / mean_ns**2, freedom)
+
+
+def means_of_blocks(values: Sequence[float]) -> list[float]:
+    """The means of blocks of consecutive values, which may depend on their neighbours."""
+    size = max(1, len(values) // BLOCKS)
+    starts = range(0, len(values) - size + 1, size)
+    return [statistics.fmean(values[start : start + size]) for start in starts]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """The standard error of the mean of at least two independent values."""
+    return statistics.stdev(values) / math.sqrt(len(values))

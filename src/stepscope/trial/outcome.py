@@ -1,21 +1,33 @@
-"""What came of the attempts: a record of each variant, and one sentence about all of them."""
+"""What came of the attempts: a record of each variant, what it shows, and one verdict on all."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from stepscope.advice.diagnosis import Diagnosis
+from stepscope.analysis.comparison.gate import Condition
 from stepscope.run.figures import percent
-from stepscope.run.trials import HELPS, NOT_MEASURED, UNCLEAR, TrialRecord
+from stepscope.run.trials import (
+    CHANGED,
+    HELPS,
+    NO_GAIN,
+    NOT_MEASURED,
+    SLOWER,
+    UNCLEAR,
+    TrialRecord,
+    TrialsRecord,
+)
 from stepscope.trial.attempts import Attempt, Variant
-from stepscope.trial.fixes import FIXES, allocator
-from stepscope.trial.fixes.fix import Facts, Plan
+from stepscope.trial.fixes import ALLOCATOR, FIXES, Facts, Plan
 from stepscope.trial.losses import compare_losses, why_changed
 from stepscope.trial.measure import Ratio, ratio_of
-from stepscope.trial.verdict import is_precise, judge, spares_memory
 
+LEAST_GAIN = 0.02
+"""A gain below this share of the step is not worth a line in a script."""
+_PRECISE = 0.05
 _ABSURD = 4
 """If one end of an interval is this many times the other, it is no measurement."""
 
@@ -75,7 +87,7 @@ def record_of(one: Tried, baseline: Tried, diagnosis: Diagnosis, facts: Facts) -
         facts: What fixes were planned with.
     """
     variant, measured = one.variant, one.measured
-    plan = variant.plans.get(allocator.FIX.name, Plan(None, "", ()))
+    plan = variant.plans.get(ALLOCATOR.name, Plan(None, "", ()))
     attempts = list(measured.values())
     promised, basis, findings = _promise(variant, diagnosis, facts)
     record = TrialRecord(
@@ -174,9 +186,9 @@ def _promise(
     ((name, plan),) = variant.plans.items()
     if plan.promised_ratio is not None:
         return plan.promised_ratio, plan.promise_basis, findings
-    for finding in FIXES[name].promised_by:
-        if finding in facts.promises:
-            return facts.promises[finding], finding, findings
+    finding = FIXES[name].promised_by
+    if finding in facts.promises:
+        return facts.promises[finding], finding, findings
     return None, plan.promise_basis or "no finding promises anything for it", findings
 
 
@@ -230,3 +242,71 @@ def _closest(singles: Sequence[TrialRecord]) -> str:
     if not lows:
         return "no fix could be measured"
     return f"none of the fixes gains more than {max(0.0, 1 - min(lows)):.1%} of the step"
+
+
+# -- what a ratio says -------------------------------------------------------------------------
+
+
+class GainCheck(Condition):
+    """A condition on the gain of the best trial, as a share of the step: `gain>5%`."""
+
+    EXPECTED: ClassVar[str] = "gain>5%"
+    QUANTITIES: ClassVar[tuple[str, ...]] = ("gain",)
+
+    def reason(self, record: TrialsRecord) -> str | None:
+        """Why the condition holds; None if it does not."""
+        winner = record.winner
+        if winner is None or winner.ratio is None or 1 - winner.ratio <= self.share:
+            return None
+        return f"{winner.name} gains {1 - winner.ratio:.1%} ({self.text})"
+
+
+def judge(ratio: Ratio) -> str:
+    """What a measured ratio says.
+
+    A fix helps if its interval lies below 1 and it gains at least `LEAST_GAIN`. It is slower if its
+    interval lies above 1 and it loses as much. It brings no gain if a gain of `LEAST_GAIN` lies
+    outside its interval. Everything else is unclear.
+    """
+    if ratio.high < 1 and ratio.value <= 1 - LEAST_GAIN:
+        return HELPS
+    if ratio.low > 1 and ratio.value >= 1 + LEAST_GAIN:
+        return SLOWER
+    if ratio.low >= 1 - LEAST_GAIN:
+        return NO_GAIN
+    return UNCLEAR
+
+
+def is_precise(ratio: Ratio) -> bool:
+    """Whether its interval is narrow enough to state one number for what a fix brings."""
+    return ratio.high - ratio.low <= 2 * _PRECISE
+
+
+def is_clear(ratio: Ratio) -> bool:
+    """Whether further processes would not change the answer: it is known, and precisely."""
+    verdict = judge(ratio)
+    if verdict == HELPS:
+        return ratio.high <= 1 - LEAST_GAIN and is_precise(ratio)
+    return verdict != UNCLEAR
+
+
+def spares_memory(trial: TrialRecord, as_it_is: TrialRecord) -> bool:
+    """Whether settings of the allocator keep what they promised of the GPU's memory, roughly.
+
+    The allocator reserves at least `LEAST_GAIN` less, or has fewer retries, and it does not pay
+    with more of the other. The losses are left alone, and the step is not slower.
+    """
+    if trial.promised_reserved_bytes is None or trial.ratio is None:
+        return False
+    if trial.verdict == SLOWER or trial.losses.verdict == CHANGED:
+        return False
+    saved = as_it_is.peak_reserved_bytes - trial.peak_reserved_bytes
+    least = LEAST_GAIN * as_it_is.peak_reserved_bytes
+    fewer = as_it_is.allocator_retries - trial.allocator_retries
+    return fewer >= 0 and (saved >= least > 0 or (fewer > 0 and saved > -least))
+
+
+def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """The fastest trial that helps and leaves the losses alone."""
+    helping = [trial for trial in trials if trial.is_recommended]
+    return min(helping, key=lambda trial: trial.ratio or 1.0, default=None)

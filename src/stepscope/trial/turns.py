@@ -26,8 +26,7 @@ from stepscope.trial.attempts import (
     time_limit_s,
     warm_up_of,
 )
-from stepscope.trial.other_programs import DISTURBED
-from stepscope.trial.processes import StandardInput, own_standard_input
+from stepscope.trial.processes import DISTURBED, StandardInput, own_standard_input
 from stepscope.trial.workspace import Workspace
 
 VERSION_WORD = "{version}"

@@ -22,7 +22,7 @@ from stepscope.run.trials import (
     read_trials,
 )
 from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Experiment, Request, TrialError
-from stepscope.trial.fixes.fix import Facts
+from stepscope.trial.fixes import Facts
 
 
 def by_name(record):

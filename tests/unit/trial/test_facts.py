@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.rules import slow_epoch_start
+from stepscope.analysis.record.epoch_starts import EpochStarts
+from stepscope.run.manifest import LoaderRecord
 from stepscope.trial.facts import facts_of
-from stepscope.trial.fixes import FIXES
-from stepscope.trial.fixes.fix import Facts
+from stepscope.trial.fixes import FIXES, Facts
 
 STEP_NS = 100_000_000
 
@@ -30,7 +32,7 @@ def diagnosis(saving_ns, *evidence):
         steps=(),
         advice="",
     )
-    shown = SimpleNamespace(step_ns=STEP_NS)
+    shown = SimpleNamespace(step_ns=STEP_NS, steps=None)
     return SimpleNamespace(findings=[finding], run=SimpleNamespace(ranks=[]), shown=shown)
 
 
@@ -54,6 +56,30 @@ def test_workers_that_live_on_promise_what_starting_them_costs(saving_ns, eviden
         Facts(loader_workers=2, workers_kept_ratio=facts.workers_kept_ratio)
     )
     assert plan.promised_ratio == facts.workers_kept_ratio
+
+
+def test_a_worker_that_was_timed_says_what_stays_of_an_epochs_start():
+    found = diagnosis(20_000_000, kept(20_000_000))
+    starts = EpochStarts(
+        steps=(8, 16), excess_wait_ns=800_000_000, workers_ns=300_000_000, others_ns=100_000_000
+    )
+    found.shown.steps = SimpleNamespace(steps=range(16), epoch_starts=starts)
+    rank = SimpleNamespace(manifest=SimpleNamespace(loader=LoaderRecord(workers=2)))
+    found.run.ranks = [rank]
+    facts = facts_of(found, {"worker_batch_ns": 50_000_000})
+    # Of 800 ms, the two first batches stay: 100 ms. Without a time for them, 20 ms were certain.
+    assert facts.workers_kept_ratio == pytest.approx(1 - (700 / 16) / 100)
+    assert not facts.is_kept_ratio_bound
+    assert "seen to need" in FIXES["persistent-workers"].plan(facts).promise_basis
+    assert facts_of(found, {}).workers_kept_ratio == pytest.approx(0.8)
+
+
+def test_workers_are_no_more_than_the_cpus_where_their_use_was_not_measured():
+    plan = FIXES["loader-workers"].plan
+    many = Facts(loader_workers=2, workers_advised=4, cpus=2)
+    assert plan(many) == "its loader has 2 workers already"
+    # Workers that mostly wait were measured to do so.
+    assert plan(replace(many, loader_cpu_share=0.1)).value == 4
 
 
 def test_in_doubt_nothing_is_promised():

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import os
+import time
 import weakref
 
 import pytest
@@ -14,9 +15,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
 
-from stepscope.trial.fixes import FIXES  # noqa: E402
-from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Plan  # noqa: E402
-from stepscope.trial.inside.patches import Patches  # noqa: E402
+from stepscope.trial.fixes import FIXES, AllocatorChoice, Facts, Plan  # noqa: E402
+from stepscope.trial.inside.companion import WorkerWatch  # noqa: E402
+from stepscope.trial.patches import Patches  # noqa: E402
 
 DATA = TensorDataset(torch.zeros(8, 2))
 
@@ -238,6 +239,28 @@ def test_classes_are_named_as_a_script_imports_them():
     assert _import_name(torch.optim.Adam) == "torch.optim.Adam"
     assert _import_name(Own).endswith("Own")
     assert not _import_name(Own).startswith("torch")
+
+
+class Sleepy(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_are_timed_while_they_make_batches(patches, workers):
+    watch = WorkerWatch()
+    watch.install(patches)
+    data = Sleepy(torch.zeros(16, 2))
+    loader = DataLoader(
+        data, 4, num_workers=workers, multiprocessing_context="fork" if workers else None
+    )
+    for _ in range(2):
+        assert len(list(loader)) == 4
+    if workers:
+        assert watch.batch_ns > 8_000_000
+    else:
+        assert watch.batch_ns is None
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +35,13 @@ def test_warm_up_and_a_single_stall_do_not_count():
     assert found.mean_ns == 100
     assert found.steps == 24
     assert found.error_ns == 0
+
+
+def test_an_epoch_that_begins_where_the_warm_up_ends_counts():
+    epochs = record(([500] + [100] * 7) * 5)
+    starts = [replace(one, data_wait_ns=400) if one.dur_ns == 500 else one for one in epochs]
+    found = steps_of(starts, 8)
+    assert (found.steps, found.mean_ns) == (32, 150)
 
 
 @pytest.mark.parametrize("steps", [0, WARM_UP, WARM_UP + 5])

@@ -15,7 +15,7 @@ from tests.support.trial_machine import Machine
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.allocator.settings import with_settings
 from stepscope.run.trials import NO_GAIN, NOT_APPLIED
-from stepscope.trial.simulated import choose_settings
+from stepscope.trial.facts import choose_settings
 
 FIX = "allocator-settings"
 

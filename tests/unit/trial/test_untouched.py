@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from stepscope.trial import untouched
-from stepscope.trial.untouched import FolderWatch
+from stepscope.trial.workspace import FolderWatch
 
 
 def test_what_this_process_prints_into_is_not_theirs(tmp_path, monkeypatch):
     log = tmp_path / "trials.log"
     log.write_text("")
     watched = log.stat()
-    monkeypatch.setattr(untouched.os, "fstat", lambda number: watched)
+    monkeypatch.setattr("os.fstat", lambda number: watched)
     watch = FolderWatch((tmp_path,), tmp_path / "scratch")
     log.write_text("round 1")
     assert watch.warnings() == ()

@@ -20,8 +20,7 @@ from stepscope.run.trials import (
     TrialRecord,
 )
 from stepscope.trial.measure import Ratio
-from stepscope.trial.outcome import verdict_of
-from stepscope.trial.verdict import best_of, is_clear, judge
+from stepscope.trial.outcome import best_of, is_clear, judge, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_the_fastest_is_kept_unless_it_changes_the_losses():
 
 
 def test_conditions(trials_record):
-    from stepscope.trial.verdict import GainCheck
+    from stepscope.trial.outcome import GainCheck
 
     assert "gains 48.0%" in GainCheck.parse("gain>5%").reason(trials_record)
     assert GainCheck.parse("gain > 48.5%").reason(trials_record) is None

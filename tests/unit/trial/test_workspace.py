@@ -145,7 +145,7 @@ import json, os, shutil, sys
 from pathlib import Path
 import torch
 from stepscope.trial.inside.guard import WriteGuard
-from stepscope.trial.inside.patches import Patches
+from stepscope.trial.patches import Patches
 guard = WriteGuard(json.loads(sys.argv[1]), Path(sys.argv[2]))
 guard.watch()
 guard.watch_savers(Patches())

@@ -1,43 +1,40 @@
 """What changed between two runs or traces, and whether it is more than noise.
 
 Definitions
-    The step's change is that of the median duration. With one run a side, its noise is that of the
-    steps of these runs: the 95% interval of a difference of medians, as defined in `noise`. By how
-    much runs differ, `repeated_runs` says; with several runs a side the step, its noise and whether
-    it changed come from there. The tables are then those of one run a side, the one whose median
-    lies nearest to its side's.
+    The step's change, its noise, and whether it changed are judged by runs (`repeated_runs`): the
+    steps of one run do not show by how much another run of the same program differs. With one run a
+    side, the noise is known only where earlier runs of the job show it.
     Parts come from the step records of both sides where they tell parts, else from the windows. On
     GPUs, records tell the training thread's parts, and the windows those of the GPUs' steps, as
     they were recorded: both are compared, in tables of their own.
-    Parts, kernels and operators are compared by their means per step, so that parts add up to the
-    mean step; a step that lacks a kernel counts as 0. Their noise is the 95% interval of a
-    difference of means: the standard error of each is s / √n (Student's t with as many degrees of
-    freedom as both sides have steps, less two), or that of means of blocks of steps where those
-    tell more (`noise`).
-    With fewer than three steps on a side the noise is not known.
+    Parts, kernels and operators are compared by their means per step, over the runs of each side,
+    so that parts add up to the mean step; a step or a run that lacks a kernel counts as 0. Their
+    noise is the 95% interval of a difference of means, over runs; with one run a side it is not
+    known.
     Kernels are matched by name; operators by the path of operators that leads to them, and what
     finds no partner so, by name alone.
 
 Status
-    appeared, disappeared: on one side only. grew, shrank: beyond the noise. same: within it, or not
-    changed at all. Where the noise is not known, every change counts.
+    appeared, disappeared: on one side only. grew, shrank: beyond the noise. same: within it. Where
+    the noise is not known, what changed by less than a thousandth of the step is the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from stepscope.analysis.comparison.noise import BLOCKS, errors_of_blocks, noise_of_medians_ns
-from stepscope.analysis.comparison.repeated_runs import RunsChange, change_of_runs, values_of
-from stepscope.analysis.comparison.side import RECORD_BASIS, Side
-from stepscope.analysis.comparison.student import student_95
+from stepscope.analysis.comparison.repeated_runs import (
+    ASSUMED,
+    RunsChange,
+    change_of_runs,
+    noise_of_means,
+    values_of,
+)
+from stepscope.analysis.comparison.side import MEASURES, RECORD_BASIS, Side
 from stepscope.run.figures import percent
-from stepscope.trace.arrays.intervals import Int64Array
-
-LEAST_STEPS = 3
 
 CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
     "table": pl.String,  # part, thread_part, kernel, operator
@@ -55,6 +52,8 @@ CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
 """Columns of `Comparison.changes`."""
 _NOTABLE_QUEUE = 0.05
 """Share of the step that the training thread waits for a CPU, from which a reader must know."""
+_NOTABLE_CHANGE = 0.001
+"""Share of the step below which a change counts as none, where the noise is not known."""
 PART, THREAD_PART = "part", "thread_part"
 """Tables that divide a step: the compared steps, and on GPUs also the training thread's."""
 
@@ -68,7 +67,7 @@ class StepChange:
         b_ns: Median step of the second.
         delta_ns: What the second takes more.
         change_share: That, as a share of the first.
-        noise_ns: By how much medians of such steps differ by chance; None: not known.
+        noise_ns: By how much medians of such runs differ by chance; None: not known.
         is_beyond_noise: Whether the change is larger; also where the noise is not known.
         a_steps: Number of steps of the first.
         b_steps: Number of steps of the second.
@@ -97,7 +96,7 @@ class Comparison:
         differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
             disturbed them (busy CPUs), so that not every change need come from the code.
         notes: What a reader must know besides.
-        runs: The change of the step and its parts, judged by runs.
+        runs: The change of the step, judged by runs.
     """
 
     a: Side
@@ -109,15 +108,23 @@ class Comparison:
     runs: RunsChange
 
 
-def compare(a: Side, b: Side, *, runs: RunsChange | None = None) -> Comparison:
-    """Compare two sides, the second against the first.
+def compare(
+    before: Side | Sequence[Side],
+    after: Side | Sequence[Side],
+    *,
+    earlier_ns: Sequence[Sequence[float]] = (),
+) -> Comparison:
+    """Compare two versions, the second against the first.
 
     Args:
-        a: The first side; of several runs the one that stands for them.
-        b: The second.
-        runs: What their runs say; None if these are all, and no earlier run of them is known.
+        before: A run of the first, or several.
+        after: The same of the second.
+        earlier_ns: Groups of medians of earlier runs; see `change_of_runs`.
     """
-    runs = runs or change_of_runs([values_of(a)], [values_of(b)])
+    sides = [[one] if isinstance(one, Side) else list(one) for one in (before, after)]
+    values = [[values_of(run) for run in side] for side in sides]
+    runs = change_of_runs(values[0], values[1], earlier_ns)
+    a, b = (_nearest(side, ns) for side, ns in zip(sides, (runs.a_ns, runs.b_ns), strict=True))
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
     differences = [
         f"the {what} differ: {ours} before, {theirs} after"
@@ -128,40 +135,65 @@ def compare(a: Side, b: Side, *, runs: RunsChange | None = None) -> Comparison:
         differences.append(f"the kinds of step differ: {a.basis} before, {b.basis} after")
     if waits := _waits_for_cpus(a, b):
         differences.append(waits)
-    pieces = []
+    pieces = [pl.DataFrame(schema=CHANGES)]
     # Records hold many steps, and not slowed ones; a window holds a few.
     records_tell = len(a.record_parts) > 0 and len(b.record_parts) > 0
     of_gpus = a.is_of_gpus and b.is_of_gpus
-    ours, theirs = (a.by_record, b.by_record) if records_tell and not of_gpus else (a, b)
+    by_record = [[run.by_record for run in side] for side in sides]
+    uses_records = records_tell and not of_gpus
+    ours, theirs = (a.by_record, b.by_record) if uses_records else (a, b)
+    chosen = by_record if uses_records else sides
     if ours.parts_basis == theirs.parts_basis:
-        pieces.append(_parts(ours, theirs, PART))
+        pieces.append(_parts(_alike(chosen, ours), PART))
         if RECORD_BASIS in (a.basis, b.basis) and ours.parts_basis != RECORD_BASIS:
             notes.append(_parts_of_windows(ours, theirs))
     else:
         notes.append(f"parts cannot be compared: {ours.parts_basis} against {theirs.parts_basis}")
     if records_tell and of_gpus:
-        pieces.append(_parts(a.by_record, b.by_record, THREAD_PART))
-    pieces.append(_by_change(_match(a.kernels, b.kernels, a, b, "kernel")))
-    if a.operators_basis == b.operators_basis:
-        pieces.append(_by_change(_match_operators(a, b)))
-    else:
-        notes.append(
-            f"operators cannot be compared: {a.operators_basis} against {b.operators_basis}"
-        )
-    step = _change_of_repeated(runs) if runs.is_repeated else _step_change(a.step_ns, b.step_ns)
+        pieces.append(_parts(_alike(by_record, a.by_record), THREAD_PART))
+    recorded = [[run for run in side if run.scope is not None] for side in sides]
+    if all(recorded):
+        kernels = [[(run.kernels, run) for run in side] for side in recorded]
+        pieces.append(_by_change(_match(kernels, "kernel")))
+        first, second = (side[0].operators_basis for side in recorded)
+        if first == second:
+            alike = [[run for run in side if run.operators_basis == first] for side in recorded]
+            pieces.append(_by_change(_match_operators(alike)))
+        else:
+            notes.append(f"operators cannot be compared: {first} against {second}")
+    elif any(recorded):
+        notes.append("kernels and operators cannot be compared: a side has no recorded window")
     if runs.is_repeated:
-        notes.append(f"the tables compare one run of each side: {a.path} and {b.path}")
-    if step.noise_ns is None:
-        notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
-    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(differences), tuple(notes), runs)
+        notes.append(f"steps and scopes are those of one run of each side: {a.path} and {b.path}")
+    return Comparison(
+        ours,
+        theirs,
+        _step_change(runs),
+        pl.concat(pieces),
+        tuple(differences),
+        tuple(notes),
+        runs,
+    )
 
 
-def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:
+def _nearest(side: Sequence[Side], middle_ns: float) -> Side:
+    """The run that stands for its side: its median is the nearest to the side's."""
+    return min(side, key=lambda run: abs(values_of(run).median_ns - middle_ns))
+
+
+def _alike(sides: Sequence[Sequence[Side]], one: Side) -> list[list[Side]]:
+    """The runs whose parts divide the same."""
+    basis = one.parts_basis
+    return [[run for run in side if run.parts_basis == basis and len(run.parts)] for side in sides]
+
+
+def _parts(sides: Sequence[Sequence[Side]], table: str) -> pl.DataFrame:
     """The changes of the parts that any side has, in the order of the parts."""
-    changes = _match(a.parts, b.parts, a, b, table)
-    order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
+    changes = _match([[(run.parts, run) for run in side] for side in sides], table)
+    order = pl.concat([run.parts["name"] for side in sides for run in side])
     known = changes.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
-    return order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
+    in_order = order.unique(maintain_order=True).to_frame()
+    return in_order.join(known, on="name", maintain_order="left").select(list(CHANGES))
 
 
 def _waits_for_cpus(a: Side, b: Side) -> str:
@@ -186,59 +218,52 @@ def _parts_of_windows(a: Side, b: Side) -> str:
     )
 
 
-def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
-    first, second = round(float(np.median(a))), round(float(np.median(b)))
-    noise = None
-    if min(len(a), len(b)) >= LEAST_STEPS:
-        noise = noise_of_medians_ns(a, b)
-    delta = second - first
-    return StepChange(
-        first,
-        second,
-        delta,
-        delta / first if first else 0.0,
-        noise,
-        delta != 0 and (noise is None or abs(delta) > noise),
-        len(a),
-        len(b),
-    )
-
-
-def _change_of_repeated(runs: RunsChange) -> StepChange:
+def _step_change(runs: RunsChange) -> StepChange:
     first, second = round(runs.a_ns), round(runs.b_ns)
-    change = runs.step
-    reach = max(change.share - change.low_share, change.high_share - change.share)
+    change, noise = runs.step, None
+    is_beyond = first != second
+    if runs.basis != ASSUMED:
+        reach = max(change.share - change.low_share, change.high_share - change.share)
+        noise = round(reach * runs.a_ns)
+        is_beyond = not change.low_share <= 0 <= change.high_share
     return StepChange(
         first,
         second,
         second - first,
         change.share,
-        round(reach * runs.a_ns),
-        not change.low_share <= 0 <= change.high_share,
+        noise,
+        is_beyond,
         sum(run.steps for run in runs.a),
         sum(run.steps for run in runs.b),
     )
 
 
-def _summary(measures: pl.DataFrame, side: Side, prefix: str) -> pl.DataFrame:
-    """Per key: count and mean per step, and the square of the mean's standard error, twice."""
-    steps = _steps_of(side)
-    total = pl.col("total_ns")
-    squares = (total.cast(pl.Float64) ** 2).sum()
-    mean = total.sum() / steps
-    # Steps that lack the key are zeros: they add nothing to either sum, but count in `steps`.
-    variance = (squares / steps - mean**2).clip(lower_bound=0.0) * steps / max(1, steps - 1)
-    # Sums of doubles depend on their order.
-    ordered = measures.sort("key", "step")
-    found = ordered.group_by("key", maintain_order=True).agg(
-        pl.col("name").first(),
-        (pl.col("count").sum() / steps).alias(f"{prefix}_count"),
-        mean.round().cast(pl.Int64).alias(f"{prefix}_ns"),
-        (variance / steps).alias(f"{prefix}_error2"),
+_Measured = Sequence[Sequence[tuple[pl.DataFrame, Side]]]
+"""Of each side and each of its runs, columns `MEASURES` and the run."""
+
+
+def _summary(runs: Sequence[tuple[pl.DataFrame, Side]], prefix: str) -> pl.DataFrame:
+    """Per key: its name, count and mean per step over the runs, and the means of the runs."""
+    means = [
+        # A step that lacks the key adds nothing, but counts.
+        measures.group_by("key", maintain_order=True).agg(
+            pl.col("name").first(),
+            (pl.col("count").sum() / _steps_of(run)).alias("count"),
+            (pl.col("total_ns").sum() / _steps_of(run)).alias("mean_ns"),
+        )
+        for measures, run in runs
+    ]
+    empty = pl.DataFrame(
+        schema={"key": pl.String, "name": pl.String, "count": pl.Float64, "mean_ns": pl.Float64}
     )
-    of_blocks = errors_of_blocks(measures, side.parts["step"])
-    of_blocks = of_blocks.rename({"block_error2": f"{prefix}_block_error2"})
-    return found.join(of_blocks, on="key", how="left", maintain_order="left")
+    number = max(1, len(runs))
+    found = pl.concat([empty, *means]).group_by("key", maintain_order=True)
+    return found.agg(
+        pl.col("name").first(),
+        (pl.col("count").sum() / number).alias(f"{prefix}_count"),
+        (pl.col("mean_ns").sum() / number).alias(f"{prefix}_mean_ns"),
+        pl.col("mean_ns").alias(f"{prefix}_runs"),
+    )
 
 
 def _steps_of(side: Side) -> int:
@@ -246,83 +271,77 @@ def _steps_of(side: Side) -> int:
     return max(1, side.parts["step"].n_unique())
 
 
-def _match(first: pl.DataFrame, second: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
-    ours, theirs = _summary(first, a, "a"), _summary(second, b, "b")
+def _match(sides: _Measured, table: str) -> pl.DataFrame:
+    ours, theirs = (_summary(side, name) for side, name in zip(sides, "ab", strict=True))
     both = ours.join(theirs, on="key", how="full", coalesce=True, suffix="_b")
-    both = both.with_columns(
-        name=pl.coalesce("name", "name_b"),
-        matched_by=pl.when(pl.col("a_ns").is_not_null() & pl.col("b_ns").is_not_null()).then(
-            pl.lit("call path" if table == "operator" else "name")
-        ),
-        place=pl.col("key") if table == "operator" else pl.lit(None, pl.String),
-    )
-    return _judge(both, a, b, table)
-
-
-def _match_operators(a: Side, b: Side) -> pl.DataFrame:
-    """By call path first; what has no partner there, by name."""
-    first, second = a.operators, b.operators
-    by_path = set(first["key"]) & set(second["key"])
-    shared = list(by_path)
-    paired = _match(
-        first.filter(pl.col("key").is_in(shared)),
-        second.filter(pl.col("key").is_in(shared)),
-        a,
-        b,
-        "operator",
-    )
-    rest = [
-        side.filter(~pl.col("key").is_in(shared)).with_columns(key=pl.col("name"))
-        for side in (first, second)
+    step_ns = [
+        sum(float(run.step_ns.mean()) for _, run in side) / max(1, len(side)) for side in sides
     ]
-    rest = [
-        side.group_by("key", "name", "step").agg(pl.col("count").sum(), pl.col("total_ns").sum())
-        for side in rest
-    ]
-    others = _match(rest[0], rest[1], a, b, "operator").with_columns(
-        matched_by=pl.when(pl.col("matched_by").is_not_null()).then(pl.lit("name")),
-        place=pl.lit(None, pl.String),
-    )
-    return pl.concat([paired, others])
-
-
-def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
-    is_known = min(_steps_of(a), _steps_of(b)) >= LEAST_STEPS
-    of_steps = student_95(max(1, _steps_of(a) + _steps_of(b) - 2)) ** 2
-    of_blocks = student_95(BLOCKS - 1) ** 2
-    squares = [
-        pl.max_horizontal(
-            pl.col(f"{side}_error2").fill_null(0.0) * of_steps,
-            pl.col(f"{side}_block_error2").fill_null(0.0) * of_blocks,
-        )
-        for side in ("a", "b")
-    ]
-    noise = (squares[0] + squares[1]).sqrt().round().cast(pl.Int64)
-    delta = pl.col("b_ns").fill_null(0) - pl.col("a_ns").fill_null(0)
-    limit = pl.col("noise_ns").fill_null(0)
+    mean = [pl.col(f"{side}_mean_ns").fill_null(0.0).round().cast(pl.Int64) for side in "ab"]
+    is_here = [pl.col(f"{side}_mean_ns").is_not_null() for side in "ab"]
+    noise = pl.Series("noise_ns", _noise_of(both, sides), pl.Int64)
+    limit = pl.col("noise_ns").fill_null(round(_NOTABLE_CHANGE * max(step_ns)))
     return (
         both.with_columns(
+            noise,
             table=pl.lit(table),
-            delta_ns=delta,
-            noise_ns=noise if is_known else pl.lit(None, pl.Int64),
+            name=pl.coalesce("name", "name_b"),
+            matched_by=pl.when(*is_here).then(
+                pl.lit("call path" if table == "operator" else "name")
+            ),
+            place=pl.col("key") if table == "operator" else pl.lit(None, pl.String),
+            a_ns=mean[0],
+            b_ns=mean[1],
+            delta_ns=mean[1] - mean[0],
+            a_count=pl.col("a_count").fill_null(0.0),
+            b_count=pl.col("b_count").fill_null(0.0),
         )
         .with_columns(
-            status=pl.when(pl.col("a_ns").is_null())
+            status=pl.when(~is_here[0])
             .then(pl.lit("appeared"))
-            .when(pl.col("b_ns").is_null())
+            .when(~is_here[1])
             .then(pl.lit("disappeared"))
             .when(pl.col("delta_ns") > limit)
             .then(pl.lit("grew"))
             .when(pl.col("delta_ns") < -limit)
             .then(pl.lit("shrank"))
             .otherwise(pl.lit("same")),
-            a_ns=pl.col("a_ns").fill_null(0),
-            b_ns=pl.col("b_ns").fill_null(0),
-            a_count=pl.col("a_count").fill_null(0.0),
-            b_count=pl.col("b_count").fill_null(0.0),
         )
         .select(pl.col(name).cast(dtype) for name, dtype in CHANGES.items())
     )
+
+
+def _noise_of(both: pl.DataFrame, sides: _Measured) -> list[int | None]:
+    """Of each row the noise of its change; a run that lacks a key took no time for it."""
+    if max(map(len, sides)) < 2:
+        return [None] * len(both)
+    found: list[int | None] = []
+    for row in both.select("a_runs", "b_runs").iter_rows():
+        means = [
+            [*(known or ()), *[0.0] * (len(side) - len(known or ()))]
+            for known, side in zip(row, sides, strict=True)
+        ]
+        noise = noise_of_means(means[0], means[1])
+        found.append(None if noise is None else round(noise))
+    return found
+
+
+def _match_operators(sides: Sequence[Sequence[Side]]) -> pl.DataFrame:
+    """By call path first; what has no partner there, by name."""
+    keys = [{key for run in side for key in run.operators["key"]} for side in sides]
+    shared = pl.col("key").is_in(list(keys[0] & keys[1]))
+    paired = _match([[(r.operators.filter(shared), r) for r in side] for side in sides], "operator")
+
+    def by_name(run: Side) -> pl.DataFrame:
+        rest = run.operators.filter(~shared).with_columns(key=pl.col("name"))
+        sums = (pl.col("count").sum(), pl.col("total_ns").sum())
+        return rest.group_by("key", "name", "step").agg(*sums).select(list(MEASURES)).sort("key")
+
+    others = _match([[(by_name(r), r) for r in side] for side in sides], "operator").with_columns(
+        matched_by=pl.when(pl.col("matched_by").is_not_null()).then(pl.lit("name")),
+        place=pl.lit(None, pl.String),
+    )
+    return pl.concat([paired, others])
 
 
 def _by_change(table: pl.DataFrame) -> pl.DataFrame:

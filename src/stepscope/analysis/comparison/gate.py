@@ -10,12 +10,15 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import polars as pl
 
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
-from stepscope.analysis.comparison.condition import Condition
 from stepscope.analysis.comparison.repeated_runs import (
     ASSUMED,
     EARLIER,
@@ -36,6 +39,41 @@ DEFAULT_RUNS = 5
 `regression>5%` in more than 9 of 10 comparisons."""
 _MOST_SHARE = 10
 """An interval that reaches farther shows only that the runs have nothing to do with each other."""
+
+
+_FORM = re.compile(r"\s*(?P<what>[^>]*[^>\s])\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*")
+_Any = TypeVar("_Any", bound="Condition")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition given with `--fail-on`; each kind says in a method of its own whether it holds.
+
+    Attributes:
+        what: The quantity.
+        share: The limit that it must not exceed.
+        text: The condition as given.
+    """
+
+    what: str
+    share: float
+    text: str
+    EXPECTED: ClassVar[str] = ""
+    """What to write, for the message on a condition that cannot be read."""
+    QUANTITIES: ClassVar[tuple[str, ...]] = ()
+    """The quantities that exist; empty if only a comparison knows them."""
+
+    @classmethod
+    def parse(cls: type[_Any], text: str) -> _Any:
+        """Read a condition.
+
+        Raises:
+            UsageError: It is none.
+        """
+        found = _FORM.fullmatch(text)
+        if found is None or (cls.QUANTITIES and found["what"] not in cls.QUANTITIES):
+            raise UsageError(f"--fail-on {text}: write {cls.EXPECTED}")
+        return cls(found["what"], float(found["limit"]) / 100, text.strip())
 
 
 @dataclass(frozen=True)
@@ -89,8 +127,9 @@ class FailOn(Condition):
 
     def _part(self, comparison: Comparison) -> Interval:
         parts = comparison.changes.filter(comparison.changes["table"].is_in([PART, THREAD_PART]))
+        named = pl.col("name") == self.what
         if self.what in parts["name"]:
-            return comparison.runs.parts.get(self.what, Interval(0.0, 0.0, 0.0))
+            return _share_of_step(comparison.runs, parts.row(by_predicate=named, named=True))
         possible: set[str] = set()
         for _, found in parts.group_by("table"):
             # "input" is a part of the thread's time, "idle: input" of a device's.
@@ -100,6 +139,19 @@ class FailOn(Condition):
             return Interval(0.0, 0.0, 0.0)
         known = ", ".join([REGRESSION, *parts["name"].to_list()])
         raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
+
+
+def _share_of_step(runs: RunsChange, part: Mapping[str, Any]) -> Interval:
+    """The change of a part as a share of the step before, with its interval.
+
+    With one run a side it is as wide as the step's.
+    """
+    share = part["delta_ns"] / runs.a_ns
+    if part["noise_ns"] is None:
+        reach = math.log1p(runs.step.high_share) - math.log1p(runs.step.share)
+    else:
+        reach = part["noise_ns"] / runs.a_ns
+    return Interval(share, share - reach, share + reach)
 
 
 def checks_of(conditions: Sequence[FailOn], comparison: Comparison) -> tuple[Check, ...]:

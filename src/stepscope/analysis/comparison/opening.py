@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from stepscope.analysis.comparison.compare import Comparison, compare
-from stepscope.analysis.comparison.repeated_runs import RunValues, change_of_runs, values_of
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
@@ -45,31 +43,13 @@ def compare_runs(
         UnreadableInputError: There is nothing to read, or it cannot be read.
         UsageError: There is no such rank, or nothing in it to compare.
     """
-    sides, values = [], []
-    for targets in (before, after):
-        side, of_runs = _open_runs(targets, rank, scope)
-        sides.append(side)
-        values.append(of_runs)
+    sides = [[open_side(target, rank, scope) for target in side] for side in (before, after)]
     earlier = []
-    if is_judged and max(map(len, values)) == 1 and scope.steps is None:
+    if is_judged and max(map(len, sides)) == 1 and scope.steps is None:
         paths = {target.run.path.resolve() for target in (*before, *after) if target.is_run}
         found = {_job_of(one): _earlier_medians_ns(one, rank, paths) for one in (*before, *after)}
         earlier = list(found.values())
-    return compare(sides[0], sides[1], runs=change_of_runs(values[0], values[1], earlier))
-
-
-def _open_runs(
-    targets: Sequence[PathTarget], rank: int | None, scope: Scope
-) -> tuple[Side, list[RunValues]]:
-    """The run that stands for a version, and what each of its runs adds."""
-    if len(targets) == 1:
-        side = open_side(targets[0], rank, scope)
-        return side, [values_of(side)]
-    # One at a time: each holds its trace's tables.
-    values = [values_of(open_side(target, rank, scope)) for target in targets]
-    middle = statistics.geometric_mean(max(1.0, run.median_ns) for run in values)
-    nearest = min(range(len(values)), key=lambda n: abs(values[n].median_ns - middle))
-    return open_side(targets[nearest], rank, scope), values
+    return compare(*sides, earlier_ns=earlier)
 
 
 def _job_of(target: PathTarget) -> tuple[Path, tuple[str, ...], int, str] | None:

@@ -5,23 +5,22 @@ Definitions
     its placement in memory and its moment on the machine, so they do not show by how much another
     run of the same program differs.
     The change of the step is the ratio of the geometric means of both sides' medians. Its interval
-    is Welch's 95% interval for the difference of the mean logarithms, over runs. Parts are compared
-    by the same interval, of their means per step as shares of the first side's step.
+    is Welch's 95% interval for the difference of the mean logarithms, over runs. Parts, kernels and
+    operators are compared by the same interval, of their means per step.
     Where a side has a single run, the other side's spread stands for both. Where both have one, the
-    spread is that of at least `LEAST_EARLIER` earlier runs of the same job in the same folder
-    (Student's t with their degrees of freedom). Without these it is unknown, and `ASSUMED_SPREAD`
-    stands for it: nothing below 32% then counts as more than chance.
+    step's spread is that of at least `LEAST_EARLIER` earlier runs of the same job in the same
+    folder (Student's t with their degrees of freedom). Without these it is unknown, and conditions
+    are judged with `ASSUMED_SPREAD`: nothing below 32% then counts as more than chance.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from stepscope.analysis.comparison.side import Side
 from stepscope.analysis.comparison.student import MeanError, student_95, welch_95
@@ -48,13 +47,11 @@ class RunValues:
         path: Where it was read from.
         median_ns: Median of its steady steps.
         steps: How many there are.
-        parts_ns: Mean per step of each part.
     """
 
     path: str
     median_ns: float
     steps: int
-    parts_ns: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,6 @@ class RunsChange:
         a_ns: Geometric mean of the first's medians.
         b_ns: That of the second's.
         step: The change of the step.
-        parts: Part to its change.
         spread: Relative standard deviation of the runs of one version.
         basis: What the spread rests on: `REPEATED`, `EARLIER` or `ASSUMED`.
         earlier: Number of earlier runs, if it rests on them.
@@ -87,7 +83,6 @@ class RunsChange:
     a_ns: float
     b_ns: float
     step: Interval
-    parts: Mapping[str, Interval]
     spread: float
     basis: str
     earlier: int = 0
@@ -100,12 +95,7 @@ class RunsChange:
 
 def values_of(side: Side) -> RunValues:
     """The values of one run."""
-    parts: dict[str, float] = {}
-    for table in (side.parts, side.record_parts):
-        steps = max(1, table["step"].n_unique())
-        sums = table.group_by("name", maintain_order=True).agg(pl.col("total_ns").sum())
-        parts |= {name: total / steps for name, total in sums.iter_rows()}
-    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns), parts)
+    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns))
 
 
 def change_of_runs(
@@ -134,16 +124,15 @@ def change_of_runs(
     reach = _reach(logarithms, known)
     delta = means[1] - means[0]
     a_ns, b_ns = (math.exp(mean) for mean in means)
-    names = dict.fromkeys(name for run in (*a, *b) for name in run.parts_ns)
-    parts = {}
-    for name in names:
-        shares = [[run.parts_ns.get(name, 0.0) / a_ns for run in runs] for runs in (a, b)]
-        change = statistics.fmean(shares[1]) - statistics.fmean(shares[0])
-        width = _reach(shares, _pooled(shares) or known)
-        parts[name] = Interval(change, change - width, change + width)
     step = Interval(*(math.expm1(delta + way * reach) for way in (0, -1, 1)))
     spread = math.sqrt(known[0])
-    return RunsChange(tuple(a), tuple(b), a_ns, b_ns, step, parts, spread, basis, earlier)
+    return RunsChange(tuple(a), tuple(b), a_ns, b_ns, step, spread, basis, earlier)
+
+
+def noise_of_means(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """By how much the means of two sides' runs differ by chance; None with one run each."""
+    known = _pooled((a, b))
+    return None if known is None else _reach((a, b), known)
 
 
 def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, float] | None:

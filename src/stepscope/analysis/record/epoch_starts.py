@@ -47,16 +47,20 @@ class EpochStarts:
         """Steps of the shortest epoch; 0 where fewer than two begin."""
         return min((later - step for step, later in pairwise(self.steps)), default=0)
 
-    def kept_workers_save(self, workers: int) -> int:
-        """What all these steps would save, at least, if the workers were kept.
+    def kept_workers_save(self, workers: int, batch_ns: int | None = None) -> int:
+        """What all these steps would save if the workers were kept.
 
         Ending and starting workers, and what the first batch took longer than a worker needs for
-        one: workers that keep up make a batch within as many steps as there are workers. Whether
-        they keep up, only epochs show that are longer than the workers' first batches.
+        one. Where that was not measured, it is what they save at least: workers that keep up make a
+        batch within as many steps as there are workers. Whether they keep up, only epochs show that
+        are longer than the workers' first batches.
 
         Args:
             workers: How many workers there are.
+            batch_ns: What a worker was seen to need for a batch; None if that was not measured.
         """
+        if batch_ns is not None:
+            return self.workers_ns + max(0, self.first_batches_ns - len(self.steps) * batch_ns)
         if 0 < self.shortest <= workers:
             return self.workers_ns
         made_ns = len(self.steps) * workers * self.others_ns

@@ -35,5 +35,9 @@ class CheckedComparison:
         found = self._reasons(CANNOT_TELL)
         return None if found is None else f"cannot tell {found}"
 
+    def verdicts(self, where: str = "") -> list[str]:
+        """What each condition says, a line each; `where` names the comparison among several."""
+        return [f"{check.outcome}: {where}{check.reason}" for check in self.checks]
+
     def _reasons(self, outcome: str) -> str | None:
         return "; ".join(one.reason for one in self.checks if one.outcome == outcome) or None

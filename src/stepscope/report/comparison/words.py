@@ -35,9 +35,10 @@ def headline(comparison: Comparison) -> str:
     if runs.is_repeated:
         noise = f"95% interval {interval_words(runs.step)}, {runs_of(runs)}"
     elif step.noise_ns is None:
-        noise = "noise unknown"
+        noise = "one run a side: noise unknown"
     else:
-        noise = f"noise within the runs ±{units.duration(step.noise_ns)}"
+        earlier = units.plural(runs.earlier, "earlier run")
+        noise = f"noise by {earlier} ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
     return (
         f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
@@ -70,10 +71,10 @@ def steps_of(side: Side) -> str:
 def warnings(comparison: Comparison) -> list[str]:
     """What differs besides the code, as sentences below the headline."""
     found = [f"Caution: {difference}" for difference in comparison.differences]
-    if comparison.step.is_beyond_noise and not comparison.runs.is_repeated:
+    if comparison.step.delta_ns and comparison.step.noise_ns is None:
         found.append(
-            "One run a side: by how much repeated runs differ is not in the noise. --before and "
-            "--after take several"
+            "One run a side does not show by how much runs of this job differ, so any change may "
+            "be chance. --before and --after take several"
         )
     return found
 

@@ -9,7 +9,7 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.plain import json_text
 
 if TYPE_CHECKING:
-    from stepscope.trial.fixes.fix import Fix
+    from stepscope.trial.fixes import Fix
 
 
 def write(fixes: Sequence[Fix], sink: Sink, _layout: Layout) -> None:

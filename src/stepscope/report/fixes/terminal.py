@@ -12,7 +12,7 @@ from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
 
 if TYPE_CHECKING:
-    from stepscope.trial.fixes.fix import Fix
+    from stepscope.trial.fixes import Fix
 
 
 def write(fixes: Sequence[Fix], sink: Sink, _layout: Layout) -> None:

@@ -18,7 +18,7 @@ from stepscope.run.trials import (
 
 COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
 _DISTURBED = 0.1
-"""Share of the CPUs from which `stepscope.trial.other_programs` counts a process as disturbed."""
+"""Share of the CPUs from which `stepscope.trial.processes` counts a process as disturbed."""
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:

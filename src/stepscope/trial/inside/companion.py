@@ -10,9 +10,13 @@ import atexit
 import contextlib
 import functools
 import json
+import mmap
 import os
 import random
+import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
@@ -22,12 +26,12 @@ from stepscope.capture.steps.imports import when_imported
 from stepscope.run.files import write_atomically
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.inside.guard import WriteGuard
-from stepscope.trial.inside.losses import LossWatch
-from stepscope.trial.inside.patches import Patches
+from stepscope.trial.patches import Patches
 
 _SEED = 20_240
 _LEAST_STEPS = 3
 """A fix that has taken effect nowhere after so many steps does not apply."""
+_MOST_LOSSES = 20_000
 
 
 class StepRecorder(Protocol):
@@ -67,6 +71,7 @@ class Companion:
         self._notes = Path(wishes["notes"])
         self._patches = Patches()
         self._losses = LossWatch()
+        self._workers = WorkerWatch()
         self._guard = WriteGuard(wishes["guarded"], self._notes)
         self._process_id = os.getpid()
         self._optimizers: dict[str, None] = {}
@@ -82,6 +87,7 @@ class Companion:
         self._patches.attempt("losses", lambda: self._losses.install(self._patches))
         if not self._fixes:
             self._patches.attempt("gradients", self._watch_gradients)
+            self._patches.attempt("workers", lambda: self._workers.install(self._patches))
         for name, value in self._fixes.items():
             self._patches.attempt(name, lambda f=FIXES[name], v=value: f.apply(self._patches, v))  # type: ignore[misc]
         self._recorder.after_step = self._after_step
@@ -172,11 +178,103 @@ class Companion:
                 **_facts(),
                 "optimizers": list(self._optimizers),
                 "zeroes_gradients": self._zeroes_gradients,
+                "worker_batch_ns": self._workers.batch_ns,
             },
             "error": "" if self._recorder.error is None else type(self._recorder.error).__name__,
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+class LossWatch:
+    """Keeps the losses of the main thread, in order: what `backward` is called on.
+
+    A loss is the only element of the first tensor given to the outermost `torch.autograd.backward`.
+    A copy of it stays on its device until the end, so that nothing waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._depth = 0
+
+    def install(self, patches: Patches) -> None:
+        """Wrap `torch.autograd.backward`."""
+        from torch import autograd
+
+        patches.replace(autograd, "backward", self._around)
+
+    def values(self) -> list[float]:
+        """The losses as numbers; waits for their device."""
+        return [float(loss) for loss in self._kept]
+
+    def _around(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if self._depth or threading.current_thread() is not threading.main_thread():
+                return backward(*arguments, **keywords)
+            self._keep(arguments[0] if arguments else keywords.get("tensors"))
+            self._depth += 1
+            try:
+                return backward(*arguments, **keywords)
+            finally:
+                self._depth -= 1
+
+        return watched
+
+    def _keep(self, tensors: Any) -> None:
+        import torch
+
+        try:
+            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()))
+            if len(self._kept) < _MOST_LOSSES and first.numel() == 1 and first.is_floating_point():
+                self._kept.append(first.detach().clone())
+        except Exception:  # noqa: BLE001 - a loss that cannot be kept is not compared
+            return
+
+
+class WorkerWatch:
+    """Times how long loader workers need for a batch, where they are forked.
+
+    Each worker adds up in memory that it shares with this process: a number of batches and of
+    nanoseconds, at the place of its number.
+    """
+
+    _MOST_WORKERS = 512
+    _PLACE = struct.Struct("qq")
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, self._MOST_WORKERS * self._PLACE.size)
+
+    @property
+    def batch_ns(self) -> int | None:
+        """The mean over all workers; None if none was seen to make a batch."""
+        counts, totals = zip(*self._PLACE.iter_unpack(self._shared[:]), strict=True)
+        return round(sum(totals) / sum(counts)) if any(counts) else None
+
+    def install(self, patches: Patches) -> None:
+        """Wrap what makes a batch of indices."""
+        from torch.utils.data._utils import fetch
+
+        patches.replace(fetch._MapDatasetFetcher, "fetch", self._around)
+        patches.replace(fetch._IterableDatasetFetcher, "fetch", self._around)
+
+    def _around(self, fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        from torch.utils.data import get_worker_info
+
+        @functools.wraps(fetch)
+        def timed(fetcher: Any, indices: Any) -> Any:
+            worker = get_worker_info()
+            if worker is None or worker.id >= self._MOST_WORKERS:
+                return fetch(fetcher, indices)
+            begun_ns = time.perf_counter_ns()
+            batch = fetch(fetcher, indices)
+            place = worker.id * self._PLACE.size
+            count, total_ns = self._PLACE.unpack_from(self._shared, place)
+            total_ns += time.perf_counter_ns() - begun_ns
+            self._PLACE.pack_into(self._shared, place, count + 1, total_ns)
+            return batch
+
+        return timed
 
 
 def _import_name(kind: type) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.steps.imports import when_imported
-from stepscope.trial.inside.patches import Patches
+from stepscope.trial.patches import Patches
 
 SUFFIX = ".refused"
 """Of the file, one per process, that names what was refused."""

@@ -27,6 +27,7 @@ from stepscope.report.comparison.json import comparison_to_dict
 from stepscope.report.comparison.markdown import comparison_to_markdown
 from stepscope.report.comparison.result import CheckedComparison
 from stepscope.report.comparison.terminal import print_comparison
+from stepscope.report.comparison.words import warnings
 
 
 def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
@@ -106,53 +107,74 @@ def test_kernels_of_a_side_add_up_to_its_gpu_work():
     assert abs(int(operators["a_ns"].sum()) - int(kernels["a_ns"].sum())) <= len(operators)
 
 
-def records(durations_ms):
-    rows = step_records(durations_ms)
+def records(durations_ms, **more):
+    rows = step_records(durations_ms, **more)
     return make_side("run", None, rows, summarise_steps(rows))
 
 
-def test_noise_hides_small_changes_and_lets_large_ones_through():
-    rng = np.random.default_rng(7)
-    base = 100 + rng.normal(0, 4, 60)
-    again, slower = 100 + rng.normal(0, 4, 60), 106 + rng.normal(0, 4, 60)
-    same = compare(records(base), records(again))
-    worse = compare(records(base), records(slower))
+def several(mean_ms, offsets, **more):
+    return [records([mean_ms + offset] * 20, **more) for offset in offsets]
+
+
+def test_noise_is_what_runs_differ_by_and_hides_small_changes():
+    base = several(100, (0, 1, -1, 0.5))
+    same = compare(base, several(100.3, (0.2, -0.8, 1, 0.1)))
+    worse = compare(base, several(106, (0, 1, -1, 0.5)))
     assert not same.step.is_beyond_noise
     assert worse.step.is_beyond_noise
-    # One run a side does not show whether 6% are more than runs of this job differ by.
+    assert same.step.noise_ns == pytest.approx(1.5e6, rel=0.4)
+    (part,) = (row(one, "part", "other") for one in (worse,))
+    assert (part["status"], part["delta_ns"]) == ("grew", 6_000_000)
+    assert part["noise_ns"] == pytest.approx(worse.step.noise_ns, rel=0.05)
+    assert row(same, "part", "other")["status"] == "same"
+
+
+def test_one_run_a_side_shows_no_noise_however_many_steps_it_has():
+    rng = np.random.default_rng(7)
+    base, slower = 100 + rng.normal(0, 1, 200), 106 + rng.normal(0, 1, 200)
+    worse = compare(records(base), records(slower))
+    assert worse.step.noise_ns is None
+    assert worse.changes["noise_ns"].is_null().all()
+    assert any("may be chance" in one for one in warnings(worse))
+    # Whether 6% are more than runs of this job differ by is not known.
     check = FailOn.parse("regression > 3%")
-    assert check.check(same).outcome == check.check(worse).outcome == CANNOT_TELL
+    assert check.check(worse).outcome == CANNOT_TELL
     much = check.check(compare(records(base), records(1.5 * base)))
     assert much.outcome == FAILED
     assert "the step grew by 50%" in much.reason
 
 
-def test_one_slow_step_neither_moves_the_median_nor_its_noise():
-    base = [100 + (i % 5) for i in range(40)]
-    disturbed = [*base]
-    disturbed[20] = 180
-    comparison = compare(records(base), records(disturbed))
-    assert abs(comparison.step.delta_ns) <= 1_000_000
-    assert not comparison.step.is_beyond_noise
-    assert comparison.step.noise_ns < 1_500_000
+def test_earlier_runs_of_the_job_show_the_noise_of_single_ones():
+    earlier = [[100e6, 101e6, 99e6, 100e6, 100.5e6]]
+    small = compare(records([100] * 20), records([101] * 20), earlier_ns=earlier)
+    large = compare(records([100] * 20), records([110] * 20), earlier_ns=earlier)
+    assert (small.step.is_beyond_noise, large.step.is_beyond_noise) == (False, True)
+    assert not warnings(large)
 
 
-def test_false_alarms_of_the_step_are_rare():
-    rng = np.random.default_rng(1)
-    alarms = sum(
-        compare(
-            records(100 + rng.normal(0, 5, 30)), records(100 + rng.normal(0, 5, 30))
-        ).step.is_beyond_noise
-        for _ in range(100)
-    )
-    assert alarms <= 5  # 5% are meant
+def test_kernels_of_several_runs_are_compared_by_their_means():
+    def runs(*lengths):
+        return [side(trace(length=length)) for length in lengths]
+
+    comparison = compare(runs(100, 104, 102), runs(100, 105, 101))
+    assert row(comparison, "kernel", "gemm")["status"] == "same"
+    assert row(comparison, "kernel", "gemm")["noise_ns"] > us(8)
+    grown = row(compare(runs(100, 104, 102), runs(150, 155, 151)), "kernel", "gemm")
+    assert (grown["status"], grown["delta_ns"]) == ("grew", pytest.approx(4 * us(50), abs=2))
+    # A run without the kernel counts as 0.
+    rare = compare(runs(100, 104), [side(trace(extra="rare")), side(trace())])
+    assert row(rare, "kernel", "rare")["b_count"] == 0.5
 
 
-def test_with_few_steps_the_noise_is_said_to_be_unknown():
-    comparison = compare(side(trace(steps=2)), side(trace(steps=2, length=101)))
-    assert comparison.step.noise_ns is None
-    assert comparison.changes["noise_ns"].is_null().all()
-    assert any("noise is not known" in note for note in comparison.notes)
+def test_runs_without_a_window_say_nothing_of_kernels():
+    rows = step_records([100] * 20)
+    recorded = make_side("run", trace().load(), rows, summarise_steps(rows))
+    comparison = compare([recorded, records([100] * 20)], [records([101] * 20), recorded])
+    gemm = row(comparison, "kernel", "gemm")
+    assert (gemm["a_ns"], gemm["delta_ns"], gemm["noise_ns"]) == (gemm["b_ns"], 0, None)
+    alone = compare(records([100] * 20), recorded)
+    assert alone.changes.filter(pl.col("table") == "kernel").is_empty()
+    assert any("no recorded window" in note for note in alone.notes)
 
 
 def test_a_part_can_fail_too_and_must_exist():

@@ -40,12 +40,8 @@ class Simulated:
         self.runs = runs
 
 
-def runs_of(medians_ms, waits_ms=None):
-    waits = [0.0] * len(medians_ms) if waits_ms is None else waits_ms
-    return [
-        RunValues("run", 1e6 * median, 100, {"input": 1e6 * wait})
-        for median, wait in zip(medians_ms, waits, strict=True)
-    ]
+def runs_of(medians_ms):
+    return [RunValues("run", 1e6 * median, 100) for median in medians_ms]
 
 
 def outcome(before_ms, after_ms, limit="5"):

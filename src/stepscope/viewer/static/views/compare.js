@@ -74,7 +74,7 @@ export function compareView(context) {
 /** @param {any} step */
 function headline(step) {
   const words = (step.delta_ns > 0 ? "longer" : "shorter") + (step.is_beyond_noise ? "" : ", which may be noise");
-  const noise = step.noise_ns === null ? "; the noise is not known" : `; noise within the runs ±${duration(step.noise_ns)}`;
+  const noise = step.noise_ns === null ? "; the noise is not known" : `; runs differ by ±${duration(step.noise_ns)} by chance`;
   return h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
 }
 
