@@ -1,4 +1,4 @@
-"""Every table of a snapshot: its columns, their types and units. The one place for names.
+"""A snapshot: every table of it, with its columns, their types and units. The one place for names.
 
 Times are int64 nanoseconds since 1970, sizes int64 bytes. A null means that the file did not say.
 Addresses and streams are numbers as the recorder wrote them; a stream is a CUDA stream's handle, 0
@@ -7,7 +7,11 @@ the default stream.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -158,3 +162,31 @@ TABLES: dict[str, Types] = {
     "problems": PROBLEMS,
 }
 """All tables by name."""
+
+EXACT_SIZES = "stepscope_exact_sizes"
+"""A setting of histories without a caching allocator: nothing is rounded."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State and history of the caching allocator, with the tables of `TABLES`.
+
+    Attributes:
+        path: Where it was read from, for messages.
+        events: The history; read when it is collected.
+        settings: What the file says of the allocator's settings, as it says it.
+        store: The directory of Parquet files that the tables come from; None: they are in memory.
+    """
+
+    path: str
+    events: pl.LazyFrame
+    segments: pl.DataFrame
+    blocks: pl.DataFrame
+    frames: pl.DataFrame
+    stacks: pl.DataFrame
+    pools: pl.DataFrame
+    texts: pl.DataFrame
+    annotations: pl.DataFrame
+    problems: pl.DataFrame
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    store: Path | None = None

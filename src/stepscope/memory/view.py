@@ -12,13 +12,12 @@ from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.rules import Rule
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
 from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.schema import Action
+from stepscope.memory.schema import Action, Snapshot
 from stepscope.run.figures import plural
 
 START = -1

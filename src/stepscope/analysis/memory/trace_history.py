@@ -25,7 +25,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import EXACT_SIZES, Snapshot
+from stepscope.memory.schema import EXACT_SIZES, Snapshot
 from stepscope.memory.schema import TABLES, Action, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest

@@ -14,8 +14,8 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.stacks import first_match
+from stepscope.memory.schema import Snapshot
 
 
 @dataclass(frozen=True)

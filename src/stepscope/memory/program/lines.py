@@ -14,9 +14,8 @@ import re
 import orjson
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.stacks import file_name
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import Snapshot, Types
 
 LINES: Types = {
     "stack": pl.UInt32,  # -> stacks

@@ -14,9 +14,8 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.derived_steps import STEPS, DerivedSteps, derived_steps
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import Snapshot, Types
 
 
 class Phase(str, Enum):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from stepscope.memory.model import Snapshot
+from stepscope.memory.schema import Snapshot
 
 
 def file_name() -> pl.Expr:

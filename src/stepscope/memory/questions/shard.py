@@ -22,7 +22,6 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.questions.composition import peak
 from stepscope.memory.questions.prediction import (
     Peaks,
@@ -32,7 +31,7 @@ from stepscope.memory.questions.prediction import (
     predicted_peaks,
 )
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import EXACT_SIZES, Types
 from stepscope.run.figures import percent
 
 _USUAL_TARGETS = (2.0, 4.0, 8.0)

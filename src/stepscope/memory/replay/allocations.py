@@ -10,7 +10,6 @@ import polars as pl
 
 from stepscope.memory.allocator.rounding import rounded_sizes
 from stepscope.memory.allocator.settings import settings_of
-from stepscope.memory.model import EXACT_SIZES, Snapshot
 from stepscope.memory.replay.arrays import (
     CODES,
     NOT_GIVEN,
@@ -23,7 +22,7 @@ from stepscope.memory.replay.arrays import (
 )
 from stepscope.memory.replay.pairing import ASKED_TO_GO, AT_SNAPSHOT, BEGIN, END, NONE, Paired, pair
 from stepscope.memory.replay.tables import ALLOCATIONS
-from stepscope.memory.schema import Action, BlockState
+from stepscope.memory.schema import EXACT_SIZES, Action, BlockState, Snapshot
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import Snapshot
-from stepscope.memory.schema import ACTION, Action
+from stepscope.memory.schema import ACTION, Action, Snapshot
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

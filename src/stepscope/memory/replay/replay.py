@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.replay.allocations import replay_blocks
 from stepscope.memory.replay.arrays import History, history_of
 from stepscope.memory.replay.contradictions import Sources, table_of
 from stepscope.memory.replay.reserved import reserved_history
 from stepscope.memory.replay.tables import CURVE, NOTES
-from stepscope.memory.schema import Action
+from stepscope.memory.schema import Action, Snapshot
 
 
 @dataclass(frozen=True)

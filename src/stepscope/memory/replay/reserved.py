@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.replay.arrays import (
     CODES,
     NOT_GIVEN,
@@ -27,7 +26,7 @@ from stepscope.memory.replay.arrays import (
 )
 from stepscope.memory.replay.pairing import AT_SNAPSHOT, BEGIN, END, NONE, Paired, pair
 from stepscope.memory.replay.tables import RESERVED
-from stepscope.memory.schema import Action
+from stepscope.memory.schema import Action, Snapshot
 
 _MOST_PIECES = 50_000_000
 """Of expandable segments; a history that needs more is not a recorder's."""

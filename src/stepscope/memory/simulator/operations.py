@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.replay.arrays import Int64Array, whole
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Action
+from stepscope.memory.schema import EXACT_SIZES, Action
 from stepscope.memory.simulator.run import (
     FAILED,
     FREE,

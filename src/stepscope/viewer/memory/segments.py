@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.memory.model import EXACT_SIZES
+from stepscope.memory.schema import EXACT_SIZES
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
 from stepscope.memory.schema import BlockState
