@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,9 +17,45 @@ from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.schema import Action, Snapshot
+from stepscope.memory.schema import Action, Snapshot, Types
 from stepscope.run.figures import plural
+
+SAMPLES: Types = {
+    "time_ns": pl.Int64,  # since 1970
+    "used_bytes": pl.Int64,  # of the whole GPU: of every process, and of the driver
+}
+"""One row per sample, in order of time."""
+
+
+@dataclass(frozen=True)
+class SampledMemory:
+    """The samples of one GPU.
+
+    Attributes:
+        source: The file that they are from, for messages.
+        index: The number of the GPU in the driver; None: the file does not say.
+        gpu: Which GPU, in words.
+        total_bytes: What the GPU has; None: the file does not say.
+        samples: With the columns of `SAMPLES`.
+    """
+
+    source: str
+    index: int | None
+    gpu: str
+    total_bytes: int | None
+    samples: pl.DataFrame
+
+
+def of_device(sampled: Sequence[SampledMemory], device: int) -> SampledMemory | None:
+    """The samples of a device: of the only GPU that was sampled, or of the one with its number.
+
+    Where a process sees only some GPUs of the machine, its numbers differ from the driver's; a
+    rank's own monitor samples only the GPU that the rank uses.
+    """
+    if len(sampled) == 1:
+        return sampled[0]
+    return next((one for one in sampled if one.index == device), None)
+
 
 START = -1
 """Stands for the moment before the first event."""
@@ -75,9 +112,9 @@ class MemoryView:
     def allocations(self) -> pl.DataFrame:
         """The allocations of the replay, each with what the categories say of it and its line.
 
-        Columns: `replay.tables.ALLOCATIONS` without `category`, then category, confidence, source,
-        name, step and phase as in `categories.categorise.CATEGORIES`, and line and is_own as in
-        `program.lines.LINES`. Where only the stack of the free is known, the line says so.
+        Columns: `replay.allocations.ALLOCATIONS` without `category`, then those of
+        `categories.categorise.CATEGORIES` and of `program.lines.LINES`. Where only the
+        stack of the free is known, the line says so.
         """
         lines = lines_of(self.snapshot)
         found = self.replay.allocations.drop("category").hstack(
@@ -130,7 +167,7 @@ class MemoryView:
     def curve(self, device: int) -> pl.DataFrame:
         """The curve of a device, from the moment before its first event on.
 
-        Columns: `replay.tables.CURVE` without device. The first row has the event `START`.
+        Columns: `replay.replay.CURVE` without device. The first row has the event `START`.
         """
         mine = self.replay.curve.filter(pl.col("device") == device).drop("device")
         held = held_at(self.replay.allocations, device, START)

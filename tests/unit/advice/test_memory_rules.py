@@ -40,8 +40,7 @@ from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import SIGHTINGS, Census
 from stepscope.memory.questions.oom import out_of_memory as out_of_memory_answer
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import MemoryView, SampledMemory
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 
@@ -90,7 +89,7 @@ def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
     imported = {name for name in done.stderr.split() if name.startswith("stepscope.")}
     assert "stepscope.advice.rules.memory_near_limit" in imported
     of_memory = {name for name in imported if name.startswith("stepscope.memory.")}
-    assert of_memory == {"stepscope.memory.snapshot_files"}
+    assert of_memory == {"stepscope.memory.recognition"}
 
 
 @pytest.mark.parametrize("rule", OF_MEMORY, ids=lambda rule: rule.ID)

@@ -25,8 +25,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.schema import EXACT_SIZES, Snapshot
-from stepscope.memory.schema import TABLES, Action, BlockState
+from stepscope.memory.schema import EXACT_SIZES, TABLES, Action, BlockState, Snapshot
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import innermost_at

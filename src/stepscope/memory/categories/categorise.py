@@ -34,8 +34,8 @@ from stepscope.memory.categories.rules import (
     Rule,
     categories_of_stacks,
 )
+from stepscope.memory.program.lines import stacks_with
 from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
-from stepscope.memory.program.stacks import stacks_with
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Action, Types
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.program.stacks import first_match
+from stepscope.memory.program.lines import first_match
 from stepscope.memory.schema import Snapshot
 
 

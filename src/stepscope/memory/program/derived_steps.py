@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.memory.program.lines import lines_of
-from stepscope.memory.program.stacks import stacks_with
+from stepscope.memory.program.lines import lines_of, stacks_with
 from stepscope.memory.schema import Action, Snapshot, Types
 
 _OPTIMIZER = (

@@ -29,7 +29,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.questions.prediction import (
+from stepscope.memory.questions.bounded import (
     Run,
     fits_into,
     observed_peaks,

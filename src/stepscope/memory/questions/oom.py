@@ -16,9 +16,8 @@ from stepscope.memory.questions.composition import composition
 from stepscope.memory.questions.fragmentation import Fragmentation, fragmentation
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.remedies import Failure, failure_category, remedies
-from stepscope.memory.sampled import of_device
 from stepscope.memory.simulator.capacity import Capacity, needed_bytes
-from stepscope.memory.view import MemoryView, Moment
+from stepscope.memory.view import MemoryView, Moment, of_device
 from stepscope.run.figures import binary_size
 
 _USUAL_OUTSIDE_SHARE = 1 / 64

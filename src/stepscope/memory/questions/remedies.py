@@ -22,8 +22,7 @@ from stepscope.memory.questions.settings import usual_settings
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
-from stepscope.memory.simulator.operations import failed_requests
-from stepscope.memory.simulator.requests import Requests
+from stepscope.memory.simulator.operations import Requests, failed_requests
 from stepscope.memory.view import MemoryView
 from stepscope.run.figures import plural
 

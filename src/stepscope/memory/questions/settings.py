@@ -22,7 +22,7 @@ from stepscope.memory.allocator.settings import (
 )
 from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.schema import Types
-from stepscope.memory.simulator.reproduce import reproduce
+from stepscope.memory.simulator.simulate import reproduce
 from stepscope.memory.view import MemoryView
 
 _UNBOUNDED = (

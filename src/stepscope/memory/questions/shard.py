@@ -22,14 +22,14 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.questions.composition import peak
-from stepscope.memory.questions.prediction import (
+from stepscope.memory.questions.bounded import (
     Peaks,
     Run,
     observed_peaks,
     peak_requested,
     predicted_peaks,
 )
+from stepscope.memory.questions.composition import peak
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import EXACT_SIZES, Types
 from stepscope.run.figures import percent

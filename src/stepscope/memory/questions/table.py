@@ -16,7 +16,6 @@ from stepscope.memory.allocator.settings import AllocatorSettings, parse_setting
 from stepscope.memory.questions import (
     churn,
     composition,
-    difference,
     fit,
     fragmentation,
     growth,
@@ -27,10 +26,10 @@ from stepscope.memory.questions import (
     timeline,
     totals,
 )
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.moments import moment_of
 from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
 from stepscope.memory.questions.over_time import OverTime, over_time
-from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -152,7 +151,7 @@ def _fragmentation(view: MemoryView, asked: Asked) -> fragmentation.Fragmentatio
     return fragmentation.fragmentation(view, asked.device, moment)
 
 
-def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
+def _difference(view: MemoryView, asked: Asked) -> composition.Difference:
     if asked.before is None and asked.before_at is None:
         raise UsageError(
             "diff compares with another snapshot (--before FILE), with another moment "
@@ -163,7 +162,7 @@ def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
     device = view.device(asked.device)
     before = moment_of(other, other.device(asked.device), asked.before_at or at)
     names = ("", "") if asked.before is None else (other.snapshot.path, view.snapshot.path)
-    return difference.difference(
+    return composition.difference(
         composition.composition(other, before),
         composition.composition(view, moment_of(view, device, at)),
         names,

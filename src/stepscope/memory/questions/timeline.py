@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.program.ranges import innermost
-from stepscope.memory.questions.held_bytes import HeldBytes
+from stepscope.memory.questions.over_time import HeldBytes
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import MemoryView
 

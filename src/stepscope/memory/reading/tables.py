@@ -19,9 +19,16 @@ import polars as pl
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import records, stacks
 from stepscope.memory.reading.records import NO_CODE, Dictionaries, Records, dictionaries_in
-from stepscope.memory.reading.texts import MOST_RICH_VALUES, Texts, as_json
 from stepscope.memory.reading.tree import DICT, Tree
-from stepscope.memory.reading.values import MISSING, Plain, contained, text_of
+from stepscope.memory.reading.values import (
+    MISSING,
+    MOST_RICH_VALUES,
+    Plain,
+    Texts,
+    as_json,
+    contained,
+    text_of,
+)
 from stepscope.memory.reading.words import NUMBERS, UNSET
 from stepscope.memory.schema import (
     ACTION,

@@ -15,6 +15,25 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written, WrittenTable
 from stepscope.trace.machine.called import callable_from_loops
 
+UNLIMITED = 2**62
+
+# What the allocator is set to, as numbers.
+(
+    EXPANDABLE, MAX_SPLIT, ROUNDING_LIMIT, LARGE_SEGMENT, CAPACITY, LIMIT, COLLECT_ABOVE,
+    ADDRESS_SPACE,
+) = range(8)  # fmt: skip
+CONFIG_FIELDS = 8
+
+# What is known of each group: its pool, the number of its pool and class (for ages), whether its
+# pool may be released, and which of the recorded segments' addresses comes next.
+POOL, CLASS, RELEASABLE, GIVEN, GIVEN_END = range(5)
+GROUP_FIELDS = 5
+Groups = WrittenTable[np.int64]
+"""A row for each field, a column for each group."""
+Ages = Written[np.int64]
+"""Searches of each pool and class."""
+
+
 FREE, USED, PENDING, UNMAPPED, NO_BLOCK = 0, 1, 2, 3, 4
 """States of a block; a pending one was given back, but waits for another stream."""
 

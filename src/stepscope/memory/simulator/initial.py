@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.memory.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from stepscope.memory.allocator.rounding import SMALL_SEGMENT_BYTES
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.replay.arrays import Int64Array, last_before, whole
-from stepscope.memory.replay.replay import Replay
+from stepscope.memory.replay.arrays import Int64Array, whole
 from stepscope.memory.replay.state import State
 from stepscope.memory.schema import BlockState
 from stepscope.memory.simulator import blocks as b
-from stepscope.memory.simulator.operations import place_numbers
-from stepscope.memory.simulator.settings import (
+from stepscope.memory.simulator.blocks import (
     CLASS,
     GIVEN,
     GIVEN_END,
@@ -23,6 +21,7 @@ from stepscope.memory.simulator.settings import (
     POOL,
     RELEASABLE,
 )
+from stepscope.memory.simulator.operations import place_numbers
 
 _SYNTHETIC_FROM = 2**48
 """Addresses of segments whose real one is not known; above all that devices use."""
@@ -45,39 +44,6 @@ class Machine:
     def grow(self) -> None:
         """Makes room for twice as many blocks."""
         self.blocks, self.free, self.voids = b.grown_arrays(self.blocks, self.free, self.voids)
-
-
-def stretches_of(replay: Replay, device: int) -> pl.DataFrame:
-    """What was reserved of a device, with the size class of each stretch.
-
-    Where the snapshot does not say it, a stretch that held a block of more than 1 MiB is of the
-    large class, and one that held only smaller ones of the small; one that held nothing is small
-    where it is of the size of a small segment.
-    """
-    stretches = replay.reserved.filter(pl.col("device") == device)
-    if not stretches["is_large"].null_count():
-        return stretches
-    lives = replay.allocations.filter(pl.col("device") == device)
-    inside = last_before(
-        lives["device"], lives["address"], stretches["device"], stretches["address"]
-    )
-    # Of stretches that follow each other at one address the last is found; they are alike.
-    largest = (
-        lives.with_columns(address=pl.Series(inside))
-        .filter(pl.col("address") >= 0)
-        .with_columns(first=stretches["address"].gather(pl.Series(inside).filter(inside >= 0)))
-        .group_by("first")
-        .agg(pl.col("size_bytes").max().alias("largest"))
-    )
-    joined = stretches.join(
-        largest, left_on="address", right_on="first", how="left", maintain_order="left"
-    )
-    is_large = (
-        pl.when(pl.col("largest").is_not_null())
-        .then(pl.col("largest") > SMALL_BYTES)
-        .otherwise(pl.col("size_bytes") != SMALL_SEGMENT_BYTES)
-    )
-    return joined.with_columns(pl.col("is_large").fill_null(is_large)).drop("largest")
 
 
 def new_machine(

@@ -11,8 +11,8 @@ from tests.support.snapshots import Frames, train
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.fit import will_it_fit
-from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView
 
 

@@ -22,9 +22,7 @@ from stepscope.memory.replay.replay import replay
 from stepscope.memory.simulator import simulate as simulating
 from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.simulator.operations import ReleaseCause, releases_of
-from stepscope.memory.simulator.reproduce import reproduce
-from stepscope.memory.simulator.run import run_by_loop
-from stepscope.memory.simulator.simulate import simulate
+from stepscope.memory.simulator.simulate import reproduce, simulate
 
 
 def replayed(snapshot):
@@ -139,16 +137,16 @@ def test_the_compiled_loop_is_the_plain_one(steps, chosen):
     Program(allocator).run(steps)
     found = replayed(allocator.snapshot())
     compiled = [reproduce(found, 0).simulation, simulate(found, 0, of(chosen))]
-    original = simulating.compiled_run
-    simulating.compiled_run = lambda: (
-        lambda *arguments: run_by_loop(
+    original = simulating.in_machine_code
+    simulating.in_machine_code = lambda loop: (
+        lambda *arguments: loop(
             *(guarded(a) if isinstance(a, np.ndarray) else a for a in arguments)
         )
     )
     try:
         plain = [reproduce(found, 0).simulation, simulate(found, 0, of(chosen))]
     finally:
-        simulating.compiled_run = original
+        simulating.in_machine_code = original
     for one, other in zip(compiled, plain, strict=True):
         assert one.curve.equals(other.curve)
         assert one.allocations.equals(other.allocations)
