@@ -166,6 +166,9 @@ TABLES: dict[str, Types] = {
 EXACT_SIZES = "stepscope_exact_sizes"
 """A setting of histories without a caching allocator: nothing is rounded."""
 
+HOST_BYTES = "stepscope_host_bytes"
+"""A setting: what the file says that the allocator of pinned host memory had reserved."""
+
 
 @dataclass(frozen=True)
 class Snapshot:

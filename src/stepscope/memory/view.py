@@ -17,8 +17,8 @@ from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
-from stepscope.memory.schema import Action, Snapshot, Types
-from stepscope.run.figures import plural
+from stepscope.memory.schema import HOST_BYTES, Action, Snapshot, Types
+from stepscope.run.figures import binary_size, plural
 
 SAMPLES: Types = {
     "time_ns": pl.Int64,  # since 1970
@@ -283,6 +283,10 @@ class MemoryView:
             found.append(
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
+            )
+        if host := self.snapshot.settings.get(HOST_BYTES):
+            found.append(
+                f"beside the GPU's memory, {binary_size(host)} of pinned host memory were reserved"
             )
         found += [row["message"] for row in self.snapshot.problems.iter_rows(named=True)]
         joined = self.categories.census

@@ -11,7 +11,8 @@ for one on a GPU, as far as both make the same requests: kernels on a GPU have w
 own.
 
 From one run, the size is taken to be the batch: activations, inputs and temporaries whose bytes are
-a multiple of it grow with it, and the rest stays.
+a multiple of it grow with it, but for what the optimizer's step makes, and the rest stays. A
+temporary of a parameter's size may be part of a gradient's computation, and may stay or grow.
 
 What has no like in the other runs, or no known category, may stay or grow: the peak is then a
 range, and so is the answer. Where that is too much of the peak, nothing is said to fit.
@@ -29,6 +30,8 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.program.lines import stacks_with
+from stepscope.memory.program.ranges import Phase
 from stepscope.memory.questions.bounded import (
     Run,
     fits_into,
@@ -49,6 +52,7 @@ _ROUNDING = 0.05
 """By what share a request may grow faster than the square of the size: it is padded."""
 _GROWS = [kind.value for kind in
           (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)]  # fmt: skip
+_OF_MODEL = [MemoryCategory.PARAMETER.value, MemoryCategory.GRADIENT.value]
 TARGETS: Types = {
     "size": pl.Float64,
     "is_observed": pl.Boolean,
@@ -175,8 +179,8 @@ def _notes(model: _Model, runs: int) -> list[str]:
     if runs == 1:
         notes.append(
             "from one run, the size is taken to be the batch: activations, inputs and temporaries "
-            "whose bytes are a multiple of it grow with it, and the rest stays; add a run at "
-            "another size with --also"
+            "whose bytes are a multiple of it grow with it, but for those of the optimizer's step, "
+            "and the rest stays; add a run at another size with --also"
         )
     elif runs < _MOST_RUNS:
         notes.append("with two runs the error is not known: add a third with --also")
@@ -221,19 +225,10 @@ class _Model:
             )
             self._is_known = self._obeys_a_law()
         else:
-            mine = view.allocations.filter(pl.col("device") == device)
-            category = base.select("allocation").join(
-                mine.select("allocation", pl.col("category").cast(pl.String)),
-                on="allocation",
-                how="left",
-                maintain_order="left",
-            )["category"]
-            # The bytes of a tensor with a batch dimension are a multiple of the batch.
-            is_multiple = np.mod(self._last, runs[-1].size) == 0
-            grows = category.is_in(_GROWS).to_numpy() & is_multiple
+            grows, is_known = _by_category(view, base, runs[-1].size)
             self._bytes = np.stack([np.where(grows, 0.0, self._last), self._last])
             self._sizes = np.array([0.0, runs[-1].size])
-            self._is_known = (category != MemoryCategory.UNKNOWN.value).to_numpy()
+            self._is_known = is_known
         total = self._last.sum()
         self.matched_share = float(self._last[self._is_known].sum() / total) if total else 1.0
         self.covered_share = self._covered(view)
@@ -294,6 +289,37 @@ class _Model:
                     weight *= (size - apart) / (known - apart)
             total += weight * self._bytes[one]
         return total
+
+
+def _by_category(
+    view: MemoryView, base: pl.DataFrame, size: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """What of the requests of one run grows with the size, and of what that is known.
+
+    The bytes of a tensor with a batch dimension are a multiple of the batch. What the optimizer's
+    step makes has the shapes of parameters. A temporary of a parameter's size may be either, but
+    for one in the optimizer's step.
+    """
+    of_optimizer = stacks_with(view.snapshot, r"/optim/[^:]*:")
+    rows = view.allocations.select(
+        "allocation",
+        "requested_bytes",
+        pl.col("category").cast(pl.String),
+        in_optimizer=(pl.col("phase") == Phase.OPTIMIZER.value).fill_null(value=False)
+        | of_optimizer.gather(view.allocations["stack"]).fill_null(value=False),
+    )
+    mine = base.select("allocation").join(rows, on="allocation", how="left", maintain_order="left")
+    category = mine["category"]
+    of_parameters = mine.filter(category.is_in(_OF_MODEL))["requested_bytes"].unique()
+    is_ambiguous = (
+        (category == MemoryCategory.TEMPORARY.value)
+        & mine["requested_bytes"].is_in(of_parameters.implode())
+        & ~mine["in_optimizer"]
+    )
+    is_multiple = mine["requested_bytes"].to_numpy() % size == 0
+    grows = (category.is_in(_GROWS) & ~mine["in_optimizer"]).to_numpy() & is_multiple
+    is_known = (category != MemoryCategory.UNKNOWN.value) & ~is_ambiguous
+    return grows, is_known.to_numpy()
 
 
 def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl.DataFrame:

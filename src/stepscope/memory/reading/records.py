@@ -8,7 +8,7 @@ list once, follow no reference twice, and write into arrays whose length was che
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,11 +52,13 @@ class RecordSchema:
         fields: Of each key, what its value is taken for.
         codes: The code of each word that a `CODE` can be.
         pool: The pool of a record that does not say.
+        aliases: Keys that share the column of another.
     """
 
     fields: Mapping[str, int]
-    codes: Mapping[str, int]
+    codes: Mapping[str, int] = field(default_factory=dict)
     pool: int = NO_POOL
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def columns(self, kinds: Sequence[int]) -> list[str]:
         """The keys whose values go into columns of some kinds, in order."""
@@ -71,6 +73,8 @@ class RecordSchema:
         for kinds in (_NARROW, _WIDE, (VALUE, TEXT)):
             for place, key in enumerate(self.columns(kinds)):
                 table[_COLUMN, NUMBERS[key]] = place
+        for key, other in self.aliases.items():
+            table[:2, NUMBERS[key]] = table[:2, NUMBERS[other]]
         for word, code in self.codes.items():
             table[_CODE, NUMBERS[word]] = code
         return table
@@ -93,15 +97,16 @@ BLOCK = RecordSchema(
     },
     {**_STATES, "active_awaiting_free": _STATES[BlockState.PENDING_FREE.value]},
 )  # fmt: skip
-USE_OF_BLOCK = RecordSchema({"real_size": SIZE, "frames": VALUE, "addr": IGNORED}, {})
+USE_OF_BLOCK = RecordSchema({"real_size": SIZE, "frames": VALUE, "addr": IGNORED})
 """An entry of the history that blocks have in torch 2.0."""
 EVENT = RecordSchema(
     {
-        "action": CODE, "pool_id": POOL, "addr": INTEGER, "device_free": INTEGER, "size": SIZE,
+        "action": CODE, "pool_id": POOL, "addr": INTEGER, "size": SIZE,
         "stream": INTEGER, "time_us": TIME, "frames": VALUE, "user_metadata": TEXT,
         "compile_context": TEXT, "category": TEXT, "forward_frames": TEXT,
     },
     {word: place for place, word in enumerate(ACTION.categories) if word in NUMBERS},
+    aliases={"device_free": "addr"},
 )  # fmt: skip
 
 
@@ -139,7 +144,8 @@ class Records:
         )
         self._columns: dict[str, npt.NDArray[Any]] = {}
         for names, table in zip((narrow, wide, values), tables, strict=True):
-            self._columns.update(zip(names, table, strict=True))
+            # Copies: whoever keeps one column must not keep the others as well.
+            self._columns.update((name, row.copy()) for name, row in zip(names, table, strict=True))
 
     def __getitem__(self, key: str) -> npt.NDArray[Any]:
         return self._columns[key]

@@ -37,6 +37,7 @@ from stepscope.memory.schema import (
     BLOCKS,
     EVENTS,
     FRAMES,
+    HOST_BYTES,
     POOLS,
     PROBLEMS,
     SEGMENTS,
@@ -63,7 +64,7 @@ MESSAGES = {
     "too_many_pools": "events of more than a thousand pools: the pool of the others is not known",
     "odd_frame": "entries of stacks that are no frames were left out",
     "cut_value": "values that are too long, or nested too deep, were cut",
-    "host_memory": "entries about pinned host memory were not kept",
+    "host_memory": "events of pinned host memory were not kept",
 }
 """Every kind of problem and what was done about it."""
 
@@ -92,6 +93,7 @@ class _Sections:
     histories: dict[int, int]  # by device
     annotations: int | None
     settings: int
+    host_segments: int | None
 
 
 class _Reader:
@@ -130,6 +132,8 @@ class _Reader:
             "annotations": self._annotations(sections.annotations),
         }
         settings = self._settings(sections.settings)
+        if sections.host_segments is not None and (host := self._host(sections.host_segments)):
+            settings[HOST_BYTES] = host
         problems = [(kind, n, MESSAGES[kind]) for kind, n in sorted(self.problems.items()) if n]
         return Snapshot(
             path=self.name,
@@ -157,7 +161,7 @@ class _Reader:
             raise self._no_snapshot()
         if tree.kinds[root] != DICT:  # a bare list of segments
             self._check_segments(root)
-            return _Sections(root, {}, None, UNSET)
+            return _Sections(root, {}, None, UNSET, None)
         content = contained(tree, root, 200)
         parts = dict(zip(content[::2], content[1::2], strict=False))
 
@@ -177,11 +181,11 @@ class _Reader:
                 self.problems["not_a_record"] += 1
             else:
                 histories[device] = history
-        for key in ("host_segments", "host_traces"):
-            host = list_under(key)
-            self.problems["host_memory"] += 0 if host is None else self._entries(host)
+        host, host_traces = list_under("host_segments"), list_under("host_traces")
+        if host_traces is not None:
+            self.problems["host_memory"] += self._entries(host_traces)
         settings = parts.get(NUMBERS["allocator_settings"], UNSET)
-        return _Sections(segments, histories, list_under("external_annotations"), settings)
+        return _Sections(segments, histories, list_under("external_annotations"), settings, host)
 
     def _list(self, value: int) -> int | None:
         """The container of a value that is a list or tuple."""
@@ -246,6 +250,15 @@ class _Reader:
         blocks = self._records(records.BLOCK, inside.containers)
         self._add_uses(blocks)
         return found, blocks, rows[inside.owners]
+
+    def _host(self, segments: int) -> int:
+        """What was reserved of pinned host memory."""
+        what = "its host segments repeat the same entries"
+        containers = self._dictionaries(np.array([segments]), what).containers
+        apart = np.zeros(records.TALLIES, np.int64)  # the form of the entries may change
+        found = Records(self.tree, records.SEGMENT, containers, records.no_pools(), apart)
+        size = found["total_size"]
+        return int(size[size != MISSING].sum())
 
     def _add_uses(self, blocks: Records) -> None:
         """What the blocks of torch 2.0 say in a history: their last use is its first entry."""
@@ -349,10 +362,7 @@ class _Reader:
         names = ACTION.categories.to_list()
         is_snapshot = action == names.index(Action.SNAPSHOT.value)
         is_oom = action == names.index(Action.OOM.value)
-        address = np.where(is_snapshot | is_oom, MISSING, events["addr"])
-        # Some versions write the free bytes of a failed request as its address.
-        free = events["device_free"]
-        free = np.where(is_oom, np.where(free == MISSING, events["addr"], free), MISSING)
+        address = events["addr"]  # of a failed request: what the device had free
         texts = {
             "metadata": "user_metadata", "compile_context": "compile_context",
             "category": "category", "forward_stack": "forward_frames",
@@ -364,11 +374,11 @@ class _Reader:
                 "event": np.arange(len(action), dtype=np.int64),
                 "device": device_of,
                 "action": _enum_of(action, ACTION),
-                "address": _known(address),
+                "address": _known(np.where(is_oom | is_snapshot, MISSING, address)),
                 "size_bytes": _known(events["size"]),
                 "stream": _known(events["stream"]),
                 "time_ns": _known(events["time_us"]),
-                "device_free_bytes": _known(free),
+                "device_free_bytes": _known(np.where(is_oom, address, MISSING)),
                 "pool": _known(events["pool_id"], records.NO_POOL),
                 "stack": _known(of_row, stacks.NO_STACK),
                 **found,

@@ -21,6 +21,7 @@ from tests.support.snapshots import FORMS, PROGRAMS, SCHEMAS, pickled_by_torch, 
 
 from stepscope.memory.reading import parse
 from stepscope.memory.schema import TABLES
+from stepscope.memory.view import MemoryView
 
 
 def check(snapshot, data):
@@ -210,6 +211,16 @@ def test_what_is_not_understood_is_counted():
     assert len(events) == len(trace) - 1
     assert events["action"][0] == "other"
     assert events["size_bytes"][2] is None
+
+
+def test_pinned_host_memory_is_summed_up():
+    snapshot = plain_training()
+    snapshot["host_segments"] = [
+        {"address": 1, "total_size": 3 << 20, "blocks": [], "numa_node": 0}, {"total_size": 1 << 20}
+    ]  # fmt: skip
+    view = MemoryView(loaded(pickle.dumps(snapshot)))
+    assert view.snapshot.problems.is_empty()
+    assert any("4 MiB of pinned host memory" in note for note in view.notes(0))
 
 
 def test_metadata_may_be_rich():
