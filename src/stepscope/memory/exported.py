@@ -27,7 +27,6 @@ from stepscope.memory.load import read_content
 from stepscope.memory.questions.names import ABOUT, NamedQuestion
 from stepscope.memory.questions.over_time import COLUMNS, Mark, OverTime, time_columns
 from stepscope.memory.questions.table import MemoryAnswer
-from stepscope.memory.questions.timeline import shown_rows
 from stepscope.memory.recognition import BEGINNING_BYTES, PAGE, is_timeline_file
 from stepscope.run.side_json import parse_json
 from stepscope.trace.source.opening import beginning_of, open_source
@@ -310,6 +309,8 @@ def _totals(timeline: ExportedTimeline, others: list[str]) -> ExportedTotals:
     if others:
         notes.append(f"the file has {', '.join(others)} as well: --device chooses one")
     times = table["time_ns"].to_numpy()
+    axis = np.maximum.accumulate(times)
+    columns = time_columns(axis, held, held, int(axis[0]), int(axis[-1]) + 1, _MOST_POINTS)
     reserved = table["reserved_bytes"].max() if "reserved_bytes" in table.columns else None
     return ExportedTotals(
         form=timeline.form,
@@ -322,7 +323,7 @@ def _totals(timeline: ExportedTimeline, others: list[str]) -> ExportedTotals:
         reserved_bytes=reserved if isinstance(reserved, int) else None,
         replay_mismatches=None,
         categories=categories.sort("allocated_bytes", "category", descending=[True, False]),
-        timeline=table[np.sort(shown_rows(times, held, _MOST_POINTS))],
+        timeline=table[columns.rows[columns.with_events]],
         notes=tuple(notes),
     )
 

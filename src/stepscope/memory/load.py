@@ -116,12 +116,7 @@ def find_store(origin: Origin) -> Path | None:
 
 
 def open_store(store: Path, name: str) -> Snapshot | None:
-    """A snapshot from its store; None where that was removed or damaged meanwhile.
-
-    Args:
-        store: Its directory.
-        name: What the snapshot is called in messages.
-    """
+    """A snapshot from its store; None where that was removed or damaged meanwhile."""
     with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
         os.utime(store)
     try:

@@ -35,10 +35,6 @@ class SnapshotRef:
     def open(self, census: str | None = None, rules: str | None = None) -> MemoryView:
         """Reads the snapshot, with the census beside it.
 
-        Args:
-            census: The file of another census.
-            rules: A file of rules for categories.
-
         Raises:
             UnreadableInputError: A file cannot be read.
             UsageError: A rule is not understood.

@@ -300,10 +300,7 @@ class MemoryView:
 def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:
     """What the program held after an event: requested, and not given back.
 
-    Args:
-        allocations: Of a replay, or of a view.
-        device: The device.
-        event: `START` for the moment before the first.
+    Event `START` is the moment before the first.
     """
     has_begun = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
     is_kept = (pl.col("free_event") > event).fill_null(value=True)

@@ -85,10 +85,7 @@ def categorise(
 ) -> Categories:
     """Puts every allocation into a category.
 
-    Args:
-        replay: The history.
-        census: What the training saw of it.
-        rules: Rules of the user's, that come before the known ones.
+    `rules` are the user's; they come before the known ones.
     """
     snapshot, allocations = replay.snapshot, replay.allocations
     joined = None if census is None else join_census(census, allocations)

@@ -96,10 +96,6 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RULES) -> pl.DataFrame:
     """The category that the rules find for each stack.
 
-    Args:
-        snapshot: With the stacks.
-        rules: In order of precedence.
-
     Returns:
         One row per stack: stack, then as text category, and if_kept, the category of what outlives
         its step; null where no rule applies.

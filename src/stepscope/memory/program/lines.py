@@ -27,9 +27,7 @@ def file_name() -> pl.Expr:
 def first_match(snapshot: Snapshot, patterns: Sequence[str]) -> pl.Series:
     """Of each stack the first pattern that one of its frames matches; `len(patterns)` for none.
 
-    Args:
-        snapshot: With the stacks.
-        patterns: Regular expressions, searched for in "file:function".
+    The patterns are searched for in "file:function".
     """
     texts = snapshot.frames.select(
         pl.concat_str(file_name(), pl.lit(":"), pl.col("name").fill_null("")).alias("text")

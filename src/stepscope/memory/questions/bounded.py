@@ -42,10 +42,6 @@ class Change:
 class BoundedRuns:
     """Runs of one device's history with the memory that there was.
 
-    Args:
-        replay: The history.
-        device: Its number.
-
     Attributes:
         recorded: What was recorded.
     """
@@ -173,14 +169,7 @@ def observed_peaks(view: MemoryView, device: int) -> Peaks:
 def predicted_peaks(
     replay: Replay, device: int, settings: AllocatorSettings, capacity_bytes: int | None = None
 ) -> Peaks:
-    """The peaks of a changed history, by simulation.
-
-    Args:
-        replay: The history.
-        device: Its device.
-        settings: Of the simulated allocator.
-        capacity_bytes: What the device has for the allocator; None: not given.
-    """
+    """The peaks of a changed history, by simulation."""
     requests = Requests(replay, device)
     run = simulate(replay, device, settings, requests=requests)
     fits = None

@@ -73,12 +73,7 @@ class Composition:
 
 
 def peak(view: MemoryView, device: int | None = None) -> Composition:
-    """What was held at the peak: when the program held most, in rounded sizes.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """What was held at the peak: when the program held most, in rounded sizes."""
     return composition(view, view.peak(view.device(device)))
 
 
@@ -232,10 +227,7 @@ def difference(
 ) -> Difference:
     """Compares what is held at two moments.
 
-    Args:
-        before: The first moment.
-        after: The second.
-        names: What the snapshots are called, where there are two.
+    `names` are those of the snapshots, where there are two.
     """
     words = [
         f"{name}: {part.moment}" if name else part.moment

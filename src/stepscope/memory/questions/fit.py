@@ -193,12 +193,7 @@ def _notes(model: _Model, runs: int) -> list[str]:
 
 
 class _Model:
-    """The requests of the largest run, and how each grows with the size.
-
-    Args:
-        runs: In order of their sizes.
-        device: The device.
-    """
+    """The requests of the largest run, and how each grows with the size."""
 
     def __init__(self, runs: Sequence[Run], device: int) -> None:
         self.device = device
@@ -261,9 +256,7 @@ class _Model:
     def at(self, size: float, *, grows: bool = False) -> Replay:
         """The largest run as it would be at a size.
 
-        Args:
-            size: The size.
-            grows: Whether what is not known grows with the size, rather than stay.
+        If `grows`, what is not known grows with the size, rather than stay.
         """
         rest = self._last * max(1.0, size / self._sizes[-1]) if grows else self._last
         predicted = np.where(self._is_known, self._continued(size), rest)
@@ -349,14 +342,7 @@ def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl
 
 
 class _Answers:
-    """Whether sizes fit, with what is not known folded in.
-
-    Args:
-        model: The requests.
-        settings: Of the simulated allocator.
-        capacity: What the device has; None: not given.
-        error: By what share the model misses peaks.
-    """
+    """Whether sizes fit, with what is not known folded in."""
 
     def __init__(
         self, model: _Model, settings: AllocatorSettings, capacity: int | None, error: float
@@ -409,10 +395,7 @@ class _Answers:
 def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
     """The allocations of a device, each with the number of its key and its place among its like.
 
-    Args:
-        view: The run.
-        device: The device.
-        keys: The number of each key; those that are new are added.
+    `keys` has the number of each key; those that are new are added.
     """
     snapshot = view.snapshot
     file = pl.col("filename").fill_null("").str.replace_all("\\", "/", literal=True)

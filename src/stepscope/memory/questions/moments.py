@@ -23,10 +23,7 @@ WORDS = "peak, reserved-peak, oom, start, end, step N (its end), event N, or +1.
 def moment_of(view: MemoryView, device: int, text: str) -> Moment:
     """The moment that a text means.
 
-    Args:
-        view: The snapshot.
-        device: The device.
-        text: As `WORDS` says.
+    `WORDS` has the forms.
 
     Raises:
         UsageError: The text is not understood, or the history has no such moment.

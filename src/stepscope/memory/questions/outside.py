@@ -69,10 +69,6 @@ class Outside:
 def outside(view: MemoryView, device: int | None = None) -> Outside:
     """Measures the memory outside torch's allocator.
 
-    Args:
-        view: The snapshot, with samples of the GPU's memory.
-        device: The device; None: the fullest.
-
     Raises:
         UsageError: There are no samples, or none within the history.
     """
@@ -160,10 +156,7 @@ def limit_of(view: MemoryView, device: int, total_bytes: int | None = None) -> L
     In this order: what was reserved and free when a request failed; what the GPU has, less what
     samples show outside the allocator; what the GPU has.
 
-    Args:
-        view: The snapshot.
-        device: The device.
-        total_bytes: What the GPU has, if that is known from elsewhere.
+    `total_bytes` is what the GPU has, if that is known from elsewhere than samples.
     """
     capacity = capacity_of(view.replay, device)
     if capacity.bytes is not None and capacity.is_exact:

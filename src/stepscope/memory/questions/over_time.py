@@ -30,11 +30,7 @@ class HeldBytes:
 
     @classmethod
     def of(cls, allocations: pl.DataFrame) -> HeldBytes:
-        """Sums up allocations of one device.
-
-        Args:
-            allocations: Of a replay, or of a view.
-        """
+        """Sums up allocations of one device."""
         held = programs_own(allocations)
         begun = held.select(pl.col("start_event").fill_null(START), "size_bytes").sort(
             "start_event"
@@ -74,12 +70,14 @@ class TimeColumns:
         step: How wide a column is.
         rows: The row of the history that each column shows.
         reserved_bytes: The most that was reserved within each.
+        with_events: The columns in which something happened.
     """
 
     start: int
     step: int
     rows: Int64Array
     reserved_bytes: Int64Array
+    with_events: Int64Array
 
 
 def time_columns(
@@ -108,7 +106,7 @@ def time_columns(
         begins, until = low[has_events], int(high[has_events[-1]])
         rows[has_events] = _first_most(held, begins, until)
         most[has_events] = np.maximum.reduceat(reserved[:until], begins)
-    return TimeColumns(start, step, rows, most)
+    return TimeColumns(start, step, rows, most, has_events)
 
 
 def _first_most(values: Int64Array, begins: Int64Array, until: int) -> Int64Array:
@@ -179,18 +177,13 @@ class OverTime:
 
 
 def over_time(view: MemoryView, device: int | None = None) -> OverTime:
-    """Draws what a device held over time.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """Draws what a device held over time."""
     chosen = view.device(device)
     curve = view.curve(chosen)
     held, reserved = curve["allocated_bytes"].to_numpy(), curve["reserved_bytes"].to_numpy()
     events = curve["event"].to_numpy()
     has_times = len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
-    at = _times(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
+    at = times_of(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
     mine = view.allocations.filter(pl.col("device") == chosen)
     bands = []
@@ -224,8 +217,8 @@ def _is_known(reserved: Int64Array, held: Int64Array) -> bool:
     return not (reserved == held).all() and not (reserved < held).any()
 
 
-def _times(curve: pl.DataFrame) -> Int64Array:
-    """The time of each row; the moment before the first event has that of the first."""
+def times_of(curve: pl.DataFrame) -> Int64Array:
+    """The time of each row, in order; the moment before the first event has that of the first."""
     times = curve["time_ns"].fill_null(strategy="backward").to_numpy()
     in_order: Int64Array = np.maximum.accumulate(times)  # clocks of threads differ a little
     return in_order

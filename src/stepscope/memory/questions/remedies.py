@@ -116,13 +116,6 @@ def remedies(
 ) -> pl.DataFrame:
     """Tries remedies for a request that failed.
 
-    Args:
-        view: The snapshot.
-        failure: The request.
-        held: What was held then.
-        grown: What the steps had accumulated.
-        bounded: Runs the changed histories.
-
     Returns:
         With the columns of `REMEDIES`.
     """

@@ -210,12 +210,7 @@ def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes
 
 
 class _Model:
-    """The history of one run, and what of it is divided.
-
-    Args:
-        run: The run; its size is how many ranks share the state.
-        device: The device.
-    """
+    """The history of one run, and what of it is divided."""
 
     def __init__(self, run: Run, device: int) -> None:
         self.ranks = run.size

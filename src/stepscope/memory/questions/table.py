@@ -110,11 +110,7 @@ def answer(
 ) -> MemoryAnswer:
     """Asks a question.
 
-    Args:
-        view: The snapshot.
-        question: The question.
-        asked: What it is asked with.
-        is_drawn: Whether the answer should bring memory over time.
+    If `is_drawn`, the answer brings memory over time.
 
     Raises:
         UsageError: The question cannot be asked so, or the snapshot has nothing of that kind.

@@ -113,12 +113,7 @@ EVENT = RecordSchema(
 class Records:
     """Records of one kind.
 
-    Args:
-        tree: The tree of the file.
-        schema: What the records have.
-        containers: The records, as containers of the tree.
-        pools: The pools known so far, as `no_pools` has them; those that are new are added.
-        tallies: Counts what could not be kept.
+    `pools` are those known so far, as `no_pools` has them; those that are new are added.
     """
 
     def __init__(
@@ -194,16 +189,8 @@ def read_records(
 ) -> None:  # fmt: skip
     """Reads records into columns: a row of each table for each column, a column for each record.
 
-    Args:
-        base: The value of the first container.
-        tree: Arrays of the tree.
-        records: The records, as containers.
-        lookup: Of `RecordSchema`.
-        narrow: Receives codes, flags and pools.
-        wide: Receives numbers; where the file says none, they stay as they are.
-        values: Receives values of the tree.
-        pools: See `no_pools`.
-        tallies: See `TALLIES`.
+    `records` are containers. Codes, flags and pools go to `narrow`, numbers to `wide`, values
+    of the tree to `values`; what the file does not say stays as it is.
     """
     data, _, firsts, starts, counts, nexts, items = tree
     for row in range(len(records)):
@@ -264,12 +251,7 @@ def list_dictionaries(
 ) -> int:  # fmt: skip
     """Lists the dictionaries in some containers; returns how many there are.
 
-    Args:
-        base: The value of the first container.
-        tree: Arrays of the tree.
-        lists: The containers.
-        owners: Receives for each dictionary the place of its container in `lists`.
-        found: Receives the dictionaries, as containers.
+    They go to `found`, and the place of the list of each to `owners`.
     """
     _, kinds, firsts, starts, counts, nexts, items = tree
     row = as_long(0)

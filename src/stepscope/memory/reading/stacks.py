@@ -218,13 +218,7 @@ def read_frames(
 ) -> None:  # fmt: skip
     """Name and file, as values of the tree, and line of each frame.
 
-    Args:
-        tree: Arrays of the tree.
-        frames: The frames, as containers.
-        names: Receives the names.
-        filenames: Receives the files.
-        lines: Receives the lines.
-        more: Receives whether the frame has further keys.
+    Fills the arrays after `frames`; `more` is whether a frame has further keys.
     """
     for row in range(len(frames)):
         name, filename, line, says_more = _frame_parts(tree, as_long(frames[row]))

@@ -54,11 +54,7 @@ def new_machine(
 ) -> Machine:
     """An allocator that holds nothing.
 
-    Args:
-        allocations: How many allocations there will be.
-        groups: How many groups: two for each pair of pool and stream.
-        pools: The pool of each pair.
-        slots: Blocks that there is room for at first.
+    There are two groups for each pair of pool and stream; `pools` has the pool of each pair.
     """
     blocks, free, voids = b.new_arrays(slots)
     numbers = np.zeros(b.NUMBERS, np.int64)

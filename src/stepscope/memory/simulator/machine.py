@@ -181,32 +181,12 @@ def run_by_loop(
 ) -> int:  # fmt: skip
     """Runs operations from one on.
 
-    Args:
-        whats: What each operation is.
-        sizes: Bytes of requests; of a failed one already rounded.
-        places: Of requests, pool and stream as a number; of segments given back, their address; of
-            a pool that is let go, its group.
-        allocations: Whose block each operation is about.
-        start: The first operation.
-        is_tried: Whether requests that failed in the recording are tried again.
-        blocks: The blocks. They and what follows: see `blocks` and `machine`.
-        free: The order of free blocks.
-        voids: The order of unmapped blocks.
-        numbers: What changes.
-        config: What the allocator is set to.
-        divisions: How requests are rounded.
-        groups: What is known of groups.
-        ages: Searches of each pool and class.
-        of_allocation: The block of each allocation, `NONE` for those without.
-        given_sizes: Recorded segments by group, in order of time.
-        given_addresses: Where they were.
-        reserved: Receives the reserved bytes after each operation.
-        allocated: Receives the allocated bytes after each operation.
-        addresses: Receives the address of each allocation.
-        block_sizes: Receives the size of each allocation's block.
-        is_served: Receives whether a failed request could be served now.
-        status: Receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too small to go on,
-            or `OUT_OF_MEMORY` where the operation failed.
+    Operations are as in `Operations`. Requests that failed in the recording are tried again if
+    `is_tried`. The arrays from `blocks` on are those of `Machine`; those from `reserved` on
+    receive, for each operation, the reserved and allocated bytes after it, for each allocation
+    its address and the size of its block, and for each failed request whether it could be
+    served now. `status` receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too
+    small to go on, or `OUT_OF_MEMORY` where the operation failed.
 
     Returns:
         The operation that comes next, or that failed.

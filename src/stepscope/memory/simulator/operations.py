@@ -350,10 +350,8 @@ def failed_requests(replay: Replay, device: int) -> pl.DataFrame:
 class Requests:
     """The requests and frees of one device. The settings of a simulation do not change them.
 
-    Args:
-        replay: The history.
-        device: Its number.
-        failed: The requests that failed, as `failed_requests` returns them; None: as recorded.
+    `failed` are the requests that failed, as `failed_requests` returns them; by default as
+    recorded.
 
     Attributes:
         stretches: What was reserved of the device.
