@@ -127,7 +127,7 @@ class Records:
         count = len(containers)
         narrow, wide, values = (schema.columns(k) for k in (_NARROW, _WIDE, (VALUE, TEXT)))
         tables: list[npt.NDArray[Any]] = [
-            np.zeros((len(narrow), count), np.int32),
+            np.zeros((len(narrow), count), np.int16),
             np.full((len(wide), count), MISSING, np.int64),
             np.full((len(values), count), UNSET, tree.items.dtype),
         ]
@@ -184,7 +184,7 @@ def _pool_number(
 
 def read_records(
     base: int, tree: Arrays[Handle], records: npt.NDArray[np.int32], lookup: Table[np.int64],
-    narrow: WrittenTable[np.int32], wide: WrittenTable[np.int64], values: WrittenTable[Handle],
+    narrow: WrittenTable[np.int16], wide: WrittenTable[np.int64], values: WrittenTable[Handle],
     pools: Written[np.int64], tallies: Written[np.int64],
 ) -> None:  # fmt: skip
     """Reads records into columns: a row of each table for each column, a column for each record.

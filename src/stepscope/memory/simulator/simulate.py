@@ -25,7 +25,6 @@ from stepscope.memory.simulator.blocks import (
     ADDRESS_SPACE,
     CAPACITY,
     COLLECT_ABOVE,
-    CONFIG_FIELDS,
     EXPANDABLE,
     LARGE_SEGMENT,
     LIMIT,
@@ -37,7 +36,6 @@ from stepscope.memory.simulator.initial import (
     Machine,
     give_addresses,
     load_state,
-    new_machine,
 )
 from stepscope.memory.simulator.machine import (
     FAILED,
@@ -187,7 +185,7 @@ class _Run:
         self.history = self.requests.history(is_by_segment=is_by_segment)
         places = self.requests.places
         pools = [pool for pool, _ in places]
-        self.machine = new_machine(len(replay.allocations), 2 * len(pools), pools)
+        self.machine = Machine(len(replay.allocations), pools)
         if initial == "recorded":
             state = state_at(replay, device, -1)
             load_state(self.machine, state, self.requests.stretches, settings, places, _BOUNDLESS)
@@ -202,7 +200,7 @@ class _Run:
     ) -> Simulation:
         """Runs operations, and says what came of it."""
         machine, count = self.machine, len(operations.event)
-        config = _config(self.settings, capacity_bytes, limit_bytes)
+        _configure(machine.config, self.settings, capacity_bytes, limit_bytes)
         reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
         addresses, sizes = self._initial_blocks()
         served = np.zeros(count, np.bool_)
@@ -212,10 +210,8 @@ class _Run:
         while status[0] == NEEDS_ROOM:
             at = in_machine_code(run_by_loop)(
                 operations.what, operations.size, operations.place, operations.allocation, at,
-                is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
-                divisions, machine.groups, machine.ages, machine.of_allocation,
-                machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
-                sizes, served, status,
+                is_tried, machine.arrays, divisions, reserved, allocated, addresses, sizes, served,
+                status,
             )  # fmt: skip
             if status[0] == NEEDS_ROOM:
                 machine.grow()
@@ -250,11 +246,13 @@ class _Run:
         return addresses, sizes
 
 
-def _config(
-    settings: AllocatorSettings, capacity_bytes: int | None, limit_bytes: int | None
-) -> Int64Array:
+def _configure(
+    config: Int64Array,
+    settings: AllocatorSettings,
+    capacity_bytes: int | None,
+    limit_bytes: int | None,
+) -> None:
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
-    config = np.zeros(CONFIG_FIELDS, np.int64)
     config[EXPANDABLE] = settings.expandable_segments
     split = settings.max_split_bytes
     config[MAX_SPLIT] = UNLIMITED if split is None else split
@@ -265,7 +263,6 @@ def _config(
     config[COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (limit_bytes or 0))
     is_bounded = capacity_bytes is not None
     config[ADDRESS_SPACE] = capacity + capacity // 8 if is_bounded else _BOUNDLESS
-    return config
 
 
 def _curve(
