@@ -163,6 +163,15 @@ TABLES: dict[str, Types] = {
 }
 """All tables by name."""
 
+
+def filled(table: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with all columns of a table; null where there is none."""
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in TABLES[table].items()
+    )
+
+
 EXACT_SIZES = "stepscope_exact_sizes"
 """A setting of histories without a caching allocator: nothing is rounded."""
 

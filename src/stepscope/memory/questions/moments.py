@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
-from stepscope.memory.schema import BLOCKS, SEGMENTS, BlockState, Types
+from stepscope.memory.schema import BlockState, filled
 from stepscope.memory.view import START, MemoryView, Moment
 from stepscope.run.step_numbers import steps_in_words
 
@@ -122,7 +122,7 @@ def cut(
         snapshot,
         events=events.lazy(),
         segments=_segments(state, chosen),
-        blocks=_filled(blocks, BLOCKS),
+        blocks=filled("blocks", blocks),
     )
     words = f"only device {chosen} from {from_text or 'the start'} to {to_text or 'the end'}"
     return replace(view, snapshot=part, remarks=(*view.remarks, words))
@@ -138,12 +138,4 @@ def _segments(state: State, device: int) -> pl.DataFrame:
         pl.col("requested_bytes").filter(is_active).sum(),
     )
     segments = state.segments.join(sums, on="segment", how="left", maintain_order="left")
-    return _filled(segments.with_columns(device=pl.lit(device)), SEGMENTS)
-
-
-def _filled(table: pl.DataFrame, schema: Types) -> pl.DataFrame:
-    """A table with all columns of its schema; null where there is none."""
-    return table.select(
-        (pl.col(name) if name in table.columns else pl.lit(None)).cast(kind).alias(name)
-        for name, kind in schema.items()
-    )
+    return filled("segments", segments.with_columns(device=pl.lit(device)))

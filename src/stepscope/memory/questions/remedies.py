@@ -55,30 +55,17 @@ request too; `frees_bytes` is by how much that is less than without the remedy.
 
 @dataclass(frozen=True)
 class _Remedy:
-    """A change.
-
-    Attributes:
-        what: What to do.
-        cost: What it costs: "none", "some speed", "other numbers", "much speed", "more GPUs".
-        rank: Its place by cost, the cheapest first.
-        assumption: What the simulation takes for granted.
-        settings: The allocator's settings; None: as recorded.
-        is_scaled: Which allocations shrink.
-        factor: To what part of their size.
-        request_factor: To what part of its size the failed request shrinks.
-        merged: Columns ("pool", "stream") in which all is one.
-        capacity: What the allocator can reserve; None: as recorded.
-    """
+    """A change; settings and capacity of None are as recorded."""
 
     what: str
     cost: str
-    rank: int
+    rank: int  # by cost, the cheapest first
     assumption: str = ""
     settings: AllocatorSettings | None = None
-    is_scaled: pl.Expr | None = None
+    is_scaled: pl.Expr | None = None  # which allocations shrink, and to what part of their size
     factor: float = 1.0
-    request_factor: float = 1.0
-    merged: tuple[str, ...] = ()
+    request_factor: float = 1.0  # to what part of its size the failed request shrinks
+    merged: tuple[str, ...] = ()  # columns ("pool", "stream") in which all is one
     capacity: Capacity | None = None
 
 
