@@ -305,6 +305,29 @@ def test_a_weight_is_no_tensor_to_be_split():
     assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
 
 
+def test_what_was_there_before_and_says_nothing_is_no_tensor_to_be_split():
+    """The weights of a model that only computes, whose recording began late."""
+    allocator, stack = Allocator(), Frames()
+    for _ in range(4):
+        allocator.malloc(60 * MIB)
+    allocator.events.clear()
+    for _ in range(3):
+        allocator.free(allocator.malloc(MIB, frames=stack("model.py:4:forward")))
+    assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
+    fat = allocator.malloc(200 * MIB, frames=stack("loss.py:8:logits"))
+    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    assert evidence(found)["made at"] == "loss.py:8 logits"
+    allocator.free(fat)
+
+
+def test_what_no_stack_tells_apart_is_no_family_of_one_line():
+    allocator = Allocator()
+    for size in (90, 11, 33, 20):
+        allocator.malloc(size * MIB)
+    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    assert found.title.startswith("one tensor is")
+
+
 def test_a_rank_is_judged_by_its_newest_snapshot(tmp_path):
     layout = RunLayout(tmp_path / "run").rank(0)
     layout.snapshots.mkdir(parents=True)
