@@ -7,15 +7,22 @@ shared (in JSON nothing is) are found by hash and compared item by item.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from stepscope.memory.arithmetic import as_long
-from stepscope.memory.reading.tree import DICT, Arrays, Handle
+from stepscope.memory.reading.records import dictionaries_in
+from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
 from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.loops import in_machine_code
 
 _NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
 NO_STACK = 2**32 - 1
@@ -24,6 +31,7 @@ NO_STACK = 2**32 - 1
 # What `intern_stacks` keeps in its `state`.
 FRAME_COUNT, STACK_COUNT, ODD_FRAMES, WORK, MOST_WORK = range(5)
 STATE_FIELDS = 5
+_WORK_PER_BYTE = 20
 _HASHED_BYTES = 512  # of a text; the rest is compared where it matters
 _MASK = 2**31 - 1
 _HASH_MASK = 2**62 - 1
@@ -223,3 +231,69 @@ def read_frames(
     for row in range(len(frames)):
         name, filename, line, says_more = _frame_parts(tree, as_long(frames[row]))
         names[row], filenames[row], lines[row], more[row] = name, filename, line, says_more
+
+
+@dataclass(frozen=True)
+class Interned:
+    """The stacks of a file, each once.
+
+    Attributes:
+        of_rows: For each column of lists of frames the number of each row's stack, or `NO_STACK`.
+        frames: The frames, as containers.
+        table: One row per stack, with its frames.
+        odd_frames: How many entries of stacks are no frames.
+    """
+
+    of_rows: list[npt.NDArray[np.uint32]]
+    frames: npt.NDArray[np.int32]
+    table: pl.DataFrame
+    odd_frames: int
+
+
+def interned(tree: Tree, columns: Sequence[npt.NDArray[Any]]) -> Interned | None:
+    """The stacks of some columns; None where they take too long to compare."""
+    dictionaries = int(np.count_nonzero(tree.kinds == DICT))
+    lists = len(tree.kinds) - dictionaries
+    numbers = np.full(len(tree.kinds), -1, np.int32)
+    frames, frame_slots = np.empty(dictionaries, np.int32), _slots(dictionaries)
+    stacks, stack_slots = np.empty(lists, np.int32), _slots(lists)
+    state = np.zeros(STATE_FIELDS, np.int64)
+    state[MOST_WORK] = _WORK_PER_BYTE * len(tree.data) + 1_000_000
+    found = []
+    for column in columns:
+        of_row = np.empty(len(column), np.uint32)
+        in_machine_code(intern_stacks, tree.items.dtype)(
+            tree.base, tree.arrays, column, of_row, numbers, frames, frame_slots, stacks,
+            stack_slots, state,
+        )  # fmt: skip
+        if state[WORK] >= state[MOST_WORK]:
+            return None
+        found.append(of_row)
+    kept = stacks[: state[STACK_COUNT]]
+    inside = dictionaries_in(tree, kept)
+    assert inside is not None
+    of_frame = numbers[inside.containers].astype(np.uint32)
+    table = _stacks_table(inside.owners.astype(np.uint32), of_frame, len(kept))
+    return Interned(found, frames[: state[FRAME_COUNT]].copy(), table, int(state[ODD_FRAMES]))
+
+
+def _stacks_table(
+    of_stack: npt.NDArray[np.uint32], of_frame: npt.NDArray[np.uint32], count: int
+) -> pl.DataFrame:
+    """One row per stack, from one row per frame in the order of the stacks."""
+    listed = (
+        pl.DataFrame({"stack": pl.Series(of_stack).set_sorted(), "frames": of_frame})
+        .group_by("stack", maintain_order=True)
+        .agg("frames")
+    )
+    if len(listed) == count:
+        return listed
+    everything = pl.DataFrame({"stack": np.arange(count, dtype=np.uint32)})
+    return everything.join(listed, on="stack", how="left", maintain_order="left").with_columns(
+        pl.col("frames").fill_null(pl.lit([], dtype=pl.List(pl.UInt32)))
+    )
+
+
+def _slots(count: int) -> npt.NDArray[np.int32]:
+    """A table of hashes, at most half full with so many entries."""
+    return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)

@@ -51,7 +51,6 @@ _MOST_DEVICES = 4096
 _HIGHEST_DEVICE = 2**31 - 1
 _MOST_ANNOTATIONS = 1_000_000
 _MOST_SETTINGS = 2_000
-_WORK_PER_BYTE = 20
 _FREE_TEXT_BYTES = 64 * 1024 * 1024
 _OTHER_ACTION = ACTION.categories.to_list().index(Action.OTHER.value)
 
@@ -114,7 +113,11 @@ class _Reader:
         events, device_of = self._events(sections.histories)
         self._advance()
         frames_of = [events["frames"], blocks["frames"], segments["frames"]]
-        found, frames, stack_rows = self._stacks(frames_of)
+        interned = stacks.interned(self.tree, frames_of)
+        if interned is None:
+            raise self._hostile("its stacks are made to take forever to compare")
+        self.problems["odd_frame"] += interned.odd_frames
+        found, frames = interned.of_rows, interned.frames
         self._advance()
         for place, problem in (
             (records.EXTRA_KEYS, "extra_keys"),
@@ -127,7 +130,7 @@ class _Reader:
             "segments": _segments_table(segments, found[2]),
             "blocks": self._blocks_table(blocks, segments, segment_of, found[1]),
             "frames": self._frames(frames),
-            "stacks": stack_rows,
+            "stacks": interned.table,
             "pools": self._pools(),
             "annotations": self._annotations(sections.annotations),
         }
@@ -283,36 +286,6 @@ class _Reader:
         return self._records(records.EVENT, found.containers), devices[found.owners]
 
     # -- stacks
-
-    def _stacks(
-        self, columns: list[Array]
-    ) -> tuple[list[Array], npt.NDArray[np.int32], pl.DataFrame]:
-        """The number of each row's stack, the frames, and the table of stacks."""
-        tree = self.tree
-        dictionaries = int(np.count_nonzero(tree.kinds == DICT))
-        lists = len(tree.kinds) - dictionaries
-        numbers = np.full(len(tree.kinds), -1, np.int32)
-        frames, frame_slots = np.empty(dictionaries, np.int32), _slots(dictionaries)
-        found_stacks, stack_slots = np.empty(lists, np.int32), _slots(lists)
-        state = np.zeros(stacks.STATE_FIELDS, np.int64)
-        state[stacks.MOST_WORK] = _WORK_PER_BYTE * len(tree.data) + 1_000_000
-        found = []
-        for column in columns:
-            of_row = np.empty(len(column), np.uint32)
-            self._compiled(stacks.intern_stacks)(
-                tree.base, tree.arrays, column, of_row, numbers, frames, frame_slots,
-                found_stacks, stack_slots, state,
-            )  # fmt: skip
-            if state[stacks.WORK] >= state[stacks.MOST_WORK]:
-                raise self._hostile("its stacks are made to take forever to compare")
-            found.append(of_row)
-        self.problems["odd_frame"] += int(state[stacks.ODD_FRAMES])
-        kept = found_stacks[: state[stacks.STACK_COUNT]]
-        inside = dictionaries_in(tree, kept)
-        assert inside is not None
-        of_frame = numbers[inside.containers].astype(np.uint32)
-        table = _stacks_table(inside.owners.astype(np.uint32), of_frame, len(kept))
-        return found, frames[: state[stacks.FRAME_COUNT]].copy(), table
 
     def _frames(self, frames: npt.NDArray[np.int32]) -> pl.DataFrame:
         tree = self.tree
@@ -470,21 +443,6 @@ def _segments_table(segments: Records, of_row: Array) -> pl.DataFrame:
     )
 
 
-def _stacks_table(of_stack: Array, of_frame: Array, count: int) -> pl.DataFrame:
-    """One row per stack, from one row per frame in the order of the stacks."""
-    listed = (
-        pl.DataFrame({"stack": pl.Series(of_stack).set_sorted(), "frames": of_frame})
-        .group_by("stack", maintain_order=True)
-        .agg("frames")
-    )
-    if len(listed) == count:
-        return listed
-    everything = pl.DataFrame({"stack": np.arange(count, dtype=np.uint32)})
-    return everything.join(listed, on="stack", how="left", maintain_order="left").with_columns(
-        pl.col("frames").fill_null(pl.lit([], dtype=pl.List(pl.UInt32)))
-    )
-
-
 def _known(values: Array, missing: int = MISSING) -> pl.Series:
     """A column of numbers, with null for the one that stands for it."""
     return nullable(values, values != missing, "")
@@ -504,8 +462,3 @@ def _annotation(value: Any) -> tuple[int, str, bool, int] | None:
     if not isinstance(device, int) or not 0 <= device < _MOST_DEVICES or abs(time_us) > 2**53:
         return None
     return device, name, stage == "START", time_us * 1000
-
-
-def _slots(count: int) -> npt.NDArray[np.int32]:
-    """A table of hashes, at most half full with so many entries."""
-    return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)
