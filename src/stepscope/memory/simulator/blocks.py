@@ -55,7 +55,7 @@ Blocks = WrittenTable[np.int64]
 """A row for each field, a column for each block."""
 Machine = tuple[
     Blocks,
-    WrittenTable[np.int64],
+    Written[np.int64],
     Written[np.int64],
     Written[np.int64],
     WrittenTable[np.int64],
@@ -63,7 +63,8 @@ Machine = tuple[
     Written[np.int64],
     Table[np.int64],
 ]
-"""A simulated allocator: its blocks; two orders of them, free ones and unmapped ones; the numbers
+"""A simulated allocator: its blocks; two orders of them, free ones and, from `ROOM` on, unmapped
+ones; the numbers
 that change; what it is set to; a row for each field of groups; searches of each pool and class; the
 block of each allocation, `NONE` for those without; and the sizes and addresses of the recorded
 segments, by group and in order of time."""
@@ -73,7 +74,7 @@ def new_arrays(slots: int) -> tuple[Int64Array, Int64Array]:
     """Blocks, and their two orders, for so many."""
     blocks = np.zeros((FIELDS, slots), np.int64)
     blocks[STATE] = NO_BLOCK
-    return blocks, np.zeros((2, slots), np.int64)
+    return blocks, np.zeros(2 * slots, np.int64)
 
 
 @callable_from_loops
@@ -134,10 +135,11 @@ def first_at_least(machine: Machine, order: int, group: int, size: int, address:
     Unmapped blocks are in order of group and address alone.
     """
     blocks, orders, numbers, _, _, _, _, _ = machine
+    begin = order * numbers[ROOM]
     low, high = as_long(0), as_long(numbers[COUNTS + order])
     while low < high:
         middle = (low + high) >> as_long(1)
-        block = orders[order, middle]
+        block = orders[begin + middle]
         of_group = blocks[GROUP, block]
         is_less = of_group < group
         if of_group == group:
@@ -160,11 +162,12 @@ def put(machine: Machine, block: int, state: int) -> None:
     at = first_at_least(
         machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
     )
-    place = as_long(numbers[COUNTS + order])
-    while place > at:
-        orders[order, place] = orders[order, place - 1]
+    begin = order * numbers[ROOM]
+    place = begin + numbers[COUNTS + order]
+    while place > begin + at:
+        orders[place] = orders[place - 1]
         place -= 1
-    orders[order, at] = block
+    orders[place] = block
     numbers[COUNTS + order] += 1
 
 
@@ -177,8 +180,9 @@ def take(machine: Machine, block: int) -> None:
         machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
     )
     numbers[COUNTS + order] -= 1
-    for place in range(at, numbers[COUNTS + order]):
-        orders[order, place] = orders[order, place + 1]
+    begin = order * numbers[ROOM]
+    for place in range(begin + at, begin + numbers[COUNTS + order]):
+        orders[place] = orders[place + 1]
 
 
 @callable_from_loops

@@ -54,7 +54,8 @@ class Machine:
         """Makes room for twice as many blocks."""
         slots = self.blocks.shape[1]
         blocks, orders = b.new_arrays(2 * slots)
-        blocks[:, :slots], orders[:, :slots] = self.blocks, self.orders
+        blocks[:, :slots] = self.blocks
+        orders[:slots], orders[2 * slots : 3 * slots] = np.split(self.orders, 2)
         self.blocks, self.orders = blocks, orders
         self.numbers[b.ROOM] = 2 * slots
 

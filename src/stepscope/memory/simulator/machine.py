@@ -84,26 +84,25 @@ def _take_free(machine: Machine, size: int, group: int) -> int:
         ages[groups[CLASS, group]] += 1
     count = numbers[COUNTS]
     at = first_at_least(machine, as_long(FREE_ONES), group, size, 0)
-    if at == count or blocks[GROUP, orders[FREE_ONES, at]] != group:
+    if at == count or blocks[GROUP, orders[at]] != group:
         return as_long(NONE)
-    if blocks[SEGMENT, orders[FREE_ONES, at]] != NONE:
+    if blocks[SEGMENT, orders[at]] != NONE:
         if config[EXPANDABLE]:
             while (
-                blocks[SEGMENT, orders[FREE_ONES, at]] != NONE
+                blocks[SEGMENT, orders[at]] != NONE
                 and at + 1 < count
-                and blocks[GROUP, orders[FREE_ONES, at + 1]] == group
-                and _growth(blocks, orders[FREE_ONES, at + 1])
-                < _growth(blocks, orders[FREE_ONES, at])
+                and blocks[GROUP, orders[at + 1]] == group
+                and _growth(blocks, orders[at + 1]) < _growth(blocks, orders[at])
             ):
                 at += 1
         else:
-            while at < count and blocks[GROUP, orders[FREE_ONES, at]] == group:
-                if blocks[SEGMENT, orders[FREE_ONES, at]] == NONE:
+            while at < count and blocks[GROUP, orders[at]] == group:
+                if blocks[SEGMENT, orders[at]] == NONE:
                     break
                 at += 1
-            if at == count or blocks[GROUP, orders[FREE_ONES, at]] != group:
+            if at == count or blocks[GROUP, orders[at]] != group:
                 return as_long(NONE)
-    block = as_long(orders[FREE_ONES, at])
+    block = as_long(orders[at])
     if size < config[MAX_SPLIT] and config[MAX_SPLIT] <= blocks[SIZE, block]:
         return as_long(NONE)
     if size >= config[MAX_SPLIT] and blocks[SIZE, block] >= size + config[ROUNDING_LIMIT]:
@@ -207,7 +206,7 @@ def run_by_loop(
             release_all(machine)
         elif what == RELEASE_SEGMENT:
             for place in range(numbers[COUNTS]):
-                block = as_long(orders[FREE_ONES, place])
+                block = as_long(orders[place])
                 if blocks[ADDRESS, block] == places[at] and is_whole(blocks, block):
                     give_back(machine, block)
                     break

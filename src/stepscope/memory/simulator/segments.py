@@ -39,6 +39,7 @@ from stepscope.memory.simulator.blocks import (
     POOL,
     RELEASABLE,
     RESERVED,
+    ROOM,
     SEGMENT,
     SIZE,
     SLOTS,
@@ -121,7 +122,7 @@ def _grow_expandable(machine: Machine, size: int, group: int) -> int:
     candidate = as_long(NONE)
     at = first_at_least(machine, as_long(VOIDS), group, 0, 0)
     while candidate == NONE and at < numbers[COUNTS + VOIDS]:
-        start = as_long(orders[VOIDS, at])
+        start = as_long(orders[numbers[ROOM] + at])
         if blocks[GROUP, start] != group:
             break
         before = as_long(blocks[BEFORE, start])
@@ -218,7 +219,7 @@ def release_all(machine: Machine) -> None:
             put_joined(machine, as_long(block), as_long(FREE))
     at = as_long(0)
     while at < numbers[COUNTS]:
-        block = as_long(orders[FREE_ONES, at])
+        block = as_long(orders[at])
         if groups[RELEASABLE, blocks[GROUP, block]] and is_whole(blocks, block):
             give_back(machine, block)
         else:
@@ -241,22 +242,22 @@ def release_large(machine: Machine, size: int, group: int) -> bool:
         return False
     wanted = max(as_long(config[MAX_SPLIT]), size)
     at = first_at_least(machine, as_long(FREE_ONES), group, wanted, 0)
-    if at < numbers[COUNTS] and blocks[GROUP, orders[FREE_ONES, at]] == group:
-        if not is_whole(blocks, as_long(orders[FREE_ONES, at])):
+    if at < numbers[COUNTS] and blocks[GROUP, orders[at]] == group:
+        if not is_whole(blocks, as_long(orders[at])):
             return False
-        give_back(machine, as_long(orders[FREE_ONES, at]))
+        give_back(machine, as_long(orders[at]))
         return True
     released = as_long(0)
     at -= 1
     while (
         at >= 0
         and released < wanted
-        and blocks[GROUP, orders[FREE_ONES, at]] == group
-        and blocks[SIZE, orders[FREE_ONES, at]] >= config[MAX_SPLIT]
-        and is_whole(blocks, as_long(orders[FREE_ONES, at]))
+        and blocks[GROUP, orders[at]] == group
+        and blocks[SIZE, orders[at]] >= config[MAX_SPLIT]
+        and is_whole(blocks, as_long(orders[at]))
     ):
-        released += blocks[SIZE, orders[FREE_ONES, at]]
-        give_back(machine, as_long(orders[FREE_ONES, at]))
+        released += blocks[SIZE, orders[at]]
+        give_back(machine, as_long(orders[at]))
         at -= 1
     return released >= wanted
 
@@ -270,7 +271,7 @@ def collect_garbage(machine: Machine) -> None:
     target = numbers[RESERVED] - config[COLLECT_ABOVE]
     total, count = as_long(0), as_long(0)
     for at in range(numbers[COUNTS]):
-        block = as_long(orders[FREE_ONES, at])
+        block = as_long(orders[at])
         group = blocks[GROUP, block]
         if groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block):
             total += ages[groups[CLASS, group]] - blocks[BORN, block]
@@ -281,7 +282,7 @@ def collect_garbage(machine: Machine) -> None:
         has_freed = False
         place = as_long(0)
         while place < numbers[COUNTS]:
-            block = as_long(orders[FREE_ONES, place])
+            block = as_long(orders[place])
             group = blocks[GROUP, block]
             is_candidate = groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block)
             age = ages[groups[CLASS, group]] - blocks[BORN, block]
