@@ -211,10 +211,10 @@ OURS = """
 import polars as pl
 from stepscope.memory.categories.rules import parse_rules
 from stepscope.memory.load import load_snapshot
-from stepscope.memory.questions.prediction import Run
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.table import QUESTIONS, Asked, answer
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.simulator.reproduce import reproduce
+from stepscope.memory.view import SampledMemory
+from stepscope.memory.simulator.simulate import reproduce
 from stepscope.memory.view import MemoryView
 found = [["libraries alone", 0.0, time.process_time(), peak()]]
 snapshot, took = measured(lambda: load_snapshot(path, store=False))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import polars as pl
 import pytest
+from tests.support.cuda_like import cuda_like
 from tests.support.guides import environment
 from tests.support.runs import manifest_of
 from tests.support.warm_python import warm_python
 
 from stepscope.analysis.memory.opening import open_memory
+from stepscope.memory.load import load_snapshot
 from stepscope.memory.questions.composition import composition, peak
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.moments import moment_of
 from stepscope.memory.questions.timeline import timeline
+from stepscope.memory.view import MemoryView, held_at
 
 SCRIPT = textwrap.dedent(
     """
@@ -204,6 +209,25 @@ def test_without_a_census_the_stacks_still_tell_something(trained):
     assert "activation" in kinds
     assert growth(view).lines.filter("is_leak")["line"].str.ends_with(" remember").all()
     assert view.replay.mismatches == 0
+
+
+@pytest.mark.parametrize("has_annotations", [True, False])
+@pytest.mark.parametrize("has_free_stacks", [True, False])
+def test_as_a_gpu_would_record_it_little_is_unknown(view, has_annotations, has_free_stacks):
+    """Without the census, which is the truth here."""
+    snapshot, truth = cuda_like(
+        view, has_annotations=has_annotations, has_free_stacks=has_free_stacks
+    )
+    found = MemoryView(load_snapshot(io.BytesIO(pickle.dumps(snapshot))))
+    held = held_at(found.allocations, 0, found.peak(0).event).select(
+        "address", "requested_bytes", pl.col("category").cast(pl.String)
+    )
+    total = int(held["requested_bytes"].sum())
+    right = dict.fromkeys((True, False), 0)
+    for address, size, category in held.iter_rows():
+        right[truth[address] == category] += size
+    assert int(held.filter(pl.col("category") == "unknown")["requested_bytes"].sum()) < 0.15 * total
+    assert right[True] > 0.85 * total
 
 
 def test_the_verb_shows_the_run(trained):

@@ -13,8 +13,8 @@ from tests.support.warm_python import warm_python
 
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.commands import memory
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.fit import will_it_fit
-from stepscope.memory.questions.prediction import Run
 
 pytestmark = pytest.mark.slow
 

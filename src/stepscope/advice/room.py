@@ -63,9 +63,9 @@ def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int,
     """What the snapshot says of each GPU whose limit is known."""
     # Most ranks recorded no snapshot, and these import many modules.
     from stepscope.memory.categories.kinds import MemoryCategory
-    from stepscope.memory.model import EXACT_SIZES
     from stepscope.memory.questions.composition import peak
-    from stepscope.memory.questions.limit import limit_of
+    from stepscope.memory.questions.outside import limit_of
+    from stepscope.memory.schema import EXACT_SIZES
 
     if view.snapshot.settings.get(EXACT_SIZES):
         return {}

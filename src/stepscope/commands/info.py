@@ -42,7 +42,7 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
 
 def _show(path: str, output: Output, sink: Sink) -> None:
     from stepscope.fleet.inspector.records import inspector_files
-    from stepscope.memory.snapshot_files import is_snapshot_file
+    from stepscope.memory.recognition import is_snapshot_file
     from stepscope.trace.paths import resolve_path
 
     if is_snapshot_file(path):

@@ -143,11 +143,11 @@ def command(
     torch.profiler (export_memory_timeline) shows bytes by category over time. QUESTION is one of
     `stepscope memory --list`; by default an overview.
     """
-    from stepscope.memory.exported.answers import answer_of_timeline
-    from stepscope.memory.exported.recognition import is_timeline_file
-    from stepscope.memory.questions.prediction import Run
+    from stepscope.memory.exported import answer_of_timeline
+    from stepscope.memory.questions.bounded import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
+    from stepscope.memory.recognition import is_timeline_file
 
     if list_questions:
         _list_questions()
@@ -168,7 +168,7 @@ def command(
     with working(f"Reading {path}"):
         found = open_memory(path, rank, census, rules, metrics)
     if begin is not None or end is not None:
-        from stepscope.memory.questions.cut import cut
+        from stepscope.memory.questions.moments import cut
 
         found = replace(found, view=cut(found.view, device, begin, end))
     if said := found.remark(path):

@@ -83,7 +83,7 @@ def command(
     check_standard_input_once(*paths, baseline)
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
-    from stepscope.memory.snapshot_files import snapshots_of
+    from stepscope.memory.recognition import snapshots_of
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path, resolve_runs
 

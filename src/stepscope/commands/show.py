@@ -281,9 +281,9 @@ def _show_memory(
     check_one_document(len(paths), output)
     if scope.devices is not None and len(scope.devices) != 1:
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
-    from stepscope.memory.exported.answers import answer_of_timeline
-    from stepscope.memory.exported.recognition import is_timeline_file
+    from stepscope.memory.exported import answer_of_timeline
     from stepscope.memory.questions.table import Asked
+    from stepscope.memory.recognition import is_timeline_file
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()

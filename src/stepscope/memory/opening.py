@@ -12,7 +12,7 @@ from stepscope.errors import NothingFoundError, UnreadableInputError, UsageError
 from stepscope.memory.categories.census import Census, census_path, read_census
 from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
-from stepscope.memory.snapshot_files import snapshots_in
+from stepscope.memory.recognition import snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
@@ -34,10 +34,6 @@ class SnapshotRef:
 
     def open(self, census: str | None = None, rules: str | None = None) -> MemoryView:
         """Reads the snapshot, with the census beside it.
-
-        Args:
-            census: The file of another census.
-            rules: A file of rules for categories.
 
         Raises:
             UnreadableInputError: A file cannot be read.

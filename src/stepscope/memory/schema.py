@@ -1,4 +1,4 @@
-"""Every table of a snapshot: its columns, their types and units. The one place for names.
+"""A snapshot: every table of it, with its columns, their types and units. The one place for names.
 
 Times are int64 nanoseconds since 1970, sizes int64 bytes. A null means that the file did not say.
 Addresses and streams are numbers as the recorder wrote them; a stream is a CUDA stream's handle, 0
@@ -7,7 +7,11 @@ the default stream.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -158,3 +162,43 @@ TABLES: dict[str, Types] = {
     "problems": PROBLEMS,
 }
 """All tables by name."""
+
+
+def filled(table: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with all columns of a table; null where there is none."""
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in TABLES[table].items()
+    )
+
+
+EXACT_SIZES = "stepscope_exact_sizes"
+"""A setting of histories without a caching allocator: nothing is rounded."""
+
+HOST_BYTES = "stepscope_host_bytes"
+"""A setting: what the file says that the allocator of pinned host memory had reserved."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State and history of the caching allocator, with the tables of `TABLES`.
+
+    Attributes:
+        path: Where it was read from, for messages.
+        events: The history; read when it is collected.
+        settings: What the file says of the allocator's settings, as it says it.
+        store: The directory of Parquet files that the tables come from; None: they are in memory.
+    """
+
+    path: str
+    events: pl.LazyFrame
+    segments: pl.DataFrame
+    blocks: pl.DataFrame
+    frames: pl.DataFrame
+    stacks: pl.DataFrame
+    pools: pl.DataFrame
+    texts: pl.DataFrame
+    annotations: pl.DataFrame
+    problems: pl.DataFrame
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    store: Path | None = None

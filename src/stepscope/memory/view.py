@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,14 +13,49 @@ from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.rules import Rule
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.schema import Action
-from stepscope.run.figures import plural
+from stepscope.memory.schema import HOST_BYTES, Action, Snapshot, Types
+from stepscope.run.figures import binary_size, plural
+
+SAMPLES: Types = {
+    "time_ns": pl.Int64,  # since 1970
+    "used_bytes": pl.Int64,  # of the whole GPU: of every process, and of the driver
+}
+"""One row per sample, in order of time."""
+
+
+@dataclass(frozen=True)
+class SampledMemory:
+    """The samples of one GPU.
+
+    Attributes:
+        source: The file that they are from, for messages.
+        index: The number of the GPU in the driver; None: the file does not say.
+        gpu: Which GPU, in words.
+        total_bytes: What the GPU has; None: the file does not say.
+        samples: With the columns of `SAMPLES`.
+    """
+
+    source: str
+    index: int | None
+    gpu: str
+    total_bytes: int | None
+    samples: pl.DataFrame
+
+
+def of_device(sampled: Sequence[SampledMemory], device: int) -> SampledMemory | None:
+    """The samples of a device: of the only GPU that was sampled, or of the one with its number.
+
+    Where a process sees only some GPUs of the machine, its numbers differ from the driver's; a
+    rank's own monitor samples only the GPU that the rank uses.
+    """
+    if len(sampled) == 1:
+        return sampled[0]
+    return next((one for one in sampled if one.index == device), None)
+
 
 START = -1
 """Stands for the moment before the first event."""
@@ -76,9 +112,9 @@ class MemoryView:
     def allocations(self) -> pl.DataFrame:
         """The allocations of the replay, each with what the categories say of it and its line.
 
-        Columns: `replay.tables.ALLOCATIONS` without `category`, then category, confidence, source,
-        name, step and phase as in `categories.categorise.CATEGORIES`, and line and is_own as in
-        `program.lines.LINES`. Where only the stack of the free is known, the line says so.
+        Columns: `replay.allocations.ALLOCATIONS` without `category`, then those of
+        `categories.categorise.CATEGORIES` and of `program.lines.LINES`. Where only the
+        stack of the free is known, the line says so.
         """
         lines = lines_of(self.snapshot)
         found = self.replay.allocations.drop("category").hstack(
@@ -131,7 +167,7 @@ class MemoryView:
     def curve(self, device: int) -> pl.DataFrame:
         """The curve of a device, from the moment before its first event on.
 
-        Columns: `replay.tables.CURVE` without device. The first row has the event `START`.
+        Columns: `replay.replay.CURVE` without device. The first row has the event `START`.
         """
         mine = self.replay.curve.filter(pl.col("device") == device).drop("device")
         held = held_at(self.replay.allocations, device, START)
@@ -248,6 +284,10 @@ class MemoryView:
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
             )
+        if host := self.snapshot.settings.get(HOST_BYTES):
+            found.append(
+                f"beside the GPU's memory, {binary_size(host)} of pinned host memory were reserved"
+            )
         found += [row["message"] for row in self.snapshot.problems.iter_rows(named=True)]
         joined = self.categories.census
         if joined is not None and joined.unmatched:
@@ -260,10 +300,7 @@ class MemoryView:
 def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:
     """What the program held after an event: requested, and not given back.
 
-    Args:
-        allocations: Of a replay, or of a view.
-        device: The device.
-        event: `START` for the moment before the first.
+    Event `START` is the moment before the first.
     """
     has_begun = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
     is_kept = (pl.col("free_event") > event).fill_null(value=True)

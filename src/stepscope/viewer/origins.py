@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.exported.recognition import is_timeline_file
-from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
+from stepscope.memory.recognition import is_snapshot_file, is_timeline_file, snapshots_in
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.paths import ranks_of_one_run, resolve_path

@@ -40,8 +40,7 @@ from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import SIGHTINGS, Census
 from stepscope.memory.questions.oom import out_of_memory as out_of_memory_answer
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import MemoryView, SampledMemory
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 
@@ -90,7 +89,7 @@ def test_a_report_about_a_trace_does_not_import_what_reads_snapshots(tmp_path):
     imported = {name for name in done.stderr.split() if name.startswith("stepscope.")}
     assert "stepscope.advice.rules.memory_near_limit" in imported
     of_memory = {name for name in imported if name.startswith("stepscope.memory.")}
-    assert of_memory == {"stepscope.memory.snapshot_files"}
+    assert of_memory == {"stepscope.memory.recognition"}
 
 
 @pytest.mark.parametrize("rule", OF_MEMORY, ids=lambda rule: rule.ID)
@@ -304,6 +303,29 @@ def test_a_weight_is_no_tensor_to_be_split():
     allocator.annotate(block, "stepscope:parameter:embedding.weight")
     allocator.malloc(10 * MIB)
     assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
+
+
+def test_what_was_there_before_and_says_nothing_is_no_tensor_to_be_split():
+    """The weights of a model that only computes, whose recording began late."""
+    allocator, stack = Allocator(), Frames()
+    for _ in range(4):
+        allocator.malloc(60 * MIB)
+    allocator.events.clear()
+    for _ in range(3):
+        allocator.free(allocator.malloc(MIB, frames=stack("model.py:4:forward")))
+    assert one_tensor_dominates.find(subject(allocator.snapshot())) == []
+    fat = allocator.malloc(200 * MIB, frames=stack("loss.py:8:logits"))
+    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    assert evidence(found)["made at"] == "loss.py:8 logits"
+    allocator.free(fat)
+
+
+def test_what_no_stack_tells_apart_is_no_family_of_one_line():
+    allocator = Allocator()
+    for size in (90, 11, 33, 20):
+        allocator.malloc(size * MIB)
+    (found,) = one_tensor_dominates.find(subject(allocator.snapshot()))
+    assert found.title.startswith("one tensor is")
 
 
 def test_a_rank_is_judged_by_its_newest_snapshot(tmp_path):

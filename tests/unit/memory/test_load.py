@@ -90,7 +90,7 @@ def test_a_store_counts_for_one_content(path):
 
 def test_a_store_counts_for_one_version_of_the_schema(path, monkeypatch):
     load_snapshot(path, store=True)
-    monkeypatch.setattr("stepscope.memory.store.SCHEMA_VERSION", 10**6)
+    monkeypatch.setattr("stepscope.memory.load.SCHEMA_VERSION", 10**6)
     assert load_snapshot(path).store is None
 
 
@@ -177,7 +177,7 @@ def test_snapshots_are_read_replayed_and_simulated_in_a_new_process(path, form):
         f"import sys; sys.path[:0] = {sys.path!r}\n"
         "from stepscope.memory.load import load_snapshot\n"
         "from stepscope.memory.replay.replay import replay\n"
-        "from stepscope.memory.simulator.reproduce import reproduce\n"
+        "from stepscope.memory.simulator.simulate import reproduce\n"
         f"found = reproduce(replay(load_snapshot({str(path)!r}, store=False)), 0)\n"
         "assert found.is_right\n"
         "assert 'llvmlite' in sys.modules"

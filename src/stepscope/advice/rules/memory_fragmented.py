@@ -12,9 +12,9 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.settings import settings
+from stepscope.memory.schema import EXACT_SIZES
 from stepscope.run.figures import percent
 
 ID = "memory-fragmented"

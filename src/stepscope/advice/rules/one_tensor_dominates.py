@@ -3,7 +3,8 @@
 Measured from the rank's memory snapshot, or from the host's memory with a census. Parameters,
 gradients of parameters and optimizer state do not count: they are what the model is. A family is
 a few tensors of one size (or half or twice of it, as in another precision), such as logits, their
-logarithmic softmax and the gradients of both, or of one line.
+logarithmic softmax and the gradients of both, or of one line. What was there before the recording,
+and of which nothing else is known, is more likely the model, or a cache, than what a step makes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity, short
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.program.lines import NO_STACK
 from stepscope.memory.questions.composition import peak
 from stepscope.run.figures import percent
 
@@ -26,6 +28,7 @@ _OF_THE_MODEL = [
     )
 ]  # fmt: skip
 
+_NO_LINE = (pl.col("line") == NO_STACK) | pl.col("line").str.starts_with("freed at ")
 _MOST_OF_FAMILY = 6
 _OF_FAMILY = 0.2
 """Of the threshold: what each tensor of a family must reach."""
@@ -46,7 +49,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     large = others.filter(pl.col("allocated_bytes") >= _OF_FAMILY * limit * total)
     families = [_of_size(large, size) for size in large["requested_bytes"].unique()]
-    families += [large.filter(pl.col("line") == line) for line in large["line"].unique()]
+    lines = large.filter(~_NO_LINE)["line"].unique()
+    families += [large.filter(pl.col("line") == line) for line in lines]
     tensor = others.head(1)
     few = [one for one in families if 1 < len(one) <= _MOST_OF_FAMILY]
     if _bytes(tensor) >= limit * total:  # then it is of that family, or alone
@@ -92,7 +96,10 @@ def _movable(held: pl.DataFrame) -> pl.DataFrame:
     made = held.filter(~category.is_in(_OF_THE_MODEL))["requested_bytes"].unique()
     size = pl.col("requested_bytes")
     is_of_made = gradient & size.is_in(made.implode()) & ~size.is_in(weights.implode())
-    return held.filter(~category.is_in(_OF_THE_MODEL) | is_of_made)
+    is_from_before = (
+        pl.col("since_event").is_null() & _NO_LINE & (category == MemoryCategory.UNKNOWN.value)
+    )
+    return held.filter((~category.is_in(_OF_THE_MODEL) | is_of_made) & ~is_from_before)
 
 
 def _of_size(tensors: pl.DataFrame, size: int) -> pl.DataFrame:

@@ -39,8 +39,7 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
     """
     asked = name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
     if name == "memory" and paths:
-        from stepscope.memory.exported.recognition import is_timeline_file
-        from stepscope.memory.snapshot_files import is_snapshot_file
+        from stepscope.memory.recognition import is_snapshot_file, is_timeline_file
 
         is_memory = (is_snapshot_file(path) or is_timeline_file(path) for path in paths)
         asked = "overview" if all(is_memory) else None

@@ -25,8 +25,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import EXACT_SIZES, Snapshot
-from stepscope.memory.schema import TABLES, Action, BlockState
+from stepscope.memory.schema import EXACT_SIZES, TABLES, Action, BlockState, Snapshot, filled
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import innermost_at
@@ -91,7 +90,7 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
         blocks=_blocks(there),
         frames=frames,
         stacks=stacks,
-        pools=_filled("pools", pl.DataFrame({"pool": [0], "first": [0], "second": [0]})),
+        pools=filled("pools", pl.DataFrame({"pool": [0], "first": [0], "second": [0]})),
         texts=pl.DataFrame(schema=TABLES["texts"]),
         annotations=_annotations(trace, base),
         problems=pl.DataFrame(schema=TABLES["problems"]),
@@ -121,14 +120,6 @@ def _changes(trace: Trace) -> pl.DataFrame:
     return found.filter(pl.col("address").is_not_null() & (pl.col("change_bytes") != 0))
 
 
-def _filled(table: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with all columns of a table; null where there is none."""
-    return rows.select(
-        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
-        for name, kind in TABLES[table].items()
-    )
-
-
 def _events(allocs: pl.DataFrame) -> pl.DataFrame:
     """Each allocation also gets its memory of the host, and each free gives it back."""
     is_alloc = pl.col("is_alloc")
@@ -148,7 +139,7 @@ def _events(allocs: pl.DataFrame) -> pl.DataFrame:
             allocs.with_columns(action=segment, rank=pl.when(is_alloc).then(0).otherwise(1)),
         ]
     ).sort("order", "rank")
-    return _filled(
+    return filled(
         "events",
         both.with_columns(
             event=pl.int_range(pl.len()), device=pl.lit(HOST), stream=pl.lit(0), pool=pl.lit(0)
@@ -158,7 +149,7 @@ def _events(allocs: pl.DataFrame) -> pl.DataFrame:
 
 def _segments(there: pl.DataFrame) -> pl.DataFrame:
     size = pl.col("size_bytes")
-    return _filled(
+    return filled(
         "segments",
         there.with_columns(
             segment=pl.int_range(pl.len()),
@@ -175,7 +166,7 @@ def _segments(there: pl.DataFrame) -> pl.DataFrame:
 
 
 def _blocks(there: pl.DataFrame) -> pl.DataFrame:
-    return _filled(
+    return filled(
         "blocks",
         there.with_columns(
             block=pl.int_range(pl.len()),
@@ -216,7 +207,7 @@ def _annotations(trace: Trace, base: int) -> pl.DataFrame:
     starts = ranges.select("name", time_ns="start_ns", is_start=True)
     # A range that begins as another ends comes after it.
     both = pl.concat([starts, ends]).sort("time_ns", "is_start", maintain_order=True)
-    return _filled("annotations", both.with_columns(device=pl.lit(HOST)))
+    return filled("annotations", both.with_columns(device=pl.lit(HOST)))
 
 
 # -- stacks
@@ -313,4 +304,4 @@ def _frames(names: Sequence[str], is_running: Sequence[bool]) -> pl.DataFrame:
     )
     if not rows:
         return pl.DataFrame(schema=TABLES["frames"])
-    return _filled("frames", table)
+    return filled("frames", table)

@@ -78,9 +78,6 @@ def settings_of(said: Mapping[str, Any]) -> AllocatorSettings:
     """The settings that a snapshot says the allocator had.
 
     What it does not say, or says in a way that is not understood, has its default.
-
-    Args:
-        said: `allocator_settings` of the file.
     """
     settings = AllocatorSettings()
     text = said.get("PYTORCH_CUDA_ALLOC_CONF")

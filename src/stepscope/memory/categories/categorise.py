@@ -34,8 +34,8 @@ from stepscope.memory.categories.rules import (
     Rule,
     categories_of_stacks,
 )
+from stepscope.memory.program.lines import stacks_with
 from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
-from stepscope.memory.program.stacks import stacks_with
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Action, Types
 
@@ -85,10 +85,7 @@ def categorise(
 ) -> Categories:
     """Puts every allocation into a category.
 
-    Args:
-        replay: The history.
-        census: What the training saw of it.
-        rules: Rules of the user's, that come before the known ones.
+    `rules` are the user's; they come before the known ones.
     """
     snapshot, allocations = replay.snapshot, replay.allocations
     joined = None if census is None else join_census(census, allocations)
@@ -119,6 +116,8 @@ def categorise(
         freed_in=pl.when(has_own_stacks).then(stacks["category"].gather(free_stack)),
         is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
         is_freed=pl.col("free_event").is_not_null(),
+        is_stackless=pl.col("stack").is_null(),
+        spans_optimizer=_spans_optimizer(allocations, ranges),
         metadata=texts.gather(allocations["metadata"]),
     )
     table = table.join(_annotated(replay), on="allocation", how="left", maintain_order="left")
@@ -260,13 +259,39 @@ def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") ->
     return phases["phase"].cast(pl.String).gather(place)
 
 
+def _spans_optimizer(allocations: pl.DataFrame, ranges: Ranges) -> pl.Series:
+    """Whether each allocation was there before the first optimizer's step after it, and after."""
+    is_step = (pl.col("phase") == Phase.OPTIMIZER.value) & ~pl.col("name").str.contains("zero_grad")
+    steps = ranges.table.filter(is_step & pl.col("end_ns").is_not_null()).sort("start_ns")
+    if steps.is_empty():
+        return pl.repeat(value=False, n=len(allocations), eager=True)
+    lives = allocations.select(
+        pl.col("device").cast(pl.Int32),
+        pl.col("start_ns"),
+        pl.col("free_ns").fill_null(2**62),
+        place=pl.int_range(pl.len()),
+    ).sort("start_ns", nulls_last=True)
+    following = steps.select("device", at_ns="start_ns", step_end_ns="end_ns")
+    joined = lives.drop_nulls("start_ns").join_asof(
+        following, left_on="start_ns", right_on="at_ns", by="device", strategy="forward",
+        check_sortedness=False,
+    )  # fmt: skip
+    spanning = joined.filter(pl.col("step_end_ns") <= pl.col("free_ns"))["place"]
+    return pl.int_range(len(allocations), eager=True).is_in(spanning.implode())
+
+
 def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
     """The category of each allocation, by the first source that knows it; with free_step."""
     kind = {member: pl.lit(member.value) for member in MemoryCategory}
     stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
     # Made in the forward pass and freed there again, it was not kept for the backward pass.
     of_forward = stacked == MemoryCategory.ACTIVATION.value
-    is_kept = ~pl.col("is_freed") | (pl.col("step") != pl.col("free_step")).fill_null(value=False)
+    # Held through the optimizer's step, it is kept as well, even if the step itself frees it.
+    is_kept = (
+        ~pl.col("is_freed")
+        | pl.col("spans_optimizer")
+        | (pl.col("step") != pl.col("free_step")).fill_null(value=False)
+    )
     by_stack = (
         pl.when(of_forward & (freed_in == MemoryCategory.ACTIVATION.value))
         .then(kind[MemoryCategory.TEMPORARY])
@@ -298,6 +323,9 @@ def _decided(table: pl.DataFrame, *, has_backward: bool) -> pl.DataFrame:
         .then(kind[MemoryCategory.INPUT])
         .when(is_made_in[Phase.COMMUNICATION])
         .then(kind[MemoryCategory.COMMUNICATION])
+        # Threads of the backward pass have no frames of Python's; what they leave is gradients.
+        .when(pl.col("phase").is_null() & pl.col("is_stackless") & pl.col("spans_optimizer"))
+        .then(kind[MemoryCategory.GRADIENT])
         .when(pl.col("phase").is_null() & (pl.col("step") == pl.col("free_step")))
         .then(kind[MemoryCategory.TEMPORARY])
     )

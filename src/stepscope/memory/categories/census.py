@@ -103,10 +103,6 @@ def read_census(path: Path) -> Census:
 def parse_census(lines: Iterable[bytes], name: str) -> Census:
     """A census from its lines.
 
-    Args:
-        lines: As in the file.
-        name: What it is called in messages.
-
     Raises:
         UnreadableInputError: It is no census of a known version.
     """
@@ -192,12 +188,7 @@ class Joined:
 
 
 def join_census(census: Census, allocations: pl.DataFrame) -> Joined:
-    """Finds the allocation behind each sighting: that which is live there then, and large enough.
-
-    Args:
-        census: The sightings.
-        allocations: Of a replay.
-    """
+    """Finds the allocation behind each sighting: what is live there then, and large enough."""
     seen = census.sightings.filter(
         pl.col("time_ns").is_not_null() & pl.col("address").is_not_null()
     )

@@ -14,8 +14,8 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import Snapshot
-from stepscope.memory.program.stacks import first_match
+from stepscope.memory.program.lines import first_match
+from stepscope.memory.schema import Snapshot
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,6 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RULES) -> pl.DataFrame:
     """The category that the rules find for each stack.
-
-    Args:
-        snapshot: With the stacks.
-        rules: In order of precedence.
 
     Returns:
         One row per stack: stack, then as text category, and if_kept, the category of what outlives

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.memory.model import Snapshot
-from stepscope.memory.program.lines import lines_of
-from stepscope.memory.program.stacks import stacks_with
-from stepscope.memory.schema import Action, Types
+from stepscope.memory.program.lines import lines_of, stacks_with
+from stepscope.memory.schema import Action, Snapshot, Types
 
 _OPTIMIZER = (
     r"(?:torch/optim|bitsandbytes/optim|apex/optimizers|deepspeed/(?:ops|runtime)|torchao/optim|"

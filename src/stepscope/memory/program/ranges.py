@@ -14,9 +14,8 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.program.derived_steps import STEPS, DerivedSteps, derived_steps
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import Snapshot, Types
 
 
 class Phase(str, Enum):
@@ -168,10 +167,8 @@ def phase_of(name: str) -> str | None:
 def innermost(ranges: pl.DataFrame, device: pl.Series, time_ns: pl.Series) -> pl.Series:
     """The innermost of some ranges at each time, as a row number of `ranges`; null: none.
 
-    Args:
-        ranges: Rows of `RANGES`, that nest on each device.
-        device: Of each row.
-        time_ns: When; null: no range.
+    The ranges are rows of `RANGES` that nest on each device; no range is around a time that is
+    null.
     """
     found = np.full(len(device), -1, np.int64)
     devices, times = device.to_numpy(), time_ns.fill_null(-(2**62)).to_numpy()

@@ -55,12 +55,7 @@ class Churn:
 
 
 def churn(view: MemoryView, device: int | None = None) -> Churn:
-    """Counts requests, and what of them reaches the device.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """Counts requests, and what of them reaches the device."""
     chosen = view.device(device)
     made = view.allocations.filter(
         (pl.col("device") == chosen) & pl.col("start_event").is_not_null()

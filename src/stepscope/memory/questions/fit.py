@@ -11,7 +11,8 @@ for one on a GPU, as far as both make the same requests: kernels on a GPU have w
 own.
 
 From one run, the size is taken to be the batch: activations, inputs and temporaries whose bytes are
-a multiple of it grow with it, and the rest stays.
+a multiple of it grow with it, but for what the optimizer's step makes, and the rest stays. A
+temporary of a parameter's size may be part of a gradient's computation, and may stay or grow.
 
 What has no like in the other runs, or no known category, may stay or grow: the peak is then a
 range, and so is the answer. Where that is too much of the peak, nothing is said to fit.
@@ -29,7 +30,9 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.questions.prediction import (
+from stepscope.memory.program.lines import stacks_with
+from stepscope.memory.program.ranges import Phase
+from stepscope.memory.questions.bounded import (
     Run,
     fits_into,
     observed_peaks,
@@ -49,6 +52,7 @@ _ROUNDING = 0.05
 """By what share a request may grow faster than the square of the size: it is padded."""
 _GROWS = [kind.value for kind in
           (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)]  # fmt: skip
+_OF_MODEL = [MemoryCategory.PARAMETER.value, MemoryCategory.GRADIENT.value]
 TARGETS: Types = {
     "size": pl.Float64,
     "is_observed": pl.Boolean,
@@ -175,8 +179,8 @@ def _notes(model: _Model, runs: int) -> list[str]:
     if runs == 1:
         notes.append(
             "from one run, the size is taken to be the batch: activations, inputs and temporaries "
-            "whose bytes are a multiple of it grow with it, and the rest stays; add a run at "
-            "another size with --also"
+            "whose bytes are a multiple of it grow with it, but for those of the optimizer's step, "
+            "and the rest stays; add a run at another size with --also"
         )
     elif runs < _MOST_RUNS:
         notes.append("with two runs the error is not known: add a third with --also")
@@ -189,12 +193,7 @@ def _notes(model: _Model, runs: int) -> list[str]:
 
 
 class _Model:
-    """The requests of the largest run, and how each grows with the size.
-
-    Args:
-        runs: In order of their sizes.
-        device: The device.
-    """
+    """The requests of the largest run, and how each grows with the size."""
 
     def __init__(self, runs: Sequence[Run], device: int) -> None:
         self.device = device
@@ -221,19 +220,10 @@ class _Model:
             )
             self._is_known = self._obeys_a_law()
         else:
-            mine = view.allocations.filter(pl.col("device") == device)
-            category = base.select("allocation").join(
-                mine.select("allocation", pl.col("category").cast(pl.String)),
-                on="allocation",
-                how="left",
-                maintain_order="left",
-            )["category"]
-            # The bytes of a tensor with a batch dimension are a multiple of the batch.
-            is_multiple = np.mod(self._last, runs[-1].size) == 0
-            grows = category.is_in(_GROWS).to_numpy() & is_multiple
+            grows, is_known = _by_category(view, base, runs[-1].size)
             self._bytes = np.stack([np.where(grows, 0.0, self._last), self._last])
             self._sizes = np.array([0.0, runs[-1].size])
-            self._is_known = (category != MemoryCategory.UNKNOWN.value).to_numpy()
+            self._is_known = is_known
         total = self._last.sum()
         self.matched_share = float(self._last[self._is_known].sum() / total) if total else 1.0
         self.covered_share = self._covered(view)
@@ -266,9 +256,7 @@ class _Model:
     def at(self, size: float, *, grows: bool = False) -> Replay:
         """The largest run as it would be at a size.
 
-        Args:
-            size: The size.
-            grows: Whether what is not known grows with the size, rather than stay.
+        If `grows`, what is not known grows with the size, rather than stay.
         """
         rest = self._last * max(1.0, size / self._sizes[-1]) if grows else self._last
         predicted = np.where(self._is_known, self._continued(size), rest)
@@ -294,6 +282,37 @@ class _Model:
                     weight *= (size - apart) / (known - apart)
             total += weight * self._bytes[one]
         return total
+
+
+def _by_category(
+    view: MemoryView, base: pl.DataFrame, size: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """What of the requests of one run grows with the size, and of what that is known.
+
+    The bytes of a tensor with a batch dimension are a multiple of the batch. What the optimizer's
+    step makes has the shapes of parameters. A temporary of a parameter's size may be either, but
+    for one in the optimizer's step.
+    """
+    of_optimizer = stacks_with(view.snapshot, r"/optim/[^:]*:")
+    rows = view.allocations.select(
+        "allocation",
+        "requested_bytes",
+        pl.col("category").cast(pl.String),
+        in_optimizer=(pl.col("phase") == Phase.OPTIMIZER.value).fill_null(value=False)
+        | of_optimizer.gather(view.allocations["stack"]).fill_null(value=False),
+    )
+    mine = base.select("allocation").join(rows, on="allocation", how="left", maintain_order="left")
+    category = mine["category"]
+    of_parameters = mine.filter(category.is_in(_OF_MODEL))["requested_bytes"].unique()
+    is_ambiguous = (
+        (category == MemoryCategory.TEMPORARY.value)
+        & mine["requested_bytes"].is_in(of_parameters.implode())
+        & ~mine["in_optimizer"]
+    )
+    is_multiple = mine["requested_bytes"].to_numpy() % size == 0
+    grows = (category.is_in(_GROWS) & ~mine["in_optimizer"]).to_numpy() & is_multiple
+    is_known = (category != MemoryCategory.UNKNOWN.value) & ~is_ambiguous
+    return grows, is_known.to_numpy()
 
 
 def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl.DataFrame:
@@ -323,14 +342,7 @@ def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl
 
 
 class _Answers:
-    """Whether sizes fit, with what is not known folded in.
-
-    Args:
-        model: The requests.
-        settings: Of the simulated allocator.
-        capacity: What the device has; None: not given.
-        error: By what share the model misses peaks.
-    """
+    """Whether sizes fit, with what is not known folded in."""
 
     def __init__(
         self, model: _Model, settings: AllocatorSettings, capacity: int | None, error: float
@@ -383,10 +395,7 @@ class _Answers:
 def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
     """The allocations of a device, each with the number of its key and its place among its like.
 
-    Args:
-        view: The run.
-        device: The device.
-        keys: The number of each key; those that are new are added.
+    `keys` has the number of each key; those that are new are added.
     """
     snapshot = view.snapshot
     file = pl.col("filename").fill_null("").str.replace_all("\\", "/", literal=True)

@@ -70,10 +70,7 @@ def fragmentation(
 ) -> Fragmentation:
     """Divides the reserved memory.
 
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-        moment: When; None: when the last request failed, else the peak of the reserved bytes.
+    By default at the last failed request, else at the peak of the reserved bytes.
     """
     chosen = view.device(device) if moment is None else moment.device
     if moment is None:

@@ -65,12 +65,7 @@ class Growth:
 
 
 def growth(view: MemoryView, device: int | None = None) -> Growth:
-    """Finds what survives the steps.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """Finds what survives the steps."""
     chosen = view.device(device)
     ends = _ends_of_steps(view, chosen)
     notes = view.notes(chosen)

@@ -16,9 +16,8 @@ from stepscope.memory.questions.composition import composition
 from stepscope.memory.questions.fragmentation import Fragmentation, fragmentation
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.remedies import Failure, failure_category, remedies
-from stepscope.memory.sampled import of_device
 from stepscope.memory.simulator.capacity import Capacity, needed_bytes
-from stepscope.memory.view import MemoryView, Moment
+from stepscope.memory.view import MemoryView, Moment, of_device
 from stepscope.run.figures import binary_size
 
 _USUAL_OUTSIDE_SHARE = 1 / 64
@@ -199,27 +198,16 @@ def _device(view: MemoryView, device: int | None) -> int:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of a failed request; sizes in bytes.
-
-    Attributes:
-        line: The line that asked.
-        asked: What it asked for, rounded.
-        needed: What the device would have had to give.
-        device_free: What the device had free; None: the file does not say.
-        place: Pool, stream and size class, within which free memory serves it.
-        parts: How the reserved memory was divided.
-        capacity: What the allocator could reserve.
-        total: What the card has; None: not known.
-    """
+    """What is known of a failed request; sizes in bytes, None where nothing says."""
 
     line: str
-    asked: int
-    needed: int
+    asked: int  # rounded
+    needed: int  # of the device
     device_free: int | None
-    place: tuple[int, int, str]
+    place: tuple[int, int, str]  # pool, stream and size class, within which free memory serves it
     parts: Fragmentation
     capacity: Capacity
-    total: int | None
+    total: int | None  # of the card
 
     @property
     def outside(self) -> int | None:

@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.sampled import of_device
 from stepscope.memory.schema import Types
-from stepscope.memory.view import MemoryView
+from stepscope.memory.simulator.capacity import capacity_of
+from stepscope.memory.view import MemoryView, of_device
 
 OUTSIDE: Types = {
     "time_ns": pl.Int64,
@@ -68,10 +68,6 @@ class Outside:
 
 def outside(view: MemoryView, device: int | None = None) -> Outside:
     """Measures the memory outside torch's allocator.
-
-    Args:
-        view: The snapshot, with samples of the GPU's memory.
-        device: The device; None: the fullest.
 
     Raises:
         UsageError: There are no samples, or none within the history.
@@ -139,3 +135,37 @@ def typical_outside_bytes(view: MemoryView, device: int) -> int | None:
     """The median of what was outside the allocator; None: no sample shows it."""
     table = _joined(view, device)
     return int(np.median(table["outside_bytes"].to_numpy())) if len(table) else None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What the allocator can have.
+
+    Attributes:
+        bytes: How much.
+        source: How it is known, in words.
+    """
+
+    bytes: int
+    source: str
+
+
+def limit_of(view: MemoryView, device: int, total_bytes: int | None = None) -> Limit | None:
+    """What the allocator of a device can have; None: unknown.
+
+    In this order: what was reserved and free when a request failed; what the GPU has, less what
+    samples show outside the allocator; what the GPU has.
+
+    `total_bytes` is what the GPU has, if that is known from elsewhere than samples.
+    """
+    capacity = capacity_of(view.replay, device)
+    if capacity.bytes is not None and capacity.is_exact:
+        return Limit(capacity.bytes, capacity.source)
+    sampled = of_device(view.sampled, device)
+    total = total_bytes if sampled is None or not sampled.total_bytes else sampled.total_bytes
+    if total is None:
+        return None
+    apart = typical_outside_bytes(view, device)
+    if apart is None:
+        return Limit(total, "what the GPU has; what is outside torch's allocator is not known")
+    return Limit(total - apart, "what the GPU has, less what samples show outside the allocator")

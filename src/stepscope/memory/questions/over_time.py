@@ -8,10 +8,118 @@ import numpy as np
 import polars as pl
 
 from stepscope.memory.categories.kinds import STACKED
-from stepscope.memory.questions.held_bytes import HeldBytes
-from stepscope.memory.questions.time_columns import time_columns
 from stepscope.memory.replay.arrays import Int64Array
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import START, MemoryView
+
+
+@dataclass(frozen=True, eq=False)
+class HeldBytes:
+    """The bytes that the program held of some allocations, in rounded sizes.
+
+    Attributes:
+        begun: The events that made them, ascending; `START` for those from before the recording.
+        begun_bytes: What they sum to up to each of these; one longer, beginning with 0.
+        gone: The events that gave them back, ascending.
+        gone_bytes: What they sum to up to each of these; one longer, beginning with 0.
+    """
+
+    begun: Int64Array
+    begun_bytes: Int64Array
+    gone: Int64Array
+    gone_bytes: Int64Array
+
+    @classmethod
+    def of(cls, allocations: pl.DataFrame) -> HeldBytes:
+        """Sums up allocations of one device."""
+        held = programs_own(allocations)
+        begun = held.select(pl.col("start_event").fill_null(START), "size_bytes").sort(
+            "start_event"
+        )
+        gone = held.filter(pl.col("free_event").is_not_null()).sort("free_event")
+        return cls(
+            begun["start_event"].to_numpy(),
+            _sums(begun["size_bytes"]),
+            gone["free_event"].to_numpy(),
+            _sums(gone["size_bytes"]),
+        )
+
+    def after(self, events: Int64Array) -> Int64Array:
+        """What was held after each of some events."""
+        begun = np.searchsorted(self.begun, events, side="right")
+        gone = np.searchsorted(self.gone, events, side="right")
+        held: Int64Array = self.begun_bytes[begun] - self.gone_bytes[gone]
+        return held
+
+
+def programs_own(allocations: pl.DataFrame) -> pl.DataFrame:
+    """Those that the program held in the recording, not those that only waited for a stream."""
+    return allocations.filter(~pl.col("is_given_back_before"))
+
+
+def _sums(sizes: pl.Series) -> Int64Array:
+    sums: Int64Array = np.append(np.int64(0), np.cumsum(sizes.to_numpy()))
+    return sums
+
+
+@dataclass(frozen=True, eq=False)
+class TimeColumns:
+    """Part of a history in columns.
+
+    Attributes:
+        start: Where the first column begins, on the axis.
+        step: How wide a column is.
+        rows: The row of the history that each column shows.
+        reserved_bytes: The most that was reserved within each.
+        with_events: The columns in which something happened.
+    """
+
+    start: int
+    step: int
+    rows: Int64Array
+    reserved_bytes: Int64Array
+    with_events: Int64Array
+
+
+def time_columns(
+    at: Int64Array, held: Int64Array, reserved: Int64Array, start: int, end: int, number: int
+) -> TimeColumns:
+    """Divides part of a history.
+
+    Args:
+        at: Where each row lies on the axis, ascending; at least one.
+        held: What the program held from each row to the next.
+        reserved: What was reserved then.
+        start: The beginning of the part, on the axis.
+        end: The end.
+        number: How many columns, at most.
+    """
+    start = min(max(start, int(at[0])), int(at[-1]))
+    end = min(max(end, start + 1), int(at[-1]) + 1)
+    step = -(-(end - start) // number)
+    edges = start + step * np.arange(-(-(end - start) // step) + 1, dtype=np.int64)
+    low = np.searchsorted(at, edges[:-1], side="left")
+    high = np.searchsorted(at, edges[1:], side="left")
+    rows = np.maximum(low - 1, 0)
+    most = reserved[rows].copy()
+    has_events = np.flatnonzero(high > low)
+    if len(has_events):
+        begins, until = low[has_events], int(high[has_events[-1]])
+        rows[has_events] = _first_most(held, begins, until)
+        most[has_events] = np.maximum.reduceat(reserved[:until], begins)
+    return TimeColumns(start, step, rows, most, has_events)
+
+
+def _first_most(values: Int64Array, begins: Int64Array, until: int) -> Int64Array:
+    """The first row with the most, of the rows from each beginning to the next, and to the end."""
+    base = int(begins[0])
+    part = values[base:until]
+    most = np.maximum.reduceat(part, begins - base)
+    lengths = np.diff(begins, append=until)
+    hits = np.flatnonzero(part == np.repeat(most, lengths))
+    group = np.searchsorted(begins - base, hits, side="right")
+    rows: Int64Array = base + hits[np.diff(group, prepend=0) != 0]
+    return rows
+
 
 COLUMNS = 480
 _MOST_STEPS = 480
@@ -69,18 +177,13 @@ class OverTime:
 
 
 def over_time(view: MemoryView, device: int | None = None) -> OverTime:
-    """Draws what a device held over time.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """Draws what a device held over time."""
     chosen = view.device(device)
     curve = view.curve(chosen)
     held, reserved = curve["allocated_bytes"].to_numpy(), curve["reserved_bytes"].to_numpy()
     events = curve["event"].to_numpy()
     has_times = len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
-    at = _times(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
+    at = times_of(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
     mine = view.allocations.filter(pl.col("device") == chosen)
     bands = []
@@ -114,8 +217,8 @@ def _is_known(reserved: Int64Array, held: Int64Array) -> bool:
     return not (reserved == held).all() and not (reserved < held).any()
 
 
-def _times(curve: pl.DataFrame) -> Int64Array:
-    """The time of each row; the moment before the first event has that of the first."""
+def times_of(curve: pl.DataFrame) -> Int64Array:
+    """The time of each row, in order; the moment before the first event has that of the first."""
     times = curve["time_ns"].fill_null(strategy="backward").to_numpy()
     in_order: Int64Array = np.maximum.accumulate(times)  # clocks of threads differ a little
     return in_order

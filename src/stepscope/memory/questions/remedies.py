@@ -22,8 +22,7 @@ from stepscope.memory.questions.settings import usual_settings
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
-from stepscope.memory.simulator.operations import failed_requests
-from stepscope.memory.simulator.requests import Requests
+from stepscope.memory.simulator.operations import Requests, failed_requests
 from stepscope.memory.view import MemoryView
 from stepscope.run.figures import plural
 
@@ -56,30 +55,17 @@ request too; `frees_bytes` is by how much that is less than without the remedy.
 
 @dataclass(frozen=True)
 class _Remedy:
-    """A change.
-
-    Attributes:
-        what: What to do.
-        cost: What it costs: "none", "some speed", "other numbers", "much speed", "more GPUs".
-        rank: Its place by cost, the cheapest first.
-        assumption: What the simulation takes for granted.
-        settings: The allocator's settings; None: as recorded.
-        is_scaled: Which allocations shrink.
-        factor: To what part of their size.
-        request_factor: To what part of its size the failed request shrinks.
-        merged: Columns ("pool", "stream") in which all is one.
-        capacity: What the allocator can reserve; None: as recorded.
-    """
+    """A change; settings and capacity of None are as recorded."""
 
     what: str
     cost: str
-    rank: int
+    rank: int  # by cost, the cheapest first
     assumption: str = ""
     settings: AllocatorSettings | None = None
-    is_scaled: pl.Expr | None = None
+    is_scaled: pl.Expr | None = None  # which allocations shrink, and to what part of their size
     factor: float = 1.0
-    request_factor: float = 1.0
-    merged: tuple[str, ...] = ()
+    request_factor: float = 1.0  # to what part of its size the failed request shrinks
+    merged: tuple[str, ...] = ()  # columns ("pool", "stream") in which all is one
     capacity: Capacity | None = None
 
 
@@ -116,13 +102,6 @@ def remedies(
     view: MemoryView, failure: Failure, held: Composition, grown: Growth, bounded: BoundedRuns
 ) -> pl.DataFrame:
     """Tries remedies for a request that failed.
-
-    Args:
-        view: The snapshot.
-        failure: The request.
-        held: What was held then.
-        grown: What the steps had accumulated.
-        bounded: Runs the changed histories.
 
     Returns:
         With the columns of `REMEDIES`.

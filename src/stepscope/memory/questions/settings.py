@@ -22,7 +22,7 @@ from stepscope.memory.allocator.settings import (
 )
 from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.schema import Types
-from stepscope.memory.simulator.reproduce import reproduce
+from stepscope.memory.simulator.simulate import reproduce
 from stepscope.memory.view import MemoryView
 
 _UNBOUNDED = (
@@ -137,7 +137,7 @@ def settings(
     ]
     runs = [_outcome(bounded, replace(bounded.recorded, settings=one)) for one in simulated]
     if capacity.most_bytes is not None:  # known from a request that failed
-        runs[0] = replace(runs[0], is_failing=True)
+        runs[0]["is_out_of_memory"] = True
     notes = [*view.notes(chosen)]
     if not made.is_right:
         notes.append(
@@ -178,52 +178,29 @@ def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
     ]
 
 
-@dataclass(frozen=True)
-class _Outcome:
+def _outcome(bounded: BoundedRuns, change: Change) -> dict[str, Any]:
     """What a row of the table needs of a simulation, which is itself as large as the history."""
-
-    settings: AllocatorSettings
-    peak_reserved_bytes: int
-    allocated_bytes: int
-    device_allocs: int
-    device_frees: int
-    retries: int
-    is_failing: bool | None
-
-
-def _outcome(bounded: BoundedRuns, change: Change) -> _Outcome:
     run = bounded.run(change, change.capacity.bytes)
     is_enough = run.is_enough if change.capacity.bytes is None else bounded.is_enough(change)
     at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
-    return _Outcome(
-        settings=run.settings,
-        peak_reserved_bytes=int(at_peak["reserved_bytes"]),
-        allocated_bytes=int(at_peak["allocated_bytes"]),
-        device_allocs=run.device_allocs,
-        device_frees=run.device_frees,
-        retries=run.retries,
-        is_failing=None if is_enough is None else not is_enough,
-    )
+    most = int(at_peak["reserved_bytes"])
+    return {
+        "settings": str(run.settings),
+        "peak_reserved_bytes": most,
+        "unused_share": 1 - int(at_peak["allocated_bytes"]) / most if most else None,
+        "device_requests": run.device_allocs,
+        "device_releases": run.device_frees,
+        "retries": run.retries,
+        "is_out_of_memory": None if is_enough is None else not is_enough,
+    }
 
 
-def _table(runs: Sequence[_Outcome]) -> pl.DataFrame:
-    base = runs[0]
-    rows = []
-    for number, run in enumerate(runs):
-        most = run.peak_reserved_bytes
-        rows.append(
-            (
-                str(run.settings),
-                most,
-                base.peak_reserved_bytes - most,
-                1 - run.allocated_bytes / most if most else None,
-                run.device_allocs,
-                run.device_frees,
-                run.retries,
-                run.is_failing,
-                number == 0,
-            )
-        )
-    table = pl.DataFrame(rows, schema=ALTERNATIVES, orient="row")
+def _table(runs: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    base = runs[0]["peak_reserved_bytes"]
+    rows = [
+        {**run, "saved_bytes": base - run["peak_reserved_bytes"], "is_recorded": not number}
+        for number, run in enumerate(runs)
+    ]
+    table = pl.DataFrame(rows, schema=ALTERNATIVES)
     is_failing = pl.col("is_out_of_memory").cast(pl.Float64).fill_null(0.5)
     return table.sort(is_failing, "peak_reserved_bytes", maintain_order=True)

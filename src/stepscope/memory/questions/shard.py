@@ -22,17 +22,16 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.model import EXACT_SIZES
-from stepscope.memory.questions.composition import peak
-from stepscope.memory.questions.prediction import (
+from stepscope.memory.questions.bounded import (
     Peaks,
     Run,
     observed_peaks,
     peak_requested,
     predicted_peaks,
 )
+from stepscope.memory.questions.composition import peak
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Types
+from stepscope.memory.schema import EXACT_SIZES, Types
 from stepscope.run.figures import percent
 
 _USUAL_TARGETS = (2.0, 4.0, 8.0)
@@ -211,12 +210,7 @@ def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes
 
 
 class _Model:
-    """The history of one run, and what of it is divided.
-
-    Args:
-        run: The run; its size is how many ranks share the state.
-        device: The device.
-    """
+    """The history of one run, and what of it is divided."""
 
     def __init__(self, run: Run, device: int) -> None:
         self.ranks = run.size

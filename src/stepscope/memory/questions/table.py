@@ -1,14 +1,15 @@
 """All questions about a snapshot in one table, and how each is asked. Their names: `names`.
 
 An answer is a frozen dataclass: its polars frames are tables, `notes` is what a reader must know,
-and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`).
+and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`). An answer is about
+one device: the fullest, if none is asked for.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stepscope.errors import UsageError
@@ -16,7 +17,6 @@ from stepscope.memory.allocator.settings import AllocatorSettings, parse_setting
 from stepscope.memory.questions import (
     churn,
     composition,
-    difference,
     fit,
     fragmentation,
     growth,
@@ -27,10 +27,10 @@ from stepscope.memory.questions import (
     timeline,
     totals,
 )
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.moments import moment_of
-from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
+from stepscope.memory.questions.names import ABOUT, NamedQuestion
 from stepscope.memory.questions.over_time import OverTime, over_time
-from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -60,24 +60,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class MemoryQuestion:
+class MemoryQuestion(NamedQuestion):
     """One question.
 
     Attributes:
-        name: Its name on the command line.
-        about: What it answers, in one line.
         ask: Answers it.
-        titles: Field of the answer to the title of its table, in display order.
         takes: The fields of `Asked` that it heeds, beside the device.
-        needs: Options that it cannot do without, as on the command line.
     """
 
-    name: str
-    about: str
     ask: Callable[[MemoryView, Asked], Any]
-    titles: Mapping[str, str] = field(default_factory=dict)
-    takes: frozenset[str] = frozenset()
-    needs: str = ""
+    takes: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class MemoryAnswer:
             for answers about other runs than the recorded one.
     """
 
-    question: MemoryQuestion | NamedQuestion
+    question: NamedQuestion
     path: str
     origin_ns: int
     result: Any
@@ -111,11 +103,7 @@ def answer(
 ) -> MemoryAnswer:
     """Asks a question.
 
-    Args:
-        view: The snapshot.
-        question: The question.
-        asked: What it is asked with.
-        is_drawn: Whether the answer should bring memory over time.
+    If `is_drawn`, the answer brings memory over time.
 
     Raises:
         UsageError: The question cannot be asked so, or the snapshot has nothing of that kind.
@@ -152,7 +140,7 @@ def _fragmentation(view: MemoryView, asked: Asked) -> fragmentation.Fragmentatio
     return fragmentation.fragmentation(view, asked.device, moment)
 
 
-def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
+def _difference(view: MemoryView, asked: Asked) -> composition.Difference:
     if asked.before is None and asked.before_at is None:
         raise UsageError(
             "diff compares with another snapshot (--before FILE), with another moment "
@@ -163,7 +151,7 @@ def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
     device = view.device(asked.device)
     before = moment_of(other, other.device(asked.device), asked.before_at or at)
     names = ("", "") if asked.before is None else (other.snapshot.path, view.snapshot.path)
-    return difference.difference(
+    return composition.difference(
         composition.composition(other, before),
         composition.composition(view, moment_of(view, device, at)),
         names,
@@ -197,10 +185,18 @@ _HELD = {
     "allocations": "Allocations",
 }
 
+_PREDICTS = ("settings", "runs", "targets", "capacity_bytes")
+
+
+def _question(
+    name: str, ask: Callable[[MemoryView, Asked], Any], titles: Mapping[str, str], *takes: str
+) -> MemoryQuestion:
+    return MemoryQuestion(name, ABOUT[name], titles, ask, frozenset(takes))
+
+
 QUESTIONS: tuple[MemoryQuestion, ...] = (
-    MemoryQuestion(
+    _question(
         "overview",
-        ABOUT["overview"],
         lambda view, asked: totals.totals(view, asked.device),
         {
             "categories": "Held at the peak, by category",
@@ -209,34 +205,25 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
             "mismatches": "Contradictions in the history",
         },
     ),
-    MemoryQuestion(
-        "peak",
-        ABOUT["peak"],
-        lambda view, asked: composition.peak(view, asked.device),
-        _HELD,
-    ),
-    MemoryQuestion(
+    _question("peak", lambda view, asked: composition.peak(view, asked.device), _HELD),
+    _question(
         "held",
-        ABOUT["held"],
         lambda view, asked: composition.composition(view, _moment(view, asked, "end")),
         _HELD,
-        frozenset({"at"}),
+        "at",
     ),
-    MemoryQuestion(
+    _question(
         "timeline",
-        ABOUT["timeline"],
         lambda view, asked: timeline.timeline(view, asked.device),
         {"steps": "Steps", "timeline": "Over time"},
     ),
-    MemoryQuestion(
+    _question(
         "growth",
-        ABOUT["growth"],
         lambda view, asked: growth.growth(view, asked.device),
         {"lines": "Made in earlier steps, and still held", "steps": "Steps"},
     ),
-    MemoryQuestion(
+    _question(
         "oom",
-        ABOUT["oom"],
         lambda view, asked: oom.out_of_memory(view, asked.device),
         {
             "remedies": "What would have helped, the cheapest first",
@@ -245,59 +232,42 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
             "allocations": "Allocations",
         },
     ),
-    MemoryQuestion(
+    _question(
         "fragmentation",
-        ABOUT["fragmentation"],
         _fragmentation,
         {
             "groups": "By pool, size class and stream",
             "lines": "Lines that pin free memory",
             "segments": "Pinned segments",
         },
-        frozenset({"at"}),
+        "at",
     ),
-    MemoryQuestion(
+    _question(
         "settings",
-        ABOUT["settings"],
         lambda view, asked: settings.settings(view, asked.device, asked.settings),
         {"alternatives": "By simulation"},
-        frozenset({"settings"}),
+        "settings",
     ),
-    MemoryQuestion(
+    _question(
         "churn",
-        ABOUT["churn"],
         lambda view, asked: churn.churn(view, asked.device),
         {"lines": "By line", "steps": "Steps"},
     ),
-    MemoryQuestion(
+    _question(
         "diff",
-        ABOUT["diff"],
         _difference,
         {"categories": "By category", "lines": "By line", "modules": "By module"},
-        frozenset({"at", "before", "before_at"}),
-        needs=NEEDS["diff"],
+        "at",
+        "before",
+        "before_at",
     ),
-    MemoryQuestion(
+    _question(
         "outside",
-        ABOUT["outside"],
         lambda view, asked: outside.outside(view, asked.device),
         {"samples": "Samples"},
     ),
-    MemoryQuestion(
-        "fit",
-        ABOUT["fit"],
-        _fit,
-        {"targets": "By size"},
-        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
-        needs=NEEDS["fit"],
-    ),
-    MemoryQuestion(
-        "shard",
-        ABOUT["shard"],
-        _shard,
-        {"targets": "By ranks, and what they divide"},
-        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
-    ),
+    _question("fit", _fit, {"targets": "By size"}, *_PREDICTS),
+    _question("shard", _shard, {"targets": "By ranks, and what they divide"}, *_PREDICTS),
 )
 """In the order of the list."""
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.program.ranges import innermost
-from stepscope.memory.questions.held_bytes import HeldBytes
+from stepscope.memory.questions.over_time import HeldBytes, time_columns, times_of
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import MemoryView
 
@@ -51,23 +51,17 @@ class Timeline:
 
 
 def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS) -> Timeline:
-    """Shows memory over time.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-        buckets: The number of rows, at most.
-    """
+    """Shows memory over time."""
     chosen = view.device(device)
     curve = view.curve(chosen)
     is_by_event = len(curve) < 2 or curve["time_ns"][1:].null_count() > 0
-    at = np.arange(len(curve)) if is_by_event else _times(curve)
-    rows = shown_rows(at, curve["allocated_bytes"].to_numpy(), buckets)
-    most_reserved = _most_within(at, curve["reserved_bytes"].to_numpy(), rows, buckets)
+    at = np.arange(len(curve)) if is_by_event else times_of(curve)
+    held, reserved = curve["allocated_bytes"].to_numpy(), curve["reserved_bytes"].to_numpy()
+    found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, buckets)
     shown = (
-        curve[rows]
+        curve[found.rows[found.with_events]]
         .select("time_ns", "event", "allocated_bytes")
-        .with_columns(reserved_bytes=pl.Series(most_reserved))
+        .with_columns(reserved_bytes=pl.Series(found.reserved_bytes[found.with_events]))
     )
     devices = pl.Series([chosen], dtype=pl.Int32).new_from_index(0, len(shown))
     ranges = view.categories.ranges
@@ -84,44 +78,12 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
         device=chosen,
         start_ns=int(times[0]) if len(times) else None,
         is_by_event=is_by_event,
-        peak_allocated_bytes=int(curve["allocated_bytes"].to_numpy().max()),
-        peak_reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
+        peak_allocated_bytes=int(held.max()),
+        peak_reserved_bytes=int(reserved.max()),
         timeline=shown.select(*first, pl.exclude(first)),
         steps=_steps(view, chosen, curve),
         notes=view.notes(chosen),
     )
-
-
-def _times(curve: pl.DataFrame) -> Int64Array:
-    """The time of each row; the moment before the first event has that of the first."""
-    times = curve["time_ns"].fill_null(strategy="backward").to_numpy()
-    in_order: Int64Array = np.maximum.accumulate(times)  # clocks of threads differ a little
-    return in_order
-
-
-def _bucket(at: Int64Array, buckets: int) -> Int64Array:
-    first = int(at[0])
-    span = int(at[-1]) - first + 1
-    bucket: Int64Array = (at - first) // -(-span // buckets)
-    return bucket
-
-
-def shown_rows(at: Int64Array, allocated: Int64Array, buckets: int) -> Int64Array:
-    """For each bucket with an event the first row with the most allocated."""
-    number = _bucket(at, buckets)
-    order = np.lexsort((np.arange(len(at)), -allocated, number))
-    rows: Int64Array = order[np.diff(number[order], prepend=-1) != 0]
-    return rows
-
-
-def _most_within(
-    at: Int64Array, reserved: Int64Array, rows: Int64Array, buckets: int
-) -> Int64Array:
-    """The most reserved in the bucket of each shown row."""
-    number = _bucket(at, buckets)
-    begins = np.flatnonzero(np.diff(number, prepend=-1))
-    most: Int64Array = np.maximum.reduceat(reserved, begins)
-    return most[np.searchsorted(number[begins], number[rows])]
 
 
 def _by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, pl.Series]:
@@ -138,7 +100,7 @@ def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
     is_timed = curve["time_ns"].fill_null(strategy="backward").is_not_null()
     timed = curve.filter(is_timed)  # with the moment before the first event
-    times = _times(timed)
+    times = times_of(timed)
     of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
     made = dict(of_steps.group_by("step").len().iter_rows())
     rows = []

@@ -70,12 +70,7 @@ class Totals:
 
 
 def totals(view: MemoryView, device: int | None = None) -> Totals:
-    """Describes a snapshot in numbers.
-
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-    """
+    """Describes a snapshot in numbers."""
     chosen = view.device(device)
     rows = [_device(view, number) for number in view.devices or (chosen,)]
     devices = pl.DataFrame(rows, schema=DEVICES, orient="row")

@@ -1,23 +1,28 @@
-"""Parses a snapshot, pickled or in JSON, into a tree, in time and memory that its size bounds.
+"""Parses a snapshot into a tree, in time and memory that its size bounds.
 
-A first pass over the bytes checks them and counts what the tree will take; only then is memory
-asked for. A file whose parts are so small that its tree would take more than three times its own
-size was written by no recorder, and is refused.
+A first pass over the bytes of a pickle checks them and counts what the tree will take; only then is
+memory asked for. A file whose parts are so small that its tree would take more than three times its
+own size was written by no recorder, and is refused. A snapshot in JSON, which torch does not write,
+is made a pickle first.
 """
 
 from __future__ import annotations
 
+import pickle
 import pickletools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading import tree as t
 from stepscope.memory.reading.tree import Tree
+from stepscope.memory.reading.walk_pickle import walk_pickle
 from stepscope.memory.reading.words import VALUES_FROM, word_table
+from stepscope.run.side_json import parse_json
 from stepscope.trace.machine.loops import in_machine_code
 
 MOST_TREE_BYTES = 3
@@ -27,6 +32,9 @@ FREE_BYTES = 64 * 1024 * 1024
 _SLICE_BYTES = 64 * 1024 * 1024
 """After so many, progress is reported and the interpreter may run other threads."""
 _SPARE_MEMO = 1024
+_MOST_JSON_BYTES = 256 * 1024 * 1024
+_MOST_VALUE_BYTES = 8
+"""Bytes of Python's values for each byte of JSON, above `FREE_BYTES`; recorders have about four."""
 
 Data = npt.NDArray[np.uint8]
 Progress = Callable[[int], None]
@@ -44,41 +52,73 @@ def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
         UnreadableInputError: It is neither a pickle of plain values nor JSON, or is damaged, or
             would take more memory than its size allows.
     """
-    form = form_of(data)
-    if form is None:
+    if not (len(data) > 1 and data[0] == 0x80 and 2 <= data[1] <= 5):
+        data = _from_json(data, name)
+    walk = _Walk(data, name, progress)
+    counted = walk.run(is_building=False)
+    return walk.build(counted)
+
+
+def _from_json(data: Data, name: str) -> Data:
+    """A snapshot in JSON as a pickle."""
+    text = data.tobytes().removeprefix(b"\xef\xbb\xbf")
+    if text.lstrip()[:1] not in (b"{", b"["):
         raise UnreadableInputError(
             f"{name}: neither a pickle (protocol 2 to 5) nor JSON; a memory snapshot is what "
             "torch.cuda.memory._dump_snapshot writes"
         )
-    walk = _Walk(data, form, name, progress)
-    counted = walk.run(t.STATE_FIELDS, is_building=False)
-    return walk.build(counted)
+    if len(text) > _MOST_JSON_BYTES:
+        raise UnreadableInputError(
+            f"{name}: {len(text) / 1e9:.1f} GB of JSON are too much to read: save the snapshot as "
+            "torch.cuda.memory._dump_snapshot does, as a pickle"
+        )
+    # What Python's values take: numbers and texts, and lists and dictionaries.
+    taken = 64 * text.count(b",") + 120 * (text.count(b"{") + text.count(b"["))
+    if taken > _MOST_VALUE_BYTES * len(text) + FREE_BYTES:
+        raise _hostile(name, len(text), taken)
+    try:
+        return np.frombuffer(pickle.dumps(parse_json(text), 4), np.uint8)
+    except orjson.JSONDecodeError as error:
+        if text.rstrip()[-1:] not in (b"}", b"]") or error.pos >= len(error.doc.rstrip()) - 1:
+            raise UnreadableInputError(f"{name}: {_ends_early('JSON', len(text))}") from error
+        raise UnreadableInputError(
+            f"{name}: the JSON is damaged at character {error.pos:,}; nothing was read"
+        ) from error
+    except RecursionError as error:
+        raise UnreadableInputError(
+            f"{name}: nested deeper than any snapshot; nothing was read"
+        ) from error
 
 
-def form_of(data: Data) -> int | None:
-    """`PICKLE` or `JSON` by the first bytes; None for anything else."""
-    if len(data) > 1 and data[0] == 0x80 and 2 <= data[1] <= 5:
-        return t.PICKLE
-    head = data[:256].tobytes().removeprefix(b"\xef\xbb\xbf").lstrip()
-    return t.JSON if head[:1] in (b"{", b"[") else None
+def _ends_early(what: str, size: int) -> str:
+    return (
+        f"the {what} ends early, after {size:,} bytes; the process was probably stopped while it "
+        "wrote the file, or the copy is not complete"
+    )
+
+
+def _hostile(name: str, size: int, needed: int) -> UnreadableInputError:
+    return UnreadableInputError(
+        f"{name}: hostile: reading its {size / 1e9:.3f} GB would take {needed / 2**30:.1f} GiB of "
+        "memory, far more than any recorder's file; nothing was read"
+    )
 
 
 class _Walk:
     """One file, walked twice."""
 
-    def __init__(self, data: Data, form: int, name: str, progress: Progress | None) -> None:
+    def __init__(self, data: Data, name: str, progress: Progress | None) -> None:
         self.data = data
-        self.form = form
         self.name = name
         self.progress = progress
 
-    def run(self, fields: int, is_building: bool, arrays: tuple[Any, ...] | None = None) -> Any:
+    def run(self, is_building: bool, arrays: tuple[Any, ...] | None = None) -> Any:
         """Walks through the whole file, and returns the final state."""
-        state, marks = np.zeros(fields, np.int64), np.zeros(2 * t.MOST_NESTING, np.int64)
+        state, marks = np.zeros(t.STATE_FIELDS, np.int64), np.zeros(t.MOST_NESTING, np.int64)
         if arrays is None:
-            arrays = _tree_arrays(np.zeros(fields, np.int64), self._handle(0), self.form)
+            arrays = _tree_arrays(np.zeros(t.STATE_FIELDS, np.int64), self._handle(0))
         stack = arrays[0]
-        walk = compiled_walk(self.form, stack.dtype)
+        walk = compiled_walk(stack.dtype)
         size = len(self.data)
         while state[t.STATUS] == t.RUNNING:
             before = int(state[t.POSITION])
@@ -110,19 +150,14 @@ class _Walk:
         needed = _tree_bytes(counted, handle)
         allowed = MOST_TREE_BYTES * len(self.data) + FREE_BYTES
         if needed > allowed:
-            raise UnreadableInputError(
-                f"{self.name}: hostile: reading its {len(self.data) / 1e9:.3f} GB would take "
-                f"{needed / 2**30:.1f} GiB of memory, far more than any recorder's file; nothing "
-                "was read"
-            )
-        arrays = _tree_arrays(counted, handle, self.form)
-        state = self.run(t.STATE_FIELDS, is_building=True, arrays=arrays)
+            raise _hostile(self.name, len(self.data), needed)
+        arrays = _tree_arrays(counted, handle)
+        state = self.run(is_building=True, arrays=arrays)
         kinds, firsts, _, starts, counts, nexts, items = arrays[-7:]
         base = VALUES_FROM + len(self.data)
         return Tree(
-            self.data, self.form, int(state[t.ROOT]), base,
-            kinds, firsts, starts, counts, nexts, items,
-        )  # fmt: skip
+            self.data, int(state[t.ROOT]), base, kinds, firsts, starts, counts, nexts, items
+        )
 
     def _handle(self, containers: int) -> type[np.uint32] | type[np.int64]:
         """The narrowest type that holds every value of the tree."""
@@ -138,15 +173,11 @@ class _Walk:
                 f"no memory snapshot: the pickle uses {names[0] if names else repr(code)} at byte "
                 f"{place:,}, which may run code and which no recorder writes; nothing was executed"
             )
-        what = "JSON" if self.form == t.JSON else "pickle"
         if status == t.TRUNCATED:
-            return (
-                f"the {what} ends early, after {len(self.data):,} bytes; the process was probably "
-                "stopped while it wrote the file, or the copy is not complete"
-            )
+            return _ends_early("pickle", len(self.data))
         if status == t.NESTED_TOO_DEEP:
             return f"nested deeper than any snapshot, at byte {place:,}; nothing was read"
-        return f"the {what} is damaged at byte {place:,}; nothing was read"
+        return f"the pickle is damaged at byte {place:,}; nothing was read"
 
 
 def _tree_bytes(counted: Any, handle: type[np.uint32] | type[np.int64]) -> int:
@@ -156,15 +187,11 @@ def _tree_bytes(counted: Any, handle: type[np.uint32] | type[np.int64]) -> int:
     return containers * (1 + 4 + 4) + chunks * (wide + 4 + 4) + (items + stacked) * wide
 
 
-def _tree_arrays(
-    counted: Any, handle: type[np.uint32] | type[np.int64], form: int
-) -> tuple[Any, ...]:
+def _tree_arrays(counted: Any, handle: type[np.uint32] | type[np.int64]) -> tuple[Any, ...]:
     containers, chunks, items = (int(counted[f]) for f in (t.CONTAINERS, t.CHUNKS, t.ITEMS))
-    stack = np.empty(int(counted[t.DEEPEST]) + 1, handle)
-    memo = (np.zeros(int(counted[t.HIGHEST_MEMO]) + 1, handle),) if form == t.PICKLE else ()
     return (
-        stack,
-        *memo,
+        np.empty(int(counted[t.DEEPEST]) + 1, handle),
+        np.zeros(int(counted[t.HIGHEST_MEMO]) + 1, handle),
         np.empty(containers, np.uint8),
         np.empty(containers, np.int32),
         np.empty(containers, np.int32),
@@ -175,12 +202,6 @@ def _tree_arrays(
     )
 
 
-def compiled_walk(form: int, handle: np.dtype[Any]) -> Callable[..., None]:
-    """The loop for a form and a type of values, as machine code."""
-    if form == t.JSON:
-        from stepscope.memory.reading.walk_json import walk_json
-
-        return in_machine_code(walk_json, handle)
-    from stepscope.memory.reading.walk_pickle import walk_pickle
-
+def compiled_walk(handle: np.dtype[Any]) -> Callable[..., None]:
+    """The loop for a type of values, as machine code."""
     return in_machine_code(walk_pickle, handle)

@@ -7,16 +7,22 @@ shared (in JSON nothing is) are found by hash and compared item by item.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from stepscope.memory.arithmetic import as_long
-from stepscope.memory.reading.records import length_of
-from stepscope.memory.reading.tree import DICT, Arrays, Handle
+from stepscope.memory.reading.records import dictionaries_in
+from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
 from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.loops import in_machine_code
 
 _NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
 NO_STACK = 2**32 - 1
@@ -25,6 +31,7 @@ NO_STACK = 2**32 - 1
 # What `intern_stacks` keeps in its `state`.
 FRAME_COUNT, STACK_COUNT, ODD_FRAMES, WORK, MOST_WORK = range(5)
 STATE_FIELDS = 5
+_WORK_PER_BYTE = 20
 _HASHED_BYTES = 512  # of a text; the rest is compared where it matters
 _MASK = 2**31 - 1
 _HASH_MASK = 2**62 - 1
@@ -41,8 +48,8 @@ def _mixed(hashed: int, value: int) -> int:
 
 
 @callable_from_loops
-def _text_hash(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
-    start, length = text_span(data, form, value)
+def _text_hash(data: npt.NDArray[np.uint8], value: int) -> int:
+    start, length = text_span(data, value)
     if start < 0:
         return value if value < VALUES_FROM else as_long(-1)
     hashed = length
@@ -52,13 +59,11 @@ def _text_hash(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
 
 
 @callable_from_loops
-def _same_text(
-    data: npt.NDArray[np.uint8], form: int, one: int, other: int, state: Written[np.int64]
-) -> bool:
+def _same_text(data: npt.NDArray[np.uint8], one: int, other: int, state: Written[np.int64]) -> bool:
     if one == other:
         return True
-    start, length = text_span(data, form, one)
-    other_start, other_length = text_span(data, form, other)
+    start, length = text_span(data, one)
+    other_start, other_length = text_span(data, other)
     if start < 0 or other_start < 0 or length != other_length:
         return False
     state[WORK] += length
@@ -69,7 +74,7 @@ def _same_text(
 
 
 @callable_from_loops
-def _frame_parts(form: int, tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]:
+def _frame_parts(tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]:
     """Name, file and line of a frame, and whether it says more."""
     data, _, firsts, starts, counts, nexts, items = tree
     name = filename = as_long(UNSET)
@@ -85,7 +90,7 @@ def _frame_parts(form: int, tree: Arrays[Handle], frame: int) -> tuple[int, int,
             elif key == _FILENAME:
                 filename = as_long(items[place + 1])
             elif key == _LINE:
-                line = integer_at(data, form, as_long(items[place + 1]))
+                line = integer_at(data, as_long(items[place + 1]))
             else:
                 says_more = True
         part = as_long(nexts[part])
@@ -94,27 +99,25 @@ def _frame_parts(form: int, tree: Arrays[Handle], frame: int) -> tuple[int, int,
 
 @callable_from_loops
 def _frame_number(
-    form: int, tree: Arrays[Handle], frame: int, frames: Written[np.int32],
+    tree: Arrays[Handle], frame: int, frames: Written[np.int32],
     frame_slots: Written[np.int32], state: Written[np.int64],
 ) -> int:  # fmt: skip
     """The number of a frame that was not met before: that of an equal one, or the next."""
     data, _, _, _, _, _, _ = tree
-    name, filename, line, says_more = _frame_parts(form, tree, frame)
+    name, filename, line, says_more = _frame_parts(tree, frame)
     mask = as_long(len(frame_slots) - 1)
     count = as_long(state[FRAME_COUNT])
     if not says_more:
-        hashed = _mixed(
-            _mixed(_text_hash(data, form, name), _text_hash(data, form, filename)), line
-        )
+        hashed = _mixed(_mixed(_text_hash(data, name), _text_hash(data, filename)), line)
         slot = hashed & mask
         while frame_slots[slot] >= 0 and state[WORK] < state[MOST_WORK]:
             state[WORK] += 1
             other = as_long(frames[frame_slots[slot]])
-            other_name, other_file, other_line, _ = _frame_parts(form, tree, other)
+            other_name, other_file, other_line, _ = _frame_parts(tree, other)
             if (
                 other_line == line
-                and _same_text(data, form, other_name, name, state)
-                and _same_text(data, form, other_file, filename, state)
+                and _same_text(data, other_name, name, state)
+                and _same_text(data, other_file, filename, state)
             ):
                 return as_long(frame_slots[slot])
             slot = (slot + 1) & mask
@@ -152,7 +155,7 @@ def _same_stack(
 
 
 def intern_stacks(
-    form: int, base: int, tree: Arrays[Handle], values: npt.NDArray[Handle],
+    base: int, tree: Arrays[Handle], values: npt.NDArray[Handle],
     found: Written[np.uint32], numbers: Written[np.int32], frames: Written[np.int32],
     frame_slots: Written[np.int32], stacks: Written[np.int32], stack_slots: Written[np.int32],
     state: Written[np.int64],
@@ -160,7 +163,6 @@ def intern_stacks(
     """Numbers the stacks of a column.
 
     Args:
-        form: Of the file.
         base: The value of the first container.
         tree: Arrays of the tree.
         values: The lists of frames, as values of the tree.
@@ -194,9 +196,7 @@ def intern_stacks(
                 number = as_long(-1)
                 if frame >= 0 and kinds[frame] == DICT:
                     if numbers[frame] < 0:
-                        numbers[frame] = _frame_number(
-                            form, tree, frame, frames, frame_slots, state
-                        )
+                        numbers[frame] = _frame_number(tree, frame, frames, frame_slots, state)
                     number = as_long(numbers[frame])
                 else:
                     state[ODD_FRAMES] += 1
@@ -221,52 +221,79 @@ def intern_stacks(
 
 
 def read_frames(
-    form: int, tree: Arrays[Handle], frames: npt.NDArray[np.int32], names: Written[Handle],
+    tree: Arrays[Handle], frames: npt.NDArray[np.int32], names: Written[Handle],
     filenames: Written[Handle], lines: Written[np.int64], more: Written[np.bool_],
 ) -> None:  # fmt: skip
     """Name and file, as values of the tree, and line of each frame.
 
-    Args:
-        form: Of the file.
-        tree: Arrays of the tree.
-        frames: The frames, as containers.
-        names: Receives the names.
-        filenames: Receives the files.
-        lines: Receives the lines.
-        more: Receives whether the frame has further keys.
+    Fills the arrays after `frames`; `more` is whether a frame has further keys.
     """
     for row in range(len(frames)):
-        name, filename, line, says_more = _frame_parts(form, tree, as_long(frames[row]))
+        name, filename, line, says_more = _frame_parts(tree, as_long(frames[row]))
         names[row], filenames[row], lines[row], more[row] = name, filename, line, says_more
 
 
-def count_frames(tree: Arrays[Handle], stacks: npt.NDArray[np.int32]) -> int:
-    """How many entries all stacks have together."""
-    _, _, firsts, _, counts, nexts, _ = tree
-    total = as_long(0)
-    for row in range(len(stacks)):
-        total += length_of(as_long(stacks[row]), firsts, counts, nexts)
-    return total
+@dataclass(frozen=True)
+class Interned:
+    """The stacks of a file, each once.
 
-
-def list_frames(
-    base: int, tree: Arrays[Handle], stacks: npt.NDArray[np.int32],
-    numbers: npt.NDArray[np.int32], of_stack: Written[np.uint32], of_frame: Written[np.uint32],
-) -> int:  # fmt: skip
-    """Writes the frames of all stacks, one row each; returns how many rows there are.
-
-    What is no frame is left out.
+    Attributes:
+        of_rows: For each column of lists of frames the number of each row's stack, or `NO_STACK`.
+        frames: The frames, as containers.
+        table: One row per stack, with its frames.
+        odd_frames: How many entries of stacks are no frames.
     """
-    _, kinds, firsts, starts, counts, nexts, items = tree
-    row = as_long(0)
-    for stack in range(len(stacks)):
-        part = as_long(firsts[stacks[stack]])
-        while part >= 0:
-            begin = as_long(starts[part])
-            for place in range(begin, begin + as_long(counts[part])):
-                frame = as_long(items[place]) - base
-                if frame >= 0 and kinds[frame] == DICT:
-                    of_stack[row], of_frame[row] = stack, numbers[frame]
-                    row += 1
-            part = as_long(nexts[part])
-    return row
+
+    of_rows: list[npt.NDArray[np.uint32]]
+    frames: npt.NDArray[np.int32]
+    table: pl.DataFrame
+    odd_frames: int
+
+
+def interned(tree: Tree, columns: Sequence[npt.NDArray[Any]]) -> Interned | None:
+    """The stacks of some columns; None where they take too long to compare."""
+    dictionaries = int(np.count_nonzero(tree.kinds == DICT))
+    lists = len(tree.kinds) - dictionaries
+    numbers = np.full(len(tree.kinds), -1, np.int32)
+    frames, frame_slots = np.empty(dictionaries, np.int32), _slots(dictionaries)
+    stacks, stack_slots = np.empty(lists, np.int32), _slots(lists)
+    state = np.zeros(STATE_FIELDS, np.int64)
+    state[MOST_WORK] = _WORK_PER_BYTE * len(tree.data) + 1_000_000
+    found = []
+    for column in columns:
+        of_row = np.empty(len(column), np.uint32)
+        in_machine_code(intern_stacks, tree.items.dtype)(
+            tree.base, tree.arrays, column, of_row, numbers, frames, frame_slots, stacks,
+            stack_slots, state,
+        )  # fmt: skip
+        if state[WORK] >= state[MOST_WORK]:
+            return None
+        found.append(of_row)
+    kept = stacks[: state[STACK_COUNT]]
+    inside = dictionaries_in(tree, kept)
+    assert inside is not None
+    of_frame = numbers[inside.containers].astype(np.uint32)
+    table = _stacks_table(inside.owners.astype(np.uint32), of_frame, len(kept))
+    return Interned(found, frames[: state[FRAME_COUNT]].copy(), table, int(state[ODD_FRAMES]))
+
+
+def _stacks_table(
+    of_stack: npt.NDArray[np.uint32], of_frame: npt.NDArray[np.uint32], count: int
+) -> pl.DataFrame:
+    """One row per stack, from one row per frame in the order of the stacks."""
+    listed = (
+        pl.DataFrame({"stack": pl.Series(of_stack).set_sorted(), "frames": of_frame})
+        .group_by("stack", maintain_order=True)
+        .agg("frames")
+    )
+    if len(listed) == count:
+        return listed
+    everything = pl.DataFrame({"stack": np.arange(count, dtype=np.uint32)})
+    return everything.join(listed, on="stack", how="left", maintain_order="left").with_columns(
+        pl.col("frames").fill_null(pl.lit([], dtype=pl.List(pl.UInt32)))
+    )
+
+
+def _slots(count: int) -> npt.NDArray[np.int32]:
+    """A table of hashes, at most half full with so many entries."""
+    return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)

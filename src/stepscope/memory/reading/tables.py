@@ -7,6 +7,7 @@ segments. What a file does not say becomes null.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,56 +17,60 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.reading import event_records, records, segment_records, stacks
-from stepscope.memory.reading.columns import (
-    Array,
-    Columns,
-    blocks_table,
-    enum_of,
-    known,
-    segments_table,
-    stacks_table,
-)
-from stepscope.memory.reading.problems import Problems
-from stepscope.memory.reading.texts import MOST_RICH_VALUES, Texts, as_json
+from stepscope.memory.reading import records, stacks
+from stepscope.memory.reading.records import NO_CODE, Dictionaries, Records, dictionaries_in
 from stepscope.memory.reading.tree import DICT, Tree
-from stepscope.memory.reading.values import MISSING, Plain, contained, text_of
-from stepscope.memory.reading.words import NUMBERS
+from stepscope.memory.reading.values import (
+    MISSING,
+    MOST_RICH_VALUES,
+    Plain,
+    Texts,
+    as_json,
+    contained,
+    text_of,
+)
+from stepscope.memory.reading.words import NUMBERS, UNSET
 from stepscope.memory.schema import (
     ACTION,
     ANNOTATIONS,
+    BLOCK_STATE,
+    BLOCKS,
     EVENTS,
     FRAMES,
+    HOST_BYTES,
     POOLS,
+    PROBLEMS,
+    SEGMENTS,
     Action,
-    Types,
+    Snapshot,
 )
+from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_DEVICES = 4096
+_HIGHEST_DEVICE = 2**31 - 1
 _MOST_ANNOTATIONS = 1_000_000
 _MOST_SETTINGS = 2_000
-_WORK_PER_BYTE = 20
 _FREE_TEXT_BYTES = 64 * 1024 * 1024
+_OTHER_ACTION = ACTION.categories.to_list().index(Action.OTHER.value)
+
+MESSAGES = {
+    "not_a_record": "entries that are no events, segments, blocks or annotations were skipped",
+    "unknown_word": "actions and states that this version does not know: such events are kept as "
+    "'other', such blocks as allocated",
+    "extra_keys": "keys that the tables have no place for were not kept",
+    "bad_value": "numbers that are negative or not whole were left out",
+    "too_many_pools": "events of more than a thousand pools: the pool of the others is not known",
+    "odd_frame": "entries of stacks that are no frames were left out",
+    "cut_value": "values that are too long, or nested too deep, were cut",
+    "host_memory": "events of pinned host memory were not kept",
+}
+"""Every kind of problem and what was done about it."""
+
+Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of one file, in memory, and what the allocator was set to."""
-
-    events: pl.DataFrame
-    segments: pl.DataFrame
-    blocks: pl.DataFrame
-    frames: pl.DataFrame
-    stacks: pl.DataFrame
-    pools: pl.DataFrame
-    texts: pl.DataFrame
-    annotations: pl.DataFrame
-    problems: pl.DataFrame
-    settings: dict[str, Any]
-
-
-def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = None) -> Tables:
+def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = None) -> Snapshot:
     """Reads the tables.
 
     Args:
@@ -79,6 +84,17 @@ def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = No
     return _Reader(tree, name, progress).read()
 
 
+@dataclass(frozen=True)
+class _Sections:
+    """Where the parts of a file are: containers of the tree, and the value of the settings."""
+
+    segments: int | None
+    histories: dict[int, int]  # by device
+    annotations: int | None
+    settings: int
+    host_segments: int | None
+
+
 class _Reader:
     """One file, on its way from a tree to tables."""
 
@@ -86,39 +102,47 @@ class _Reader:
         self.tree = tree
         self.name = name
         self._progress = progress
-        self.problems = Problems()
-        self.arrays = (
-            tree.data, tree.kinds, tree.firsts, tree.starts, tree.counts, tree.nexts, tree.items,
-        )  # fmt: skip
+        self.problems: Counter[str] = Counter()
         self.tallies = np.zeros(records.TALLIES, np.int64)
         self.known_pools = records.no_pools()
         self.texts = Texts(tree)
 
-    def read(self) -> Tables:
-        """All tables.
-
-        Raises:
-            UnreadableInputError: It is no snapshot, or hostile.
-        """
+    def read(self) -> Snapshot:
         sections = self._sections()
-        segments, blocks = self._segments(sections.segments)
-        events = self._events(sections.histories)
+        segments, blocks, segment_of = self._segments(sections.segments)
+        events, device_of = self._events(sections.histories)
         self._advance()
-        found, frames, stack_rows = self._stacks([events, blocks, segments])
+        frames_of = [events["frames"], blocks["frames"], segments["frames"]]
+        interned = stacks.interned(self.tree, frames_of)
+        if interned is None:
+            raise self._hostile("its stacks are made to take forever to compare")
+        self.problems["odd_frame"] += interned.odd_frames
+        found, frames = interned.of_rows, interned.frames
         self._advance()
-        self._tell_tallies()
-        settings, annotations = self._settings(sections), self._annotations(sections)
-        frames_table = self._frames(frames)  # before the texts: it may report problems
-        return Tables(
-            events=self._events_table(events, found[0]),
-            segments=segments_table(segments, found[2]),
-            blocks=blocks_table(blocks, found[1]),
-            frames=frames_table,
-            stacks=stack_rows,
-            pools=self._pools(),
+        for place, problem in (
+            (records.EXTRA_KEYS, "extra_keys"),
+            (records.BAD_VALUES, "bad_value"),
+            (records.POOLS_LOST, "too_many_pools"),
+        ):
+            self.problems[problem] += int(self.tallies[place])
+        tables = {
+            "events": self._events_table(events, device_of, found[0]).lazy(),
+            "segments": _segments_table(segments, found[2]),
+            "blocks": self._blocks_table(blocks, segments, segment_of, found[1]),
+            "frames": self._frames(frames),
+            "stacks": interned.table,
+            "pools": self._pools(),
+            "annotations": self._annotations(sections.annotations),
+        }
+        settings = self._settings(sections.settings)
+        if sections.host_segments is not None and (host := self._host(sections.host_segments)):
+            settings[HOST_BYTES] = host
+        problems = [(kind, n, MESSAGES[kind]) for kind, n in sorted(self.problems.items()) if n]
+        return Snapshot(
+            path=self.name,
+            **tables,  # type: ignore[arg-type]
             texts=self.texts.table(),
-            annotations=annotations,
-            problems=self.problems.frame(),
+            problems=pl.DataFrame(problems, schema=PROBLEMS, orient="row"),
             settings=settings,
         )
 
@@ -127,7 +151,7 @@ class _Reader:
         return in_machine_code(loop, self.tree.items.dtype)
 
     def _advance(self) -> None:
-        """Says that a third of the work is done."""
+        """Reports a third of the work."""
         if self._progress is not None:
             self._progress(len(self.tree.data) // 3)
 
@@ -140,56 +164,46 @@ class _Reader:
             raise self._no_snapshot()
         if tree.kinds[root] != DICT:  # a bare list of segments
             self._check_segments(root)
-            return _Sections(root, [], None, None)
-        segments = self._container("segments")
-        traces = self._container("device_traces")
+            return _Sections(root, {}, None, UNSET, None)
+        content = contained(tree, root, 200)
+        parts = dict(zip(content[::2], content[1::2], strict=False))
+
+        def list_under(key: str) -> int | None:
+            return self._list(parts.get(NUMBERS[key], UNSET))
+
+        segments, traces = list_under("segments"), list_under("device_traces")
         if segments is None and traces is None:
             raise self._no_snapshot()
         if segments is not None:
             self._check_segments(segments)
-        histories = []
-        for value in [] if traces is None else contained(tree, traces, _MOST_DEVICES):
-            container = value - tree.base
-            is_list = container >= 0 and tree.kinds[container] != DICT
-            histories.append(container if is_list else None)
-            if not is_list:
-                self.problems.add("not_a_record", 1)
-        for key in ("host_segments", "host_traces"):
-            host = self._container(key)
-            self.problems.add("host_memory", 0 if host is None else self._entries(host))
-        return _Sections(
-            segments,
-            histories[:_MOST_DEVICES],
-            self._container("external_annotations"),
-            self._value("allocator_settings"),
-        )
+        histories = {}
+        values = [] if traces is None else contained(tree, traces, _MOST_DEVICES)
+        for device, value in enumerate(values[:_MOST_DEVICES]):
+            history = self._list(value)
+            if history is None:
+                self.problems["not_a_record"] += 1
+            else:
+                histories[device] = history
+        host, host_traces = list_under("host_segments"), list_under("host_traces")
+        if host_traces is not None:
+            self.problems["host_memory"] += self._entries(host_traces)
+        settings = parts.get(NUMBERS["allocator_settings"], UNSET)
+        return _Sections(segments, histories, list_under("external_annotations"), settings, host)
 
-    def _value(self, key: str) -> int:
-        tree = self.tree
-        return int(
-            records.find_value(
-                tree.root - tree.base, NUMBERS[key],
-                tree.firsts, tree.starts, tree.counts, tree.nexts, tree.items,
-            )
-        )  # fmt: skip
-
-    def _container(self, key: str) -> int | None:
-        """The list under a key of the file."""
-        container = self._value(key) - self.tree.base
+    def _list(self, value: int) -> int | None:
+        """The container of a value that is a list or tuple."""
+        container = value - self.tree.base
         return container if container >= 0 and self.tree.kinds[container] != DICT else None
 
-    def _length(self, container: int) -> int:
-        tree = self.tree
-        return int(records.length_of(container, tree.firsts, tree.counts, tree.nexts))
+    def _length(self, *lists: int) -> int:
+        """How many values some lists have together."""
+        count = self._compiled(records.count_values)
+        return int(count(self.tree.arrays, np.array(lists, np.int32)))
 
     def _entries(self, container: int) -> int:
         """How many entries a list has, or the lists in it."""
-        entries = 0
-        for value in contained(self.tree, container, _MOST_DEVICES):
-            inner = value - self.tree.base
-            is_list = inner >= 0 and self.tree.kinds[inner] != DICT
-            entries += self._length(inner) if is_list else 1
-        return entries
+        inner = [self._list(value) for value in contained(self.tree, container, _MOST_DEVICES)]
+        return sum(1 if one is None else self._length(one) for one in inner)
 
     def _check_segments(self, segments: int) -> None:
         """A list of segments consists of dictionaries that have blocks or an address."""
@@ -215,111 +229,80 @@ class _Reader:
 
     # -- records
 
-    def _segments(self, segments: int | None) -> tuple[Columns, Columns]:
-        tree = self.tree
-        count = 0 if segments is None else self._length(segments)
-        block_count = 0
-        if segments is not None:
-            count_blocks = self._compiled(segment_records.count_blocks)
-            block_count = count_blocks(tree.base, self.arrays, segments)
-        if count + block_count > len(tree.kinds):
-            raise self._hostile("its list of segments repeats the same blocks over and over")
-        handle = tree.items.dtype
-        columns = Columns(
-            count, "i4", "i8", "i8", "i8", "i8", "i8", "i8", "u1", "i4", "u1", frames=handle
-        )
-        blocks = Columns(block_count, "i4", "i8", "i8", "i8", "u1", frames=handle)
-        if segments is not None:
-            ends = np.zeros(2, np.int64)
-            self._compiled(segment_records.read_segments)(
-                tree.form, tree.base, self.arrays, segments, columns.arrays, blocks.arrays,
-                self.known_pools, segment_records.STATE_CODES, self.tallies, ends,
-            )  # fmt: skip
-            count, block_count = (int(end) for end in ends)
-        return columns.cut(count), blocks.cut(block_count)
+    def _dictionaries(self, lists: Array, what: str) -> Dictionaries:
+        """The records in some lists; there are no more than the file has containers."""
+        found = dictionaries_in(self.tree, lists.astype(np.int32), len(self.tree.kinds))
+        if found is None:
+            raise self._hostile(f"{what} over and over")
+        self.problems["not_a_record"] += found.others
+        return found
 
-    def _events(self, histories: list[int | None]) -> Columns:
-        tree = self.tree
-        known = [history for history in histories if history is not None]
-        count = sum(self._length(history) for history in known)
-        if count > len(tree.kinds):
-            raise self._hostile("its histories repeat the same events over and over")
-        handle = tree.items.dtype.str
-        columns = Columns(
-            count, "i4", "u1", "i8", "i8", "i8", "i8", "i4",
-            frames=handle, others=(handle, handle, handle, handle),
-        )  # fmt: skip
-        row = 0
-        for device, history in enumerate(histories):
-            if history is not None:
-                row = self._compiled(event_records.read_events)(
-                    tree.form, tree.base, self.arrays, history, device, row, columns.arrays,
-                    self.known_pools, event_records.ACTION_CODES, self.tallies,
-                )  # fmt: skip
-        return columns.cut(row)
+    def _records(self, schema: records.RecordSchema, containers: Array) -> Records:
+        return Records(self.tree, schema, containers, self.known_pools, self.tallies)
 
-    def _tell_tallies(self) -> None:
-        for place, problem in (
-            (records.NOT_A_RECORD, "not_a_record"),
-            (records.UNKNOWN_WORDS, "unknown_word"),
-            (records.EXTRA_KEYS, "extra_keys"),
-            (records.BAD_VALUES, "bad_value"),
-            (records.POOLS_LOST, "too_many_pools"),
-        ):
-            self.problems.add(problem, int(self.tallies[place]))
+    def _segments(self, segments: int | None) -> tuple[Records, Records, Array]:
+        """Segments, blocks, and the row of each block's segment."""
+        tree = self.tree
+        what = "its list of segments repeats the same blocks"
+        lists = np.array([] if segments is None else [segments])
+        found = self._records(records.SEGMENT, self._dictionaries(lists, what).containers)
+        blocks_of = found["blocks"].astype(np.int64) - tree.base
+        rows = np.flatnonzero(blocks_of >= 0)
+        rows = rows[tree.kinds[blocks_of[rows]] != DICT]
+        inside = self._dictionaries(blocks_of[rows], what)
+        blocks = self._records(records.BLOCK, inside.containers)
+        self._add_uses(blocks)
+        return found, blocks, rows[inside.owners]
+
+    def _host(self, segments: int) -> int:
+        """What was reserved of pinned host memory."""
+        what = "its host segments repeat the same entries"
+        containers = self._dictionaries(np.array([segments]), what).containers
+        apart = np.zeros(records.TALLIES, np.int64)  # the form of the entries may change
+        found = Records(self.tree, records.SEGMENT, containers, records.no_pools(), apart)
+        size = found["total_size"]
+        return int(size[size != MISSING].sum())
+
+    def _add_uses(self, blocks: Records) -> None:
+        """What the blocks of torch 2.0 say in a history: their last use is its first entry."""
+        tree = self.tree
+        rows = np.flatnonzero(blocks["history"].astype(np.int64) >= tree.base)
+        chunks = tree.firsts[blocks["history"][rows].astype(np.int64) - tree.base]
+        rows, chunks = rows[chunks >= 0], chunks[chunks >= 0]
+        entries = tree.items[tree.starts[chunks]].astype(np.int64) - tree.base
+        rows, entries = rows[entries >= 0], entries[entries >= 0]
+        is_record = tree.kinds[entries] == DICT
+        rows = rows[is_record]
+        uses = self._records(records.USE_OF_BLOCK, entries[is_record].astype(np.int32))
+        asked = blocks["requested_size"]
+        asked[rows] = np.where(asked[rows] == MISSING, uses["real_size"], asked[rows])
+        blocks["frames"][rows] = uses["frames"]
+
+    def _events(self, histories: dict[int, int]) -> tuple[Records, Array]:
+        """Events, and the device of each."""
+        what = "its histories repeat the same events"
+        found = self._dictionaries(np.array(list(histories.values())), what)
+        devices = np.array([*histories, 0], np.int32)
+        return self._records(records.EVENT, found.containers), devices[found.owners]
 
     # -- stacks
-
-    def _stacks(
-        self, columns: list[Columns]
-    ) -> tuple[list[Array], npt.NDArray[np.int32], pl.DataFrame]:
-        """The number of each row's stack, the frames, and the table of stacks."""
-        tree = self.tree
-        dictionaries = int(np.count_nonzero(tree.kinds == DICT))
-        lists = len(tree.kinds) - dictionaries
-        numbers = np.full(len(tree.kinds), -1, np.int32)
-        frames, frame_slots = np.empty(dictionaries, np.int32), _slots(dictionaries)
-        found_stacks, stack_slots = np.empty(lists, np.int32), _slots(lists)
-        state = np.zeros(stacks.STATE_FIELDS, np.int64)
-        state[stacks.MOST_WORK] = _WORK_PER_BYTE * len(tree.data) + 1_000_000
-        found = []
-        for column in columns:
-            of_row = np.empty(len(column.frames), np.uint32)
-            self._compiled(stacks.intern_stacks)(
-                tree.form, tree.base, self.arrays, column.frames, of_row, numbers,
-                frames, frame_slots, found_stacks, stack_slots, state,
-            )  # fmt: skip
-            if state[stacks.WORK] >= state[stacks.MOST_WORK]:
-                raise self._hostile("its stacks are made to take forever to compare")
-            found.append(of_row)
-        self.problems.add("odd_frame", int(state[stacks.ODD_FRAMES]))
-        kept = found_stacks[: state[stacks.STACK_COUNT]]
-        rows = self._compiled(stacks.count_frames)(self.arrays, kept)
-        of_stack, of_frame = np.empty(rows, np.uint32), np.empty(rows, np.uint32)
-        rows = self._compiled(stacks.list_frames)(
-            tree.base, self.arrays, kept, numbers, of_stack, of_frame
-        )
-        table = stacks_table(of_stack[:rows], of_frame[:rows], len(kept))
-        return found, frames[: state[stacks.FRAME_COUNT]].copy(), table
 
     def _frames(self, frames: npt.NDArray[np.int32]) -> pl.DataFrame:
         tree = self.tree
         handle = tree.items.dtype
         names, filenames = np.empty(len(frames), handle), np.empty(len(frames), handle)
         lines, says_more = np.empty(len(frames), np.int64), np.empty(len(frames), np.bool_)
-        self._compiled(stacks.read_frames)(
-            tree.form, self.arrays, frames, names, filenames, lines, says_more
-        )
+        self._compiled(stacks.read_frames)(tree.arrays, frames, names, filenames, lines, says_more)
         more: list[str | None] = [None] * len(frames)
         for row in np.flatnonzero(says_more)[:MOST_RICH_VALUES]:
             more[row] = self._more_of(int(frames[row]))
-        self.problems.add("cut_value", max(int(says_more.sum()) - MOST_RICH_VALUES, 0))
+        self.problems["cut_value"] += max(int(says_more.sum()) - MOST_RICH_VALUES, 0)
         return pl.DataFrame(
             {
                 "frame": np.arange(len(frames), dtype=np.uint32),
                 "name": self._strings(names),
                 "filename": self._strings(filenames),
-                "line": known(lines),
+                "line": _known(lines),
                 "more": pl.Series(more, dtype=pl.String),
             },
             schema=FRAMES,
@@ -330,8 +313,7 @@ class _Reader:
         value = plain.of(frame + self.tree.base)
         for key in ("name", "filename", "line"):
             value.pop(key, None)
-        if plain.is_cut:
-            self.problems.add("cut_value", 1)
+        self.problems["cut_value"] += plain.is_cut
         return as_json(value) if value else None
 
     def _strings(self, values: Array) -> pl.Series:
@@ -344,77 +326,131 @@ class _Reader:
             raise self._hostile(f"the names of its frames would take {total / 2**30:.1f} GiB")
         return pl.Series(texts, dtype=pl.String).gather(places.astype(np.uint32))
 
-    # -- small parts
+    # -- tables
 
-    def _events_table(self, columns: Columns, of_row: Array) -> pl.DataFrame:
-        device, action, address, size, stream, time, pool, _, *others = columns.arrays
-        is_oom, is_snapshot = (
-            action == ACTION.categories.to_list().index(kind.value)
-            for kind in (Action.OOM, Action.SNAPSHOT)
-        )
-        metadata, context, category, forward = (self.texts.of(column) for column in others)
-        if self.texts.is_cut:
-            self.problems.add("cut_value", 1)
+    def _events_table(self, events: Records, device_of: Array, of_row: Array) -> pl.DataFrame:
+        action = events["action"]
+        self.problems["unknown_word"] += int((action == NO_CODE).sum())
+        action = np.where(action == NO_CODE, _OTHER_ACTION, action)
+        names = ACTION.categories.to_list()
+        is_snapshot = action == names.index(Action.SNAPSHOT.value)
+        is_oom = action == names.index(Action.OOM.value)
+        address = events["addr"]  # of a failed request: what the device had free
+        texts = {
+            "metadata": "user_metadata", "compile_context": "compile_context",
+            "category": "category", "forward_stack": "forward_frames",
+        }  # fmt: skip
+        found = {name: self.texts.of(events[key]) for name, key in texts.items()}
+        self.problems["cut_value"] += self.texts.is_cut
         return pl.DataFrame(
             {
                 "event": np.arange(len(action), dtype=np.int64),
-                "device": device,
-                "action": enum_of(action, ACTION),
-                "address": known(np.where(is_oom | is_snapshot, MISSING, address)),
-                "size_bytes": known(size),
-                "stream": known(stream),
-                "time_ns": known(time),
-                "device_free_bytes": known(np.where(is_oom, address, MISSING)),
-                "pool": known(pool, -1),
-                "stack": known(of_row, stacks.NO_STACK),
-                "metadata": metadata,
-                "compile_context": context,
-                "category": category,
-                "forward_stack": forward,
+                "device": device_of,
+                "action": _enum_of(action, ACTION),
+                "address": _known(np.where(is_oom | is_snapshot, MISSING, address)),
+                "size_bytes": _known(events["size"]),
+                "stream": _known(events["stream"]),
+                "time_ns": _known(events["time_us"]),
+                "device_free_bytes": _known(np.where(is_oom, address, MISSING)),
+                "pool": _known(events["pool_id"], records.NO_POOL),
+                "stack": _known(of_row, stacks.NO_STACK),
+                **found,
             },
             schema=EVENTS,
         )
 
+    def _blocks_table(
+        self, blocks: Records, segments: Records, segment_of: Array, of_row: Array
+    ) -> pl.DataFrame:
+        size, state = blocks["size"], blocks["state"]
+        self.problems["bad_value"] += int((size == MISSING).sum())
+        self.problems["unknown_word"] += int((state == NO_CODE).sum())
+        size = np.where(size == MISSING, 0, size)
+        address = _added_up(blocks["address"], size, segments["address"], segment_of)
+        return pl.DataFrame(
+            {
+                "block": np.arange(len(size), dtype=np.int64),
+                "segment": segment_of,
+                "address": _known(address),
+                "size_bytes": size,
+                "requested_bytes": _known(blocks["requested_size"]),
+                "state": _enum_of(np.where(state == NO_CODE, 0, state), BLOCK_STATE),
+                "stack": _known(of_row, stacks.NO_STACK),
+            },
+            schema=BLOCKS,
+        )
+
     def _pools(self) -> pl.DataFrame:
         pairs = self.known_pools.reshape(-1, 2)[1 : 1 + self.known_pools[0]]
-        table: dict[str, Array] = {
-            "pool": np.arange(len(pairs), dtype=np.int32),
-            "first": pairs[:, 0].copy(),
-            "second": pairs[:, 1].copy(),
-        }
-        return _table(table, POOLS)
+        columns = {
+            "pool": np.arange(len(pairs)), "first": pairs[:, 0].copy(), "second": pairs[:, 1].copy()
+        }  # fmt: skip
+        return pl.DataFrame(columns, schema=POOLS)
 
-    def _settings(self, sections: _Sections) -> dict[str, Any]:
-        if not sections.settings:
+    def _settings(self, settings: int) -> dict[str, Any]:
+        if settings == UNSET:
             return {}
         plain = Plain(self.tree, _MOST_SETTINGS)
-        value = plain.of(sections.settings)
-        if plain.is_cut:
-            self.problems.add("cut_value", 1)
+        value = plain.of(settings)
+        self.problems["cut_value"] += plain.is_cut
         return value if isinstance(value, dict) else {}
 
-    def _annotations(self, sections: _Sections) -> pl.DataFrame:
+    def _annotations(self, annotations: int | None) -> pl.DataFrame:
         rows: list[tuple[int, str, bool, int]] = []
-        bad = 0
-        if sections.annotations is not None:
-            count = self._length(sections.annotations)
-            self.problems.add("cut_value", max(count - _MOST_ANNOTATIONS, 0))
-            for value in contained(self.tree, sections.annotations, _MOST_ANNOTATIONS):
+        if annotations is not None:
+            self.problems["cut_value"] += max(self._length(annotations) - _MOST_ANNOTATIONS, 0)
+            for value in contained(self.tree, annotations, _MOST_ANNOTATIONS):
                 row = _annotation(Plain(self.tree, 40).of(value))
-                bad += row is None
-                rows += [] if row is None else [row]
-        self.problems.add("not_a_record", bad)
+                if row is None:
+                    self.problems["not_a_record"] += 1
+                else:
+                    rows.append(row)
         return pl.DataFrame(rows, schema=ANNOTATIONS, orient="row")
 
 
-@dataclass(frozen=True)
-class _Sections:
-    """Where the parts of a file are: containers of the tree, and the value of the settings."""
+def _added_up(address: Array, size: Array, segment_address: Array, segment_of: Array) -> Array:
+    """Addresses of blocks; one that the file leaves out begins where the block before it ends."""
+    is_known = address != MISSING
+    if is_known.all():
+        return address
+    rows = np.arange(len(address))
+    is_first = np.diff(segment_of, prepend=-1) != 0
+    anchor = np.maximum.accumulate(np.where(is_known | is_first, rows, 0))
+    begin = np.where(is_known[anchor], address[anchor], segment_address[segment_of])
+    before = np.cumsum(size) - size
+    return np.where(begin == MISSING, MISSING, begin + before - before[anchor])
 
-    segments: int | None
-    histories: list[int | None]
-    annotations: int | None
-    settings: int | None
+
+def _segments_table(segments: Records, of_row: Array) -> pl.DataFrame:
+    device = segments["device"]
+    large = segments["segment_type"]
+    return pl.DataFrame(
+        {
+            "segment": np.arange(len(device), dtype=np.int32),
+            "device": np.where(device == MISSING, 0, np.minimum(device, _HIGHEST_DEVICE)),
+            "address": _known(segments["address"]),
+            "size_bytes": _known(segments["total_size"]),
+            "allocated_bytes": _known(segments["allocated_size"]),
+            "active_bytes": _known(segments["active_size"]),
+            "requested_bytes": _known(segments["requested_size"]),
+            "stream": _known(segments["stream"]),
+            "is_large": _known(large, NO_CODE).cast(pl.Boolean),
+            "pool": _known(segments["segment_pool_id"], records.NO_POOL),
+            "is_expandable": pl.Series(segments["is_expandable"] == 1),
+            "stack": _known(of_row, stacks.NO_STACK),
+        },
+        schema=SEGMENTS,
+    )
+
+
+def _known(values: Array, missing: int = MISSING) -> pl.Series:
+    """A column of numbers, with null for the one that stands for it."""
+    return nullable(values, values != missing, "")
+
+
+def _enum_of(codes: Array, kind: pl.Enum) -> pl.Series:
+    """A column of names, from their places among the categories."""
+    return pl.Series(kind.categories, dtype=kind).gather(codes)
 
 
 def _annotation(value: Any) -> tuple[int, str, bool, int] | None:
@@ -426,12 +462,3 @@ def _annotation(value: Any) -> tuple[int, str, bool, int] | None:
     if not isinstance(device, int) or not 0 <= device < _MOST_DEVICES or abs(time_us) > 2**53:
         return None
     return device, name, stage == "START", time_us * 1000
-
-
-def _table(columns: dict[str, Array], types: Types) -> pl.DataFrame:
-    return pl.DataFrame(columns, schema=types)
-
-
-def _slots(count: int) -> npt.NDArray[np.int32]:
-    """A table of hashes, at most half full with so many entries."""
-    return np.full(1 << max(2 * count, 2).bit_length(), -1, np.int32)

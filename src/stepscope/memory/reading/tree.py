@@ -1,4 +1,4 @@
-"""The tree of plain values that the walkers write, in flat arrays.
+"""The tree of plain values that a walk through a file writes, in flat arrays.
 
 A value is one number:
     below 256       `None`, `True`, `False`, or a word (`words.py`)
@@ -38,11 +38,8 @@ STATE_FIELDS = 13
 # How a walk ends.
 (
     RUNNING, DONE, TRUNCATED, FORBIDDEN, UNDERFLOW, NESTED_TOO_DEEP, ODD_PAIRS, BAD_TARGET,
-    UNKNOWN_MEMO, LEFT_OVER, SYNTAX,
-) = range(11)  # fmt: skip
-
-PICKLE, JSON = 0, 1
-"""Forms of a file."""
+    UNKNOWN_MEMO, LEFT_OVER,
+) = range(10)  # fmt: skip
 
 Handle = TypeVar("Handle", np.uint32, np.int64)
 """How values are kept: in 32 bits as far as the file is small enough."""
@@ -61,34 +58,14 @@ Arrays = tuple[
 
 @callable_from_loops
 def append_items(
-    container: int,
-    at: int,
-    count: int,
-    chunk: int,
-    place: int,
-    stack: npt.NDArray[Handle],
-    firsts: Written[np.int32],
-    lasts: Written[np.int32],
-    starts: Written[Handle],
-    counts: Written[np.int32],
-    nexts: Written[np.int32],
-    items: Written[Handle],
-) -> None:
+    container: int, at: int, count: int, chunk: int, place: int, stack: npt.NDArray[Handle],
+    firsts: Written[np.int32], lasts: Written[np.int32], starts: Written[Handle],
+    counts: Written[np.int32], nexts: Written[np.int32], items: Written[Handle],
+) -> None:  # fmt: skip
     """Moves values from the stack into a container, as a new chunk.
 
-    Args:
-        container: Its number.
-        at: Where the values begin on the stack.
-        count: How many there are, at least one.
-        chunk: The number of the new chunk.
-        place: Where in `items` they go.
-        stack: The walker's stack.
-        firsts: As in `Tree`, like all that follow.
-        lasts: See `firsts`.
-        starts: See `firsts`.
-        counts: See `firsts`.
-        nexts: See `firsts`.
-        items: See `firsts`.
+    `chunk` is the number of the new chunk, `place` where in `items` the values go; they begin at
+    `at` on the stack, and there is at least one. The arrays are those of `Tree`.
     """
     for offset in range(count):
         items[place + offset] = stack[at + offset]
@@ -108,7 +85,6 @@ class Tree:
 
     Attributes:
         data: The file.
-        form: `PICKLE` or `JSON`.
         root: The value of the whole.
         base: The value of the first container.
         kinds: Of each container: `LIST`, `TUPLE` or `DICT`.
@@ -120,7 +96,6 @@ class Tree:
     """
 
     data: npt.NDArray[np.uint8]
-    form: int
     root: int
     base: int
     kinds: npt.NDArray[np.uint8]
@@ -129,3 +104,10 @@ class Tree:
     counts: npt.NDArray[np.int32]
     nexts: npt.NDArray[np.int32]
     items: npt.NDArray[Any]
+
+    @property
+    def arrays(self) -> Arrays[Any]:
+        """What loops read of it."""
+        return (
+            self.data, self.kinds, self.firsts, self.starts, self.counts, self.nexts, self.items,
+        )  # fmt: skip

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
+import polars as pl
 
 from stepscope.memory.arithmetic import as_long
-from stepscope.memory.reading.tree import DICT, JSON, Tree
-from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, text_of_word
+from stepscope.memory.reading.tree import DICT, Tree
+from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_word
+from stepscope.memory.schema import TEXTS
 from stepscope.trace.machine.called import callable_from_loops
 
 MISSING = -(2**63)
@@ -19,7 +21,6 @@ MISSING = -(2**63)
 
 _SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
 _BININT, _BININT1, _BININT2, _LONG1, _LONG4, _BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
-_QUOTE, _BACKSLASH, _MINUS, _ZERO, _NINE = 0x22, 0x5C, 0x2D, 0x30, 0x39
 
 _MOST_DEPTH = 8
 _MOST_VALUES = 10_000
@@ -42,33 +43,11 @@ def _signed(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
 
 
 @callable_from_loops
-def _decimal(data: npt.NDArray[np.uint8], at: int) -> int:
-    """A whole number in digits; `MISSING` where it is none, or does not fit 64 bits."""
-    size = len(data)
-    is_negative = data[at] == _MINUS
-    if is_negative:
-        at += 1
-    value = as_long(0)
-    digits = 0
-    while at < size and _ZERO <= data[at] <= _NINE:
-        if digits == 18:
-            return as_long(MISSING)  # no address, size or time is as long
-        value = value * as_long(10) + as_long(data[at]) - as_long(_ZERO)
-        digits += 1
-        at += 1
-    if not digits or (at < size and data[at] in (0x2E, 0x65, 0x45)):  # . e E
-        return as_long(MISSING)
-    return -value if is_negative else value
-
-
-@callable_from_loops
-def integer_at(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
+def integer_at(data: npt.NDArray[np.uint8], value: int) -> int:
     """The whole number that a value of a tree is; `MISSING` for any other value."""
     at = value - as_long(VALUES_FROM)
     if at < 0 or at >= len(data):
         return as_long(MISSING)
-    if form == JSON:
-        return _decimal(data, at)
     op = as_long(data[at])
     if op == _BININT1:
         return as_long(data[at + 1])
@@ -85,17 +64,7 @@ def integer_at(data: npt.NDArray[np.uint8], form: int, value: int) -> int:
 
 
 @callable_from_loops
-def json_string_end(data: npt.NDArray[np.uint8], at: int) -> int:
-    """Where the string ends whose opening quote is at a position: its closing quote, or the end."""
-    size = len(data)
-    at += 1
-    while at < size and data[at] != _QUOTE:
-        at += 2 if data[at] == _BACKSLASH else 1
-    return min(at, size)
-
-
-@callable_from_loops
-def text_span(data: npt.NDArray[np.uint8], form: int, value: int) -> tuple[int, int]:
+def text_span(data: npt.NDArray[np.uint8], value: int) -> tuple[int, int]:
     """Where the text of a value lies in the file: its beginning and length in bytes.
 
     The beginning is -1 for what is no text, and for words.
@@ -104,10 +73,6 @@ def text_span(data: npt.NDArray[np.uint8], form: int, value: int) -> tuple[int, 
     if at < 0 or at >= len(data):
         return as_long(-1), as_long(0)
     op = as_long(data[at])
-    if form == JSON:
-        if op != _QUOTE:
-            return as_long(-1), as_long(0)
-        return at + 1, json_string_end(data, at) - at - 1
     width = as_long(0)
     if op == _SHORT_BINUNICODE:
         width = as_long(1)
@@ -127,23 +92,13 @@ def text_of(tree: Tree, value: int) -> str | None:
     """The text of a value; None for what is no text. Very long texts are cut."""
     if value < VALUES_FROM:
         return text_of_word(value)
-    start, length = (int(number) for number in text_span(tree.data, tree.form, value))
+    start, length = (int(number) for number in text_span(tree.data, value))
     if start < 0:
         return None
     is_cut = length > _LONGEST_TEXT
     raw = tree.data[start : start + min(length, _LONGEST_TEXT)].tobytes()
     text = raw.decode("utf-8", "replace")
-    if tree.form == JSON and "\\" in text:
-        text = _unescaped(raw, text)
     return text + "…" if is_cut else text
-
-
-def _unescaped(raw: bytes, text: str) -> str:
-    try:
-        decoded: str = json.loads(b'"' + raw + b'"', strict=False)
-    except ValueError:  # cut in an escape, or no valid one
-        return text
-    return decoded.encode("utf-8", "replace").decode("utf-8")
 
 
 def number_of(tree: Tree, value: int) -> int | float | None:
@@ -151,11 +106,9 @@ def number_of(tree: Tree, value: int) -> int | float | None:
     at = value - VALUES_FROM
     if at < 0 or value >= tree.base:
         return None
-    whole = int(integer_at(tree.data, tree.form, value))
+    whole = int(integer_at(tree.data, value))
     if whole != MISSING:
         return whole
-    if tree.form == JSON:
-        return _json_number(tree.data[at : at + 40].tobytes())
     if tree.data[at] == _BINFLOAT:
         number: float = struct.unpack(">d", tree.data[at + 1 : at + 9].tobytes())[0]
         return number
@@ -163,17 +116,6 @@ def number_of(tree: Tree, value: int) -> int | float | None:
         count = int(tree.data[at + 1])
         return int.from_bytes(tree.data[at + 2 : at + 2 + count].tobytes(), "little", signed=True)
     return None
-
-
-def _json_number(raw: bytes) -> int | float | None:
-    text = raw.decode("latin-1")
-    end = 0
-    while end < len(text) and text[end] in "+-.0123456789eE":
-        end += 1
-    try:
-        return float(text[:end]) if set(text[:end]) & set(".eE") else int(text[:end])
-    except (ValueError, OverflowError):
-        return None
 
 
 class Plain:
@@ -228,3 +170,55 @@ def contained(tree: Tree, container: int, most: int) -> list[int]:
         found += (int(value) for value in tree.items[start:stop])
         chunk = int(tree.nexts[chunk])
     return found
+
+
+MOST_RICH_VALUES = 20_000
+"""Lists and dictionaries of one kind that are read as texts; more is not what torch records."""
+
+
+class Texts:
+    """Texts of events, each once. A list or dictionary becomes JSON."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.is_cut = False
+        self._tree = tree
+        self._numbers: dict[str, int] = {}
+        self._rich = 0
+
+    def of(self, values: npt.NDArray[Any]) -> pl.Series:
+        """The number of each value's text; null where there is none."""
+        distinct, places = np.unique(values, return_inverse=True)
+        numbers = [self._number(int(value)) for value in distinct]
+        return pl.Series(numbers, dtype=pl.UInt32).gather(places.astype(np.uint32))
+
+    def _number(self, value: int) -> int | None:
+        if value == UNSET:
+            return None
+        text = self._text(value)
+        return None if not text else self._numbers.setdefault(text, len(self._numbers))
+
+    def _text(self, value: int) -> str | None:
+        if value < self._tree.base:
+            return text_of(self._tree, value)
+        self._rich += 1
+        if self._rich > MOST_RICH_VALUES:
+            self.is_cut = True
+            return None
+        plain = Plain(self._tree, 500)
+        found = plain.of(value)
+        self.is_cut |= plain.is_cut
+        if isinstance(found, list) and all(isinstance(line, str) for line in found):
+            return "".join(found).rstrip()  # the lines of a traceback
+        return as_json(found) if found else None
+
+    def table(self) -> pl.DataFrame:
+        """The table of texts."""
+        texts = list(self._numbers)
+        return pl.DataFrame(
+            {"text": range(len(texts)), "value": pl.Series(texts, dtype=pl.String)}, schema=TEXTS
+        )
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON; what JSON has no form for, as Python shows it."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS, default=str).decode()

@@ -91,24 +91,12 @@ def walk_pickle(
 ) -> None:
     """Walks on from where `state` says, to the end or to about a position.
 
-    Args:
-        data: The file, as bytes.
-        slots: With `letters` and `lengths`, the table of words.
-        letters: See `slots`.
-        lengths: See `slots`.
-        state: Where the walk is, what it has counted, and how it ended; zeros at the beginning.
-        marks: Depths of the stack at the open marks; `MOST_NESTING` of them.
-        stack: The values in hand. This and all that follow: used only when building.
-        memo: Values by their number in the memo, at first `UNSET`.
-        kinds: Of each container.
-        firsts: The first chunk of each container's content, -1 for none.
-        lasts: Its last chunk.
-        starts: Of each chunk, where its values begin in `items`.
-        counts: How many values it has.
-        nexts: The next chunk of the same container, -1 for none.
-        items: The values that containers hold; of dictionaries a key and a value in turn.
-        until: Where to stop for a moment.
-        is_building: Whether to write the tree, or only to count and check.
+    `slots`, `letters` and `lengths` are the table of words (`word_table`). `state` has where
+    the walk is, what it has counted, and how it ended, and is zeros at first; `marks` has the
+    depths of the stack at the open marks, `stack` the values in hand, `memo` values by their
+    number in it. The arrays from `stack` on are written only if `is_building`; those from
+    `kinds` on are as in `Tree`, with the last chunk of each container in `lasts`. `until` is
+    where to stop for a moment.
     """
     size = len(data)
     base = as_long(VALUES_FROM) + size  # values from here on are containers

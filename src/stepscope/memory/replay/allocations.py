@@ -10,7 +10,6 @@ import polars as pl
 
 from stepscope.memory.allocator.rounding import rounded_sizes
 from stepscope.memory.allocator.settings import settings_of
-from stepscope.memory.model import EXACT_SIZES, Snapshot
 from stepscope.memory.replay.arrays import (
     CODES,
     NOT_GIVEN,
@@ -22,8 +21,34 @@ from stepscope.memory.replay.arrays import (
     whole,
 )
 from stepscope.memory.replay.pairing import ASKED_TO_GO, AT_SNAPSHOT, BEGIN, END, NONE, Paired, pair
-from stepscope.memory.replay.tables import ALLOCATIONS
-from stepscope.memory.schema import Action, BlockState
+from stepscope.memory.schema import EXACT_SIZES, Action, BlockState, Snapshot, Types
+
+ALLOCATIONS: Types = {
+    "allocation": pl.Int64,  # row number, from 0
+    "device": pl.Int32,
+    "address": pl.Int64,
+    "requested_bytes": pl.Int64,  # what the program asked for
+    "size_bytes": pl.Int64,  # of the block: as the snapshot says, else as the allocator rounds
+    "stream": pl.Int64,
+    "pool": pl.Int32,  # -> pools; null: not known
+    "stack": pl.UInt32,  # -> stacks: who asked for it
+    "is_stack_of_free": pl.Boolean,  # the stack is that of the free: the request was not recorded
+    "start_event": pl.Int64,  # null: it was there before the recording
+    "free_event": pl.Int64,  # the program gave it back; null: not in the recording
+    "end_event": pl.Int64,  # it could be used again; null: it was active at the snapshot
+    "is_given_back_before": pl.Boolean,  # see below
+    "start_ns": pl.Int64,
+    "free_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "block": pl.Int64,  # -> blocks, where it was active at the snapshot
+    "metadata": pl.UInt32,  # -> texts: what the program attached to the request
+    "category": pl.UInt32,  # -> texts: a category that the recorder itself wrote
+}
+"""One row per block that was active for a time.
+
+A block that was given back before the recording only waited for another stream in it: the program
+did not hold it any more.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +56,7 @@ class Blocks:
     """The blocks that the program held.
 
     Attributes:
-        allocations: With the columns of `tables.ALLOCATIONS`.
+        allocations: With the columns of `ALLOCATIONS`.
         contradictions: Kind (of `pairing`), event (`NONE` at the snapshot), device and address.
     """
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import Snapshot
-from stepscope.memory.schema import ACTION, Action
+from stepscope.memory.schema import ACTION, Action, Snapshot
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -79,14 +78,7 @@ def largest(column: pl.Series) -> int:
 def last_before(
     group: pl.Series, at: pl.Series, known_group: pl.Series, known_at: pl.Series
 ) -> Int64Array:
-    """For each row the last known one of its group that begins no later; -1 where there is none.
-
-    Args:
-        group: Of each row.
-        at: Where each row is.
-        known_group: Of each known row.
-        known_at: Where each known row begins.
-    """
+    """For each row the last known one of its group that begins no later; -1 where there is none."""
     count, known = len(group), len(known_group)
     groups = np.concatenate([known_group.to_numpy(), group.to_numpy()])
     places = np.concatenate([whole(known_at), whole(at)])

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import Snapshot
 from stepscope.memory.replay.arrays import (
     CODES,
     NOT_GIVEN,
@@ -26,8 +25,23 @@ from stepscope.memory.replay.arrays import (
     whole,
 )
 from stepscope.memory.replay.pairing import AT_SNAPSHOT, BEGIN, END, NONE, Paired, pair
-from stepscope.memory.replay.tables import RESERVED
-from stepscope.memory.schema import Action
+from stepscope.memory.schema import Action, Snapshot, Types
+
+RESERVED: Types = {
+    "stretch": pl.Int64,  # row number, from 0
+    "device": pl.Int32,
+    "address": pl.Int64,
+    "size_bytes": pl.Int64,
+    "stream": pl.Int64,
+    "pool": pl.Int32,  # -> pools; null: not known
+    "is_large": pl.Boolean,  # its size class; null: not known
+    "is_expandable": pl.Boolean,
+    "stack": pl.UInt32,  # -> stacks: who asked for it
+    "start_event": pl.Int64,  # null: it was there before the recording
+    "end_event": pl.Int64,  # null: it was there at the snapshot
+}
+"""One row per stretch of memory that the allocator held of the device for a time: a segment, or a
+part of an expandable one that was mapped and unmapped as one."""
 
 _MOST_PIECES = 50_000_000
 """Of expandable segments; a history that needs more is not a recorder's."""
@@ -38,7 +52,7 @@ class ReservedHistory:
     """What was reserved.
 
     Attributes:
-        stretches: With the columns of `tables.RESERVED`.
+        stretches: With the columns of `RESERVED`.
         contradictions: Kind (of `pairing`), event (`NONE` at the snapshot), device and address.
         is_whole: False where the history of expandable segments was too long to follow.
     """

@@ -70,10 +70,7 @@ def event_at(replay: Replay, device: int, time_ns: int) -> int:
 def state_at(replay: Replay, device: int, event: int | None = None) -> State:
     """The state of a device's allocator after an event.
 
-    Args:
-        replay: The history.
-        device: Its number.
-        event: The event's number; -1 for the beginning of the history, None for its end.
+    Event -1 is the beginning of the history, None its end.
     """
     end = np.iinfo(np.int64).max if event is None else event
     segments = _segments(replay, device, end)

@@ -12,8 +12,22 @@ import numpy as np
 
 from stepscope.memory.arithmetic import as_long
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.machine.arrays import Written, WrittenTable
+from stepscope.trace.machine.arrays import Table, Written, WrittenTable
 from stepscope.trace.machine.called import callable_from_loops
+
+UNLIMITED = 2**62
+
+# What the allocator is set to, as numbers.
+(
+    EXPANDABLE, MAX_SPLIT, ROUNDING_LIMIT, LARGE_SEGMENT, CAPACITY, LIMIT, COLLECT_ABOVE,
+    ADDRESS_SPACE,
+) = range(8)  # fmt: skip
+CONFIG_FIELDS = 8
+
+# What is known of each group: its pool, the number of its pool and class (for ages), whether its
+# pool may be released, and which of the recorded segments' addresses comes next.
+POOL, CLASS, RELEASABLE, GIVEN, GIVEN_END = range(5)
+GROUP_FIELDS = 5
 
 FREE, USED, PENDING, UNMAPPED, NO_BLOCK = 0, 1, 2, 3, 4
 """States of a block; a pending one was given back, but waits for another stream."""
@@ -29,43 +43,46 @@ there had been when the block became free."""
 
 # The numbers that change as the simulation runs.
 (
-    SLOTS, SPARE, FREE_COUNT, VOID_COUNT, RESERVED, ALLOCATED, NEXT_ADDRESS,
-    DEVICE_ALLOCS, DEVICE_FREES, RETRIES,
-) = range(10)  # fmt: skip
-NUMBERS = 10
+    SLOTS, SPARE, COUNTS, _, RESERVED, ALLOCATED, NEXT_ADDRESS,
+    DEVICE_ALLOCS, DEVICE_FREES, RETRIES, ROOM,
+) = range(11)  # fmt: skip
+NUMBERS = 11
+"""`ROOM` is how many blocks the arrays have room for."""
+FREE_ONES, VOIDS = 0, 1
+"""The two orders, of free blocks and of unmapped ones; from `COUNTS` on is how many each has."""
 
 Blocks = WrittenTable[np.int64]
 """A row for each field, a column for each block."""
-Numbers = Written[np.int64]
-"""The numbers that change."""
-Order = Written[np.int64]
-"""Blocks, in order."""
+Machine = tuple[
+    Blocks,
+    Written[np.int64],
+    Written[np.int64],
+    Written[np.int64],
+    WrittenTable[np.int64],
+    Written[np.int64],
+    Written[np.int64],
+    Table[np.int64],
+]
+"""A simulated allocator: its blocks; two orders of them, free ones and, from `ROOM` on, unmapped
+ones; the numbers
+that change; what it is set to; a row for each field of groups; searches of each pool and class; the
+block of each allocation, `NONE` for those without; and the sizes and addresses of the recorded
+segments, by group and in order of time."""
 
 
-def new_arrays(slots: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Blocks, the order of free ones, and the order of unmapped ones, for so many blocks."""
+def new_arrays(slots: int) -> tuple[Int64Array, Int64Array]:
+    """Blocks, and their two orders, for so many."""
     blocks = np.zeros((FIELDS, slots), np.int64)
     blocks[STATE] = NO_BLOCK
-    return blocks, np.zeros(slots, np.int64), np.zeros(slots, np.int64)
-
-
-def grown_arrays(
-    blocks: Int64Array, free: Int64Array, voids: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The same with room for twice as many."""
-    old = blocks.shape[1]
-    more = new_arrays(2 * old)
-    more[0][:, :old] = blocks
-    more[1][:old] = free
-    more[2][:old] = voids
-    return more
+    return blocks, np.zeros(2 * slots, np.int64)
 
 
 @callable_from_loops
 def new_block(
-    blocks: Blocks, numbers: Numbers, address: int, size: int, state: int, group: int, segment: int
+    machine: Machine, address: int, size: int, state: int, group: int, segment: int
 ) -> int:
-    """A block without neighbours."""
+    """A block without neighbours, in no order."""
+    blocks, _, numbers, _, _, _, _, _ = machine
     block = as_long(numbers[SPARE])
     if block != NONE:  # slots that are free are chained by `AFTER`
         numbers[SPARE] = blocks[AFTER, block]
@@ -80,8 +97,9 @@ def new_block(
 
 
 @callable_from_loops
-def drop_block(blocks: Blocks, numbers: Numbers, block: int) -> None:
+def drop_block(machine: Machine, block: int) -> None:
     """Gives a slot back; the block is in no order, and no neighbour knows it."""
+    blocks, _, numbers, _, _, _, _, _ = machine
     blocks[STATE, block] = NO_BLOCK
     blocks[AFTER, block] = numbers[SPARE]
     numbers[SPARE] = block
@@ -97,18 +115,35 @@ def link(blocks: Blocks, before: int, after: int) -> None:
 
 
 @callable_from_loops
-def first_at_least(
-    blocks: Blocks, order: Order, count: int, group: int, size: int, address: int, by_size: bool
-) -> int:
-    """The place of the first block in an order that is no less than a group, size and address."""
-    low, high = as_long(0), as_long(count)
+def split(machine: Machine, block: int, size: int) -> int:
+    """Cuts a block, which is in no order, after so many bytes; the rest, in no order either."""
+    blocks, _, _, _, _, _, _, _ = machine
+    rest = new_block(
+        machine, blocks[ADDRESS, block] + size, blocks[SIZE, block] - size, blocks[STATE, block],
+        blocks[GROUP, block], blocks[SEGMENT, block],
+    )  # fmt: skip
+    link(blocks, rest, as_long(blocks[AFTER, block]))
+    link(blocks, block, rest)
+    blocks[SIZE, block] = size
+    return rest
+
+
+@callable_from_loops
+def first_at_least(machine: Machine, order: int, group: int, size: int, address: int) -> int:
+    """The place of the first block in an order that is no less than a group, size and address.
+
+    Unmapped blocks are in order of group and address alone.
+    """
+    blocks, orders, numbers, _, _, _, _, _ = machine
+    begin = order * numbers[ROOM]
+    low, high = as_long(0), as_long(numbers[COUNTS + order])
     while low < high:
         middle = (low + high) >> as_long(1)
-        block = order[middle]
+        block = orders[begin + middle]
         of_group = blocks[GROUP, block]
         is_less = of_group < group
         if of_group == group:
-            of_size = blocks[SIZE, block] if by_size else size
+            of_size = blocks[SIZE, block] if order == FREE_ONES else size
             is_less = of_size < size or (of_size == size and blocks[ADDRESS, block] < address)
         if is_less:
             low = middle + 1
@@ -118,86 +153,56 @@ def first_at_least(
 
 
 @callable_from_loops
-def _insert(order: Order, count: int, at: int, block: int) -> None:
-    place = count
-    while place > at:
-        order[place] = order[place - 1]
+def put(machine: Machine, block: int, state: int) -> None:
+    """Makes a block free or unmapped, and puts it in order."""
+    blocks, orders, numbers, _, groups, ages, _, _ = machine
+    blocks[STATE, block] = state
+    blocks[BORN, block] = ages[groups[CLASS, blocks[GROUP, block]]]
+    order = as_long(FREE_ONES if state == FREE else VOIDS)
+    at = first_at_least(
+        machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
+    )
+    begin = order * numbers[ROOM]
+    place = begin + numbers[COUNTS + order]
+    while place > begin + at:
+        orders[place] = orders[place - 1]
         place -= 1
-    order[at] = block
+    orders[place] = block
+    numbers[COUNTS + order] += 1
 
 
 @callable_from_loops
-def _remove(order: Order, count: int, at: int) -> None:
-    for place in range(at, count - 1):
-        order[place] = order[place + 1]
-
-
-@callable_from_loops
-def add_free(blocks: Blocks, free: Order, numbers: Numbers, block: int, now: int) -> None:
-    """Puts a free block in order; `now` is the number of searches of its pool and class."""
-    blocks[STATE, block] = FREE
-    blocks[BORN, block] = now
+def take(machine: Machine, block: int) -> None:
+    """Takes a free or unmapped block out of its order."""
+    blocks, orders, numbers, _, _, _, _, _ = machine
+    order = as_long(FREE_ONES if blocks[STATE, block] == FREE else VOIDS)
     at = first_at_least(
-        blocks, free, numbers[FREE_COUNT], blocks[GROUP, block], blocks[SIZE, block],
-        blocks[ADDRESS, block], True,
-    )  # fmt: skip
-    _insert(free, numbers[FREE_COUNT], at, block)
-    numbers[FREE_COUNT] += 1
-
-
-@callable_from_loops
-def remove_free(blocks: Blocks, free: Order, numbers: Numbers, block: int) -> None:
-    """Takes a free block out of the order."""
-    at = first_at_least(
-        blocks, free, numbers[FREE_COUNT], blocks[GROUP, block], blocks[SIZE, block],
-        blocks[ADDRESS, block], True,
-    )  # fmt: skip
-    _remove(free, numbers[FREE_COUNT], at)
-    numbers[FREE_COUNT] -= 1
-
-
-@callable_from_loops
-def add_void(blocks: Blocks, voids: Order, numbers: Numbers, block: int) -> None:
-    """Puts an unmapped block in order."""
-    blocks[STATE, block] = UNMAPPED
-    at = first_at_least(
-        blocks, voids, numbers[VOID_COUNT], blocks[GROUP, block], 0, blocks[ADDRESS, block], False
+        machine, order, blocks[GROUP, block], blocks[SIZE, block], blocks[ADDRESS, block]
     )
-    _insert(voids, numbers[VOID_COUNT], at, block)
-    numbers[VOID_COUNT] += 1
+    numbers[COUNTS + order] -= 1
+    begin = order * numbers[ROOM]
+    for place in range(begin + at, begin + numbers[COUNTS + order]):
+        orders[place] = orders[place + 1]
 
 
 @callable_from_loops
-def remove_void(blocks: Blocks, voids: Order, numbers: Numbers, block: int) -> None:
-    """Takes an unmapped block out of the order."""
-    at = first_at_least(
-        blocks, voids, numbers[VOID_COUNT], blocks[GROUP, block], 0, blocks[ADDRESS, block], False
-    )
-    _remove(voids, numbers[VOID_COUNT], at)
-    numbers[VOID_COUNT] -= 1
+def put_joined(machine: Machine, block: int, state: int) -> None:
+    """Makes a block free or unmapped, joins it with neighbours alike, and puts it in order."""
+    blocks, _, _, _, _, _, _, _ = machine
+    blocks[STATE, block] = state
+    _absorb(machine, block, BEFORE)
+    _absorb(machine, block, AFTER)
+    put(machine, block, state)
 
 
 @callable_from_loops
-def absorb_neighbours(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, block: int
-) -> None:
-    """Joins a block, which is in no order, with neighbours of the same state."""
-    _absorb(blocks, free, voids, numbers, block, BEFORE)
-    _absorb(blocks, free, voids, numbers, block, AFTER)
-
-
-@callable_from_loops
-def _absorb(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, block: int, side: int
-) -> None:
+def _absorb(machine: Machine, block: int, side: int) -> None:
     """Joins a block with the neighbour on one side, if that has the same state."""
+    blocks, _, _, _, _, _, _, _ = machine
     other = as_long(blocks[side, block])
     if other == NONE or blocks[STATE, other] != blocks[STATE, block]:
         return
-    if blocks[STATE, other] == UNMAPPED:
-        remove_void(blocks, voids, numbers, other)
-    else:
-        remove_free(blocks, free, numbers, other)
+    take(machine, other)
     if side == BEFORE:
         blocks[ADDRESS, block] = blocks[ADDRESS, other]
         blocks[BEFORE, block] = NONE
@@ -206,4 +211,4 @@ def _absorb(
         blocks[AFTER, block] = NONE
         link(blocks, block, as_long(blocks[AFTER, other]))
     blocks[SIZE, block] += blocks[SIZE, other]
-    drop_block(blocks, numbers, other)
+    drop_block(machine, other)

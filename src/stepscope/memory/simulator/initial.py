@@ -2,120 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 
-from stepscope.memory.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from stepscope.memory.allocator.rounding import SMALL_SEGMENT_BYTES
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.replay.arrays import Int64Array, last_before, whole
-from stepscope.memory.replay.replay import Replay
+from stepscope.memory.replay.arrays import whole
 from stepscope.memory.replay.state import State
 from stepscope.memory.schema import BlockState
 from stepscope.memory.simulator import blocks as b
 from stepscope.memory.simulator.operations import place_numbers
-from stepscope.memory.simulator.settings import (
-    CLASS,
-    GIVEN,
-    GIVEN_END,
-    GROUP_FIELDS,
-    POOL,
-    RELEASABLE,
-)
 
 _SYNTHETIC_FROM = 2**48
 """Addresses of segments whose real one is not known; above all that devices use."""
+_FIRST_SLOTS = 1024
 
 
-@dataclass
 class Machine:
-    """The arrays of a simulated allocator; the loops change them."""
-
-    blocks: Int64Array
-    free: Int64Array
-    voids: Int64Array
-    numbers: Int64Array
-    groups: Int64Array
-    ages: Int64Array
-    of_allocation: Int64Array
-    given_sizes: Int64Array
-    given_addresses: Int64Array
-
-    def grow(self) -> None:
-        """Makes room for twice as many blocks."""
-        self.blocks, self.free, self.voids = b.grown_arrays(self.blocks, self.free, self.voids)
-
-
-def stretches_of(replay: Replay, device: int) -> pl.DataFrame:
-    """What was reserved of a device, with the size class of each stretch.
-
-    Where the snapshot does not say it, a stretch that held a block of more than 1 MiB is of the
-    large class, and one that held only smaller ones of the small; one that held nothing is small
-    where it is of the size of a small segment.
-    """
-    stretches = replay.reserved.filter(pl.col("device") == device)
-    if not stretches["is_large"].null_count():
-        return stretches
-    lives = replay.allocations.filter(pl.col("device") == device)
-    inside = last_before(
-        lives["device"], lives["address"], stretches["device"], stretches["address"]
-    )
-    # Of stretches that follow each other at one address the last is found; they are alike.
-    largest = (
-        lives.with_columns(address=pl.Series(inside))
-        .filter(pl.col("address") >= 0)
-        .with_columns(first=stretches["address"].gather(pl.Series(inside).filter(inside >= 0)))
-        .group_by("first")
-        .agg(pl.col("size_bytes").max().alias("largest"))
-    )
-    joined = stretches.join(
-        largest, left_on="address", right_on="first", how="left", maintain_order="left"
-    )
-    is_large = (
-        pl.when(pl.col("largest").is_not_null())
-        .then(pl.col("largest") > SMALL_BYTES)
-        .otherwise(pl.col("size_bytes") != SMALL_SEGMENT_BYTES)
-    )
-    return joined.with_columns(pl.col("is_large").fill_null(is_large)).drop("largest")
-
-
-def new_machine(
-    allocations: int,
-    groups: int,
-    pools: list[int],
-    slots: int = 1024,
-) -> Machine:
-    """An allocator that holds nothing.
+    """A simulated allocator that holds nothing; the loops change its arrays.
 
     Args:
         allocations: How many allocations there will be.
-        groups: How many groups: two for each pair of pool and stream.
-        pools: The pool of each pair.
-        slots: Blocks that there is room for at first.
+        pools: The pool of each pair of pool and stream, of which each has two groups.
     """
-    blocks, free, voids = b.new_arrays(slots)
-    numbers = np.zeros(b.NUMBERS, np.int64)
-    numbers[b.SPARE] = b.NONE
-    numbers[b.NEXT_ADDRESS] = _SYNTHETIC_FROM
-    about = np.zeros((GROUP_FIELDS, groups), np.int64)
-    known = sorted(set(pools))
-    for group in range(groups):
-        pool = pools[group // 2]
-        about[POOL, group] = pool
-        about[CLASS, group] = 2 * known.index(pool) + group % 2
-        about[RELEASABLE, group] = pool == 0
-    return Machine(
-        blocks=blocks,
-        free=free,
-        voids=voids,
-        numbers=numbers,
-        groups=about,
-        ages=np.zeros(2 * len(known) + 2, np.int64),
-        of_allocation=np.full(allocations, b.NONE, np.int64),
-        given_sizes=np.zeros(0, np.int64),
-        given_addresses=np.zeros(0, np.int64),
-    )
+
+    def __init__(self, allocations: int, pools: list[int]) -> None:
+        self.blocks, self.orders = b.new_arrays(_FIRST_SLOTS)
+        self.numbers = np.zeros(b.NUMBERS, np.int64)
+        self.numbers[[b.SPARE, b.NEXT_ADDRESS, b.ROOM]] = b.NONE, _SYNTHETIC_FROM, _FIRST_SLOTS
+        self.config = np.zeros(b.CONFIG_FIELDS, np.int64)
+        self.groups = np.zeros((b.GROUP_FIELDS, 2 * len(pools)), np.int64)
+        known = sorted(set(pools))
+        for group in range(2 * len(pools)):
+            pool = pools[group // 2]
+            self.groups[b.POOL, group] = pool
+            self.groups[b.CLASS, group] = 2 * known.index(pool) + group % 2
+            self.groups[b.RELEASABLE, group] = pool == 0
+        self.ages = np.zeros(2 * len(known) + 2, np.int64)
+        self.of_allocation = np.full(allocations, b.NONE, np.int64)
+        self.given = np.zeros((2, 0), np.int64)
+
+    @property
+    def arrays(self) -> b.Machine:
+        """What the loops take."""
+        return (
+            self.blocks, self.orders, self.numbers, self.config, self.groups, self.ages,
+            self.of_allocation, self.given,
+        )  # fmt: skip
+
+    def grow(self) -> None:
+        """Makes room for twice as many blocks."""
+        slots = self.blocks.shape[1]
+        blocks, orders = b.new_arrays(2 * slots)
+        blocks[:, :slots] = self.blocks
+        orders[:slots], orders[2 * slots : 3 * slots] = np.split(self.orders, 2)
+        self.blocks, self.orders = blocks, orders
+        self.numbers[b.ROOM] = 2 * slots
 
 
 def give_addresses(
@@ -137,12 +79,11 @@ def give_addresses(
     )
     columns = ["group", "start_event", "size_bytes", "address"]
     ordered = pl.concat([fixed.select(columns), grown.select(columns)]).sort(columns)
-    machine.given_sizes = whole(ordered["size_bytes"])
-    machine.given_addresses = whole(ordered["address"])
+    machine.given = np.stack([whole(ordered["size_bytes"]), whole(ordered["address"])])
     numbers = whole(ordered["group"])
     every = np.arange(machine.groups.shape[1])
-    machine.groups[GIVEN] = np.searchsorted(numbers, every, side="left")
-    machine.groups[GIVEN_END] = np.searchsorted(numbers, every, side="right")
+    machine.groups[b.GIVEN] = np.searchsorted(numbers, every, side="left")
+    machine.groups[b.GIVEN_END] = np.searchsorted(numbers, every, side="right")
 
 
 def load_state(
@@ -220,10 +161,8 @@ def _add(
     machine: Machine, address: int, size: int, state: int, group: int, base: int, previous: int
 ) -> int:
     """A block behind another, in the order that its state wants."""
-    block = b.new_block(machine.blocks, machine.numbers, address, size, state, group, base)
+    block = b.new_block(machine.arrays, address, size, state, group, base)
     b.link(machine.blocks, previous, block)
-    if state == b.FREE:
-        b.add_free(machine.blocks, machine.free, machine.numbers, block, 0)
-    elif state == b.UNMAPPED:
-        b.add_void(machine.blocks, machine.voids, machine.numbers, block)
+    if state in (b.FREE, b.UNMAPPED):
+        b.put(machine.arrays, block, state)
     return int(block)

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.model import EXACT_SIZES
-from stepscope.memory.replay.arrays import Int64Array, whole
+from stepscope.memory.allocator.rounding import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Action
-from stepscope.memory.simulator.run import (
+from stepscope.memory.schema import EXACT_SIZES, Action
+from stepscope.memory.simulator.machine import (
     FAILED,
-    FREE,
+    FREED,
     GIVE,
     LET_POOL_GO,
     RELEASE,
@@ -288,8 +288,41 @@ def _lives(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> p
     )
     parts.append(_part(GIVE, waits["free_event"], allocation=waits["allocation"]))
     gone = mine.filter(pl.col("end_event").is_not_null())
-    parts.append(_part(FREE, gone["end_event"], allocation=gone["allocation"]))
+    parts.append(_part(FREED, gone["end_event"], allocation=gone["allocation"]))
     return pl.concat(parts)
+
+
+def stretches_of(replay: Replay, device: int) -> pl.DataFrame:
+    """What was reserved of a device, with the size class of each stretch.
+
+    Where the snapshot does not say it, a stretch that held a block of more than 1 MiB is of the
+    large class, and one that held only smaller ones of the small; one that held nothing is small
+    where it is of the size of a small segment.
+    """
+    stretches = replay.reserved.filter(pl.col("device") == device)
+    if not stretches["is_large"].null_count():
+        return stretches
+    lives = replay.allocations.filter(pl.col("device") == device)
+    inside = last_before(
+        lives["device"], lives["address"], stretches["device"], stretches["address"]
+    )
+    # Of stretches that follow each other at one address the last is found; they are alike.
+    largest = (
+        lives.with_columns(address=pl.Series(inside))
+        .filter(pl.col("address") >= 0)
+        .with_columns(first=stretches["address"].gather(pl.Series(inside).filter(inside >= 0)))
+        .group_by("first")
+        .agg(pl.col("size_bytes").max().alias("largest"))
+    )
+    joined = stretches.join(
+        largest, left_on="address", right_on="first", how="left", maintain_order="left"
+    )
+    is_large = (
+        pl.when(pl.col("largest").is_not_null())
+        .then(pl.col("largest") > SMALL_BYTES)
+        .otherwise(pl.col("size_bytes") != SMALL_SEGMENT_BYTES)
+    )
+    return joined.with_columns(pl.col("is_large").fill_null(is_large)).drop("largest")
 
 
 def place_numbers(things: pl.DataFrame, places: dict[tuple[int, int], int]) -> pl.Series:
@@ -312,3 +345,39 @@ def failed_requests(replay: Replay, device: int) -> pl.DataFrame:
         .select("event", "size_bytes", "pool", "stream")
         .collect()
     )
+
+
+class Requests:
+    """The requests and frees of one device. The settings of a simulation do not change them.
+
+    `failed` are the requests that failed, as `failed_requests` returns them; by default as
+    recorded.
+
+    Attributes:
+        stretches: What was reserved of the device.
+        places: The number of each pair of pool and stream.
+        before: Requests for what was active before the recording.
+    """
+
+    def __init__(self, replay: Replay, device: int, failed: pl.DataFrame | None = None) -> None:
+        self._replay = replay
+        self._device = device
+        self._failed = failed
+        self._histories: dict[bool, History] = {}
+        self.stretches = stretches_of(replay, device)
+        self.places: dict[tuple[int, int], int] = {(0, 0): 0}
+        mine = replay.allocations.filter(pl.col("device") == device)
+        for things in (self.stretches, mine):
+            place_numbers(things, self.places)
+        # Requests that failed may have a place of their own.
+        self.history(is_by_segment=False)
+        self.before: Operations = requests_before(replay, device, self.places)
+
+    def history(self, *, is_by_segment: bool) -> History:
+        """The operations in order; see `operations_of`."""
+        if is_by_segment not in self._histories:
+            self._histories[is_by_segment] = operations_of(
+                self._replay, self._device, self.places, self.stretches,
+                is_by_segment=is_by_segment, failed=self._failed,
+            )  # fmt: skip
+        return self._histories[is_by_segment]

@@ -13,59 +13,62 @@ from stepscope.memory.allocator.rounding import (
 from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
+    ADDRESS_SPACE,
     AFTER,
     BEFORE,
-    DEVICE_ALLOCS,
-    DEVICE_FREES,
-    FREE,
-    GROUP,
-    NEXT_ADDRESS,
-    NONE,
-    RESERVED,
-    SEGMENT,
-    SIZE,
-    STATE,
-    UNMAPPED,
-    VOID_COUNT,
-    Blocks,
-    Numbers,
-    Order,
-    absorb_neighbours,
-    add_free,
-    add_void,
-    drop_block,
-    first_at_least,
-    link,
-    new_block,
-    remove_free,
-    remove_void,
-)
-from stepscope.memory.simulator.settings import (
-    ADDRESS_SPACE,
+    BORN,
     CAPACITY,
     CLASS,
+    COLLECT_ABOVE,
+    COUNTS,
+    DEVICE_ALLOCS,
+    DEVICE_FREES,
     EXPANDABLE,
+    FREE,
+    FREE_ONES,
     GIVEN,
     GIVEN_END,
+    GROUP,
     LARGE_SEGMENT,
     LIMIT,
-    Ages,
-    Groups,
+    MAX_SPLIT,
+    NEXT_ADDRESS,
+    NONE,
+    OWNER,
+    PENDING,
+    POOL,
+    RELEASABLE,
+    RESERVED,
+    ROOM,
+    SEGMENT,
+    SIZE,
+    SLOTS,
+    STATE,
+    UNLIMITED,
+    UNMAPPED,
+    VOIDS,
+    Blocks,
+    Machine,
+    drop_block,
+    first_at_least,
+    new_block,
+    put,
+    put_joined,
+    split,
+    take,
 )
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.called import callable_from_loops
 
 
 @callable_from_loops
-def new_address(
-    group: int, size: int, numbers: Numbers, groups: Groups, given_sizes: Int64Array,
-    given_addresses: Int64Array,
-) -> int:  # fmt: skip
+def _new_address(machine: Machine, group: int, size: int) -> int:
     """Where the device puts a segment: where it was in the recording, if that is known."""
+    _, _, numbers, _, groups, _, _, given = machine
     at = groups[GIVEN, group]
-    if at < groups[GIVEN_END, group] and (given_sizes[at] == size or given_sizes[at] == NONE):
+    if at < groups[GIVEN_END, group] and given[0, at] in (size, NONE):
         groups[GIVEN, group] = at + 1
-        return as_long(given_addresses[at])
+        return as_long(given[1, at])
     address = as_long(numbers[NEXT_ADDRESS])
     numbers[NEXT_ADDRESS] += up_to_multiple(size, as_long(LARGE_STEP_BYTES))
     return address
@@ -96,45 +99,32 @@ def _is_open(blocks: Blocks, block: int) -> bool:
 
 
 @callable_from_loops
-def _map(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
-    groups: Groups, ages: Ages, block: int, wanted: int,
-) -> int:  # fmt: skip
+def _map(machine: Machine, block: int, wanted: int) -> int:
     """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
-    group = blocks[GROUP, block]
-    size = min(_up_to_pages(wanted, config, group), as_long(blocks[SIZE, block]))
+    blocks, _, numbers, config, _, _, _, _ = machine
+    size = _up_to_pages(min(as_long(blocks[SIZE, block]), wanted), config, blocks[GROUP, block])
+    size = min(size, as_long(blocks[SIZE, block]))
     if numbers[RESERVED] + size > config[CAPACITY]:
         return as_long(NONE)
-    remove_void(blocks, voids, numbers, block)
-    left = blocks[SIZE, block] - size
-    if left > 0:
-        rest = new_block(
-            blocks, numbers, blocks[ADDRESS, block] + size, left, UNMAPPED, group,
-            blocks[SEGMENT, block],
-        )  # fmt: skip
-        link(blocks, rest, as_long(blocks[AFTER, block]))
-        link(blocks, block, rest)
-        blocks[SIZE, block] = size
-        add_void(blocks, voids, numbers, rest)
-    blocks[STATE, block] = FREE
-    absorb_neighbours(blocks, free, voids, numbers, block)
-    add_free(blocks, free, numbers, block, ages[groups[CLASS, group]])
+    take(machine, block)
+    if blocks[SIZE, block] > size:
+        put(machine, split(machine, block, size), as_long(UNMAPPED))
+    put_joined(machine, block, as_long(FREE))
     numbers[RESERVED] += size
     numbers[DEVICE_ALLOCS] += 1
     return block
 
 
 @callable_from_loops
-def _grow_expandable(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
-    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
-    group: int,
-) -> int:  # fmt: skip
+def _grow_expandable(machine: Machine, size: int, group: int) -> int:
     """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
+    blocks, orders, numbers, config, _, _, _, _ = machine
     candidate = as_long(NONE)
-    at = first_at_least(blocks, voids, numbers[VOID_COUNT], group, 0, 0, False)
-    while candidate == NONE and at < numbers[VOID_COUNT] and blocks[GROUP, voids[at]] == group:
-        start = as_long(voids[at])
+    at = first_at_least(machine, as_long(VOIDS), group, 0, 0)
+    while candidate == NONE and at < numbers[COUNTS + VOIDS]:
+        start = as_long(orders[numbers[ROOM] + at])
+        if blocks[GROUP, start] != group:
+            break
         before = as_long(blocks[BEFORE, start])
         if _is_open(blocks, before):
             start = before
@@ -147,79 +137,160 @@ def _grow_expandable(
         at += 1
     if candidate == NONE:
         space = _up_to_pages(as_long(config[ADDRESS_SPACE]), config, group)
-        address = new_address(group, space, numbers, groups, given_sizes, given_addresses)
-        candidate = new_block(blocks, numbers, address, space, UNMAPPED, group, address)
-        add_void(blocks, voids, numbers, candidate)
+        address = _new_address(machine, group, space)
+        candidate = new_block(machine, address, space, UNMAPPED, group, address)
+        put(machine, candidate, as_long(UNMAPPED))
     if blocks[STATE, candidate] == UNMAPPED:
-        candidate = _map(
-            blocks, free, voids, numbers, config, groups, ages, candidate,
-            min(as_long(blocks[SIZE, candidate]), size),
-        )  # fmt: skip
+        candidate = _map(machine, candidate, size)
     while candidate != NONE and blocks[SIZE, candidate] < size:
         after = as_long(blocks[AFTER, candidate])
-        candidate = _map(
-            blocks, free, voids, numbers, config, groups, ages, after,
-            min(as_long(blocks[SIZE, after]), size - blocks[SIZE, candidate]),
-        )  # fmt: skip
+        candidate = _map(machine, after, size - blocks[SIZE, candidate])
     if candidate != NONE:
-        remove_free(blocks, free, numbers, candidate)
+        take(machine, candidate)
     return candidate
 
 
 @callable_from_loops
-def unmap(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
-    groups: Groups, ages: Ages, block: int,
-) -> None:  # fmt: skip
+def _unmap(machine: Machine, block: int) -> None:
     """Gives the whole pages within a free block of an expandable segment back to the device."""
+    blocks, _, numbers, config, _, _, _, _ = machine
     group = blocks[GROUP, block]
-    segment = blocks[SEGMENT, block]
-    begin = blocks[ADDRESS, block] - segment
+    begin = blocks[ADDRESS, block] - blocks[SEGMENT, block]
     end = begin + blocks[SIZE, block]
     first, last = _up_to_pages(begin, config, group), _whole(end, config, group)
     if first >= last:
         return
-    now = ages[groups[CLASS, group]]
-    remove_free(blocks, free, numbers, block)
+    take(machine, block)
     if first > begin:
-        head = new_block(blocks, numbers, segment + begin, first - begin, FREE, group, segment)
-        link(blocks, as_long(blocks[BEFORE, block]), head)
-        link(blocks, head, block)
-        add_free(blocks, free, numbers, head, now)
+        head = block
+        block = split(machine, head, first - begin)
+        put(machine, head, as_long(FREE))
     if end > last:
-        tail = new_block(blocks, numbers, segment + last, end - last, FREE, group, segment)
-        link(blocks, tail, as_long(blocks[AFTER, block]))
-        link(blocks, block, tail)
-        add_free(blocks, free, numbers, tail, now)
-    blocks[ADDRESS, block], blocks[SIZE, block] = segment + first, last - first
-    blocks[STATE, block] = UNMAPPED
-    absorb_neighbours(blocks, free, voids, numbers, block)
+        put(machine, split(machine, block, last - first), as_long(FREE))
     numbers[RESERVED] -= last - first
     numbers[DEVICE_FREES] += 1
+    put_joined(machine, block, as_long(UNMAPPED))
     if blocks[BEFORE, block] == NONE and blocks[AFTER, block] == NONE:
-        drop_block(blocks, numbers, block)  # nothing of the segment is left
-    else:
-        add_void(blocks, voids, numbers, block)
+        take(machine, block)  # nothing of the segment is left
+        drop_block(machine, block)
 
 
 @callable_from_loops
-def grow(
-    blocks: Blocks, free: Order, voids: Order, numbers: Numbers, config: Int64Array,
-    groups: Groups, ages: Ages, given_sizes: Int64Array, given_addresses: Int64Array, size: int,
-    group: int,
-) -> int:  # fmt: skip
+def grow(machine: Machine, size: int, group: int) -> int:
     """Asks the device for room; a block that is in no order, or `NONE`."""
+    _, _, numbers, config, _, _, _, _ = machine
     asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
     if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:
         return as_long(NONE)
     if config[EXPANDABLE]:
-        return _grow_expandable(
-            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
-            size, group,
-        )  # fmt: skip
+        return _grow_expandable(machine, size, group)
     if numbers[RESERVED] + asked > config[CAPACITY]:
         return as_long(NONE)
-    address = new_address(group, asked, numbers, groups, given_sizes, given_addresses)
+    address = _new_address(machine, group, asked)
     numbers[RESERVED] += asked
     numbers[DEVICE_ALLOCS] += 1
-    return new_block(blocks, numbers, address, asked, FREE, group, as_long(NONE))
+    return new_block(machine, address, asked, FREE, group, as_long(NONE))
+
+
+@callable_from_loops
+def is_whole(blocks: Blocks, block: int) -> bool:
+    """Whether a block is all of a segment, and no part of an expandable one."""
+    has_neighbour = blocks[BEFORE, block] != NONE or blocks[AFTER, block] != NONE
+    return not has_neighbour and blocks[SEGMENT, block] == NONE
+
+
+@callable_from_loops
+def give_back(machine: Machine, block: int) -> None:
+    """Gives a free block that is a whole segment back to the device."""
+    blocks, _, numbers, _, _, _, _, _ = machine
+    take(machine, block)
+    numbers[RESERVED] -= blocks[SIZE, block]
+    numbers[DEVICE_FREES] += 1
+    drop_block(machine, block)
+
+
+@callable_from_loops
+def release_all(machine: Machine) -> None:
+    """Gives everything back that is cached, after waiting for blocks that are pending."""
+    blocks, orders, numbers, _, groups, _, of_allocation, _ = machine
+    for block in range(numbers[SLOTS]):
+        if blocks[STATE, block] == PENDING:
+            of_allocation[blocks[OWNER, block]] = NONE
+            put_joined(machine, as_long(block), as_long(FREE))
+    at = as_long(0)
+    while at < numbers[COUNTS]:
+        block = as_long(orders[at])
+        if groups[RELEASABLE, blocks[GROUP, block]] and is_whole(blocks, block):
+            give_back(machine, block)
+        else:
+            at += 1
+    # Unmapping changes the order, but no block that another address begins at.
+    for block in range(numbers[SLOTS]):
+        if (
+            blocks[STATE, block] == FREE
+            and blocks[SEGMENT, block] != NONE
+            and groups[RELEASABLE, blocks[GROUP, block]]
+        ):
+            _unmap(machine, as_long(block))
+
+
+@callable_from_loops
+def release_large(machine: Machine, size: int, group: int) -> bool:
+    """Gives blocks of a group back that are too large to be split; whether that may be enough."""
+    blocks, orders, numbers, config, _, _, _, _ = machine
+    if config[MAX_SPLIT] >= UNLIMITED:
+        return False
+    wanted = max(as_long(config[MAX_SPLIT]), size)
+    at = first_at_least(machine, as_long(FREE_ONES), group, wanted, 0)
+    if at < numbers[COUNTS] and blocks[GROUP, orders[at]] == group:
+        if not is_whole(blocks, as_long(orders[at])):
+            return False
+        give_back(machine, as_long(orders[at]))
+        return True
+    released = as_long(0)
+    at -= 1
+    while (
+        at >= 0
+        and released < wanted
+        and blocks[GROUP, orders[at]] == group
+        and blocks[SIZE, orders[at]] >= config[MAX_SPLIT]
+        and is_whole(blocks, as_long(orders[at]))
+    ):
+        released += blocks[SIZE, orders[at]]
+        give_back(machine, as_long(orders[at]))
+        at -= 1
+    return released >= wanted
+
+
+@callable_from_loops
+def collect_garbage(machine: Machine) -> None:
+    """Gives the oldest unused segments of the default pool's large class back."""
+    blocks, orders, numbers, config, groups, ages, _, _ = machine
+    if not config[COLLECT_ABOVE] or numbers[RESERVED] <= config[COLLECT_ABOVE]:
+        return
+    target = numbers[RESERVED] - config[COLLECT_ABOVE]
+    total, count = as_long(0), as_long(0)
+    for at in range(numbers[COUNTS]):
+        block = as_long(orders[at])
+        group = blocks[GROUP, block]
+        if groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block):
+            total += ages[groups[CLASS, group]] - blocks[BORN, block]
+            count += 1
+    reclaimed, has_freed = as_long(0), True
+    while reclaimed < target and has_freed and count > 0:
+        all_ages, all_count = total, count
+        has_freed = False
+        place = as_long(0)
+        while place < numbers[COUNTS]:
+            block = as_long(orders[place])
+            group = blocks[GROUP, block]
+            is_candidate = groups[POOL, group] == 0 and not group & 1 and is_whole(blocks, block)
+            age = ages[groups[CLASS, group]] - blocks[BORN, block]
+            if is_candidate and age * all_count >= all_ages:  # no younger than the mean
+                has_freed = True
+                reclaimed += blocks[SIZE, block]
+                total -= age
+                count -= 1
+                give_back(machine, block)
+            else:
+                place += 1

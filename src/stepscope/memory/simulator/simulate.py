@@ -9,7 +9,6 @@ it says what these would have reserved, and whether memory would have sufficed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,31 +16,15 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import AllocatorSettings
+from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.replay.arrays import Int64Array, largest
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.replay.state import state_at
 from stepscope.memory.simulator import blocks as b
-from stepscope.memory.simulator.initial import (
-    Machine,
-    give_addresses,
-    load_state,
-    new_machine,
-)
-from stepscope.memory.simulator.operations import Operations
-from stepscope.memory.simulator.requests import Requests
-from stepscope.memory.simulator.run import (
-    FAILED,
-    LET_POOL_GO,
-    NEEDS_ROOM,
-    OUT_OF_MEMORY,
-    compiled_run,
-)
-from stepscope.memory.simulator.settings import (
+from stepscope.memory.simulator.blocks import (
     ADDRESS_SPACE,
     CAPACITY,
     COLLECT_ABOVE,
-    CONFIG_FIELDS,
     EXPANDABLE,
     LARGE_SEGMENT,
     LIMIT,
@@ -49,6 +32,20 @@ from stepscope.memory.simulator.settings import (
     ROUNDING_LIMIT,
     UNLIMITED,
 )
+from stepscope.memory.simulator.initial import (
+    Machine,
+    give_addresses,
+    load_state,
+)
+from stepscope.memory.simulator.machine import (
+    FAILED,
+    LET_POOL_GO,
+    NEEDS_ROOM,
+    OUT_OF_MEMORY,
+    run_by_loop,
+)
+from stepscope.memory.simulator.operations import Operations, Requests
+from stepscope.trace.machine.loops import in_machine_code
 
 _BOUNDLESS = 2**46
 """Address space of an expandable segment where the device's memory is not known."""
@@ -104,15 +101,6 @@ class Simulation:
     def peak_allocated_bytes(self) -> int:
         """The most that was allocated at any time, in rounded sizes."""
         return largest(self.curve["allocated_bytes"])
-
-    @cached_property
-    def blocks(self) -> pl.DataFrame:
-        """Blocks at the end in order of addresses.
-
-        Columns: segment (a number), address, size_bytes, is_free, pool, stream, is_large,
-        is_expandable, allocation (-1: none).
-        """
-        return _blocks(self.machine, list(self.places))
 
     @property
     def is_enough(self) -> bool:
@@ -170,12 +158,6 @@ def simulate_as_recorded(
 
     It begins with the recorded state, and new segments are where they were. With the settings of
     the recording it does what was observed, as far as the model is right.
-
-    Args:
-        replay: The history.
-        device: Its number.
-        settings: Of the simulated allocator.
-        requests: What the history asked for, if it is known already from another simulation.
     """
     run = _Run(replay, device, settings, "recorded", requests)
     give_addresses(run.machine, run.requests.stretches, run.requests.places)
@@ -203,7 +185,7 @@ class _Run:
         self.history = self.requests.history(is_by_segment=is_by_segment)
         places = self.requests.places
         pools = [pool for pool, _ in places]
-        self.machine = new_machine(len(replay.allocations), 2 * len(pools), pools)
+        self.machine = Machine(len(replay.allocations), pools)
         if initial == "recorded":
             state = state_at(replay, device, -1)
             load_state(self.machine, state, self.requests.stretches, settings, places, _BOUNDLESS)
@@ -218,7 +200,7 @@ class _Run:
     ) -> Simulation:
         """Runs operations, and says what came of it."""
         machine, count = self.machine, len(operations.event)
-        config = _config(self.settings, capacity_bytes, limit_bytes)
+        _configure(machine.config, self.settings, capacity_bytes, limit_bytes)
         reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
         addresses, sizes = self._initial_blocks()
         served = np.zeros(count, np.bool_)
@@ -226,12 +208,10 @@ class _Run:
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
         at, status = 0, np.array([NEEDS_ROOM])
         while status[0] == NEEDS_ROOM:
-            at = compiled_run()(
+            at = in_machine_code(run_by_loop)(
                 operations.what, operations.size, operations.place, operations.allocation, at,
-                is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
-                divisions, machine.groups, machine.ages, machine.of_allocation,
-                machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
-                sizes, served, status,
+                is_tried, machine.arrays, divisions, reserved, allocated, addresses, sizes, served,
+                status,
             )  # fmt: skip
             if status[0] == NEEDS_ROOM:
                 machine.grow()
@@ -266,11 +246,13 @@ class _Run:
         return addresses, sizes
 
 
-def _config(
-    settings: AllocatorSettings, capacity_bytes: int | None, limit_bytes: int | None
-) -> Int64Array:
+def _configure(
+    config: Int64Array,
+    settings: AllocatorSettings,
+    capacity_bytes: int | None,
+    limit_bytes: int | None,
+) -> None:
     capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
-    config = np.zeros(CONFIG_FIELDS, np.int64)
     config[EXPANDABLE] = settings.expandable_segments
     split = settings.max_split_bytes
     config[MAX_SPLIT] = UNLIMITED if split is None else split
@@ -281,7 +263,6 @@ def _config(
     config[COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (limit_bytes or 0))
     is_bounded = capacity_bytes is not None
     config[ADDRESS_SPACE] = capacity + capacity // 8 if is_bounded else _BOUNDLESS
-    return config
 
 
 def _curve(
@@ -322,26 +303,38 @@ def _failures(operations: Operations, done: int, served: npt.NDArray[np.bool_]) 
     )
 
 
-def _blocks(machine: Machine, places: list[tuple[int, int]]) -> pl.DataFrame:
-    """The machine's blocks in order of addresses, and the segments that they divide."""
-    rows = np.flatnonzero(machine.blocks[b.STATE] != b.NO_BLOCK)
-    rows = rows[np.argsort(machine.blocks[b.ADDRESS, rows], kind="stable")]
-    kept = machine.blocks[:, rows]
-    pairs = np.array(places, np.int64)[kept[b.GROUP] // 2]
-    is_mapped = kept[b.STATE] != b.UNMAPPED
-    # A block is the first of its segment where nothing mapped is before it.
-    before = kept[b.BEFORE]
-    is_first = (before == b.NONE) | (machine.blocks[b.STATE, before] == b.UNMAPPED)
-    return pl.DataFrame(
-        {
-            "segment": np.cumsum(is_first & is_mapped) - 1,
-            "address": kept[b.ADDRESS],
-            "size_bytes": kept[b.SIZE],
-            "is_free": kept[b.STATE] == b.FREE,
-            "pool": pairs[:, 0],
-            "stream": pairs[:, 1],
-            "is_large": kept[b.GROUP] % 2 == 0,
-            "is_expandable": kept[b.SEGMENT] != b.NONE,
-            "allocation": kept[b.OWNER],
-        }
-    ).filter(pl.Series(is_mapped))
+TOLERANCE = 0.01
+"""Share of the reserved bytes by which a simulation may be off to count as right."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A simulation with the settings of the recording, beside what was observed.
+
+    Attributes:
+        simulation: What the model did.
+        largest_error_bytes: The largest difference of reserved bytes at any event.
+        largest_error: The same as a share of what was observed then.
+    """
+
+    simulation: Simulation
+    largest_error_bytes: int
+    largest_error: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the difference is at most 1% at every event."""
+        return self.largest_error <= TOLERANCE
+
+
+def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> Reproduction:
+    """Simulates a recording with its own settings, and compares."""
+    settings = settings_of(replay.snapshot.settings)
+    simulation = simulate_as_recorded(replay, device, settings, requests)
+    compared = simulation.curve.filter(pl.col("event") >= 0).join(
+        replay.curve.select("event", pl.col("reserved_bytes").alias("observed")), on="event"
+    )
+    observed = compared["observed"].to_numpy()
+    off = np.abs(compared["reserved_bytes"].to_numpy() - observed)
+    share = off / np.maximum(observed, 1)
+    return Reproduction(simulation, int(off.max(initial=0)), float(share.max(initial=0.0)))

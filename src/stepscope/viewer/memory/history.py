@@ -20,8 +20,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.categories.kinds import STACKED
-from stepscope.memory.questions.held_bytes import HeldBytes, programs_own
-from stepscope.memory.questions.time_columns import time_columns
+from stepscope.memory.questions.over_time import HeldBytes, programs_own, time_columns
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
 from stepscope.viewer.encoding import encode

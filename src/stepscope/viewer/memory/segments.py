@@ -11,10 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.state import State, state_at
-from stepscope.memory.schema import BlockState
+from stepscope.memory.schema import EXACT_SIZES, BlockState
 from stepscope.memory.view import MemoryView
 
 MOST_SEGMENTS = 60

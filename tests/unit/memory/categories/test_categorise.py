@@ -79,6 +79,38 @@ def test_a_training_by_its_stacks_and_steps():
     assert batches["step"].to_list() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("where", [(), ("torch/autograd/graph.py:8:_engine_run_backward",)])
+def test_what_the_optimizer_used_is_a_gradient_even_if_the_step_frees_it(where):
+    """`zero_grad` at the end of the step, and a recorder that notes no stacks of frees."""
+    allocator, stack = Allocator(), Frames()
+    weights = [allocator.malloc(size * MIB) for size in (3, 3, 12)]
+    allocator.events.clear()
+    for step in range(3):
+        allocator.range(f"ProfilerStep#{step}", True)
+        batch = allocator.malloc(MIB, frames=stack("train.py:5:main"))
+        gradients = []
+        for size in (3, 3, 12):
+            between = allocator.malloc(2 * size * MIB, frames=stack(*where))
+            gradients.append(allocator.malloc(size * MIB, frames=stack(*where)))
+            allocator.free(between)
+        allocator.range("Optimizer.step#SGD.step", True)
+        allocator.range("Optimizer.step#SGD.step", False)
+        for gradient in gradients:
+            allocator.free(gradient)
+        allocator.free(batch)
+        allocator.range(f"ProfilerStep#{step}", False)
+    found = replayed(allocator.snapshot())
+    sums = dict(
+        found.allocations.drop("category")
+        .hstack(categorise(found).table.select("category"))
+        .group_by(pl.col("category").cast(pl.String))
+        .agg(pl.col("requested_bytes").sum() // MIB)
+        .iter_rows()
+    )
+    assert len(weights) == 3
+    assert sums == {"parameter": 18, "gradient": 3 * 18, "temporary": 3 * (36 + 1)}
+
+
 FORWARD = "site-packages/torch/nn/modules/module.py:1:_call_impl"
 MAKERS = {
     "a": "/x/torch/optim/adamw.py:1:_init_group",

@@ -19,7 +19,7 @@ from stepscope.memory.categories.census import (
     parse_census,
     read_census,
 )
-from stepscope.memory.replay.tables import ALLOCATIONS
+from stepscope.memory.replay.allocations import ALLOCATIONS
 
 HEAD = {"census": 1, "clock": "unix_ns"}
 MS = 1_000_000

@@ -14,9 +14,9 @@ from tests.support.snapshots import plain_training
 from stepscope.artifacts.memory_timeline import MemoryTimeline, write_html, write_json
 from stepscope.commands import memory, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.memory.exported import reading
-from stepscope.memory.exported.reading import CATEGORIES, read_timelines, table_of
-from stepscope.memory.exported.recognition import is_timeline_file
+from stepscope.memory import exported as reading
+from stepscope.memory.exported import CATEGORIES, read_timelines, table_of
+from stepscope.memory.recognition import is_timeline_file
 from stepscope.trace.load import load
 
 TORCH = "ignore:.*export_memory_timeline.*:FutureWarning"

@@ -15,8 +15,7 @@ from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, SCHEMAS, Frames, plain_training
 
 from stepscope.errors import UsageError
-from stepscope.memory.questions.composition import NO_NAME, composition, peak
-from stepscope.memory.questions.difference import difference
+from stepscope.memory.questions.composition import NO_NAME, composition, difference, peak
 from stepscope.memory.questions.timeline import timeline
 from stepscope.memory.questions.totals import totals
 from stepscope.memory.view import MemoryView

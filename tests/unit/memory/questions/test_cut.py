@@ -11,7 +11,7 @@ from tests.support.snapshots import PROGRAMS
 
 from stepscope.errors import UsageError
 from stepscope.memory.questions.composition import peak
-from stepscope.memory.questions.cut import cut
+from stepscope.memory.questions.moments import cut
 from stepscope.memory.view import MemoryView
 
 

@@ -18,8 +18,7 @@ from tests.support.snapshot_tables import loaded
 
 from stepscope.memory.questions.oom import out_of_memory
 from stepscope.memory.questions.settings import settings
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import MemoryView, SampledMemory
 
 _FEW, _MANY = range(len(KINDS)), range(len(KINDS), 200)
 

@@ -11,8 +11,8 @@ from tests.support.snapshots import Frames, train
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.fit import will_it_fit
-from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView
 
 
@@ -40,6 +40,42 @@ def test_the_peak_is_that_of_a_program_of_that_size(sizes):
     for size, row in zip(sizes, found.targets.iter_rows(named=True), strict=False):
         names = ("peak_requested_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
         assert tuple(row[name] for name in names) == peaks(run(size)[0])
+
+
+def one_step(size):
+    """Activations grow with the size; what backward and optimizer make has the weights' sizes."""
+    allocator, stack = Allocator(), Frames()
+    weight = stack("/x/torch/nn/modules/linear.py:1:__init__")
+    for _ in range(4):
+        allocator.malloc(8 * MIB, frames=weight)
+    for step in range(3):
+        allocator.range(f"ProfilerStep#{step}", True)
+        call = stack("/x/torch/nn/modules/module.py:1:_call_impl")
+        kept = [allocator.malloc(size * MIB, frames=call) for _ in range(2)]
+        gradients = []
+        for _ in range(4):
+            gradients.append(allocator.malloc(8 * MIB))
+        for one in kept:
+            allocator.free(one)
+        allocator.range("Optimizer.step#SGD.step", True)
+        made = stack("/x/torch/optim/sgd.py:9:_multi_tensor_sgd")
+        made = [allocator.malloc(8 * MIB, frames=made) for _ in range(4)]
+        for one in made:
+            allocator.free(one)
+        allocator.range("Optimizer.step#SGD.step", False)
+        for one in gradients:
+            allocator.free(one)
+        allocator.range(f"ProfilerStep#{step}", False)
+    return allocator, Run(size, MemoryView(loaded(pickle.dumps(allocator.snapshot()))))
+
+
+@pytest.mark.parametrize(("size", "target"), [(2, 16), (4, 8), (64, 2)])
+def test_from_one_run_the_optimizers_temporaries_stay(size, target):
+    found = will_it_fit([one_step(size)[1]], [target])
+    row = found.targets.row(-1, named=True)
+    requested, _, reserved = peaks(one_step(target)[0])
+    assert row["peak_requested_bytes"] == row["at_most_bytes"] == requested
+    assert row["peak_reserved_bytes"] == reserved
 
 
 def test_other_settings_can_be_assumed():

@@ -20,8 +20,7 @@ from stepscope.memory.questions.churn import churn
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.oom import Cause, out_of_memory
 from stepscope.memory.questions.settings import settings as other_settings
-from stepscope.memory.sampled import SampledMemory
-from stepscope.memory.view import MemoryView
+from stepscope.memory.view import MemoryView, SampledMemory
 
 
 def viewed(snapshot):

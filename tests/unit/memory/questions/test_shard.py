@@ -9,7 +9,7 @@ from tests.support.allocator import MIB, Allocator, OutOfMemory
 from tests.support.snapshot_tables import loaded
 
 from stepscope.errors import UsageError
-from stepscope.memory.questions.prediction import Run
+from stepscope.memory.questions.bounded import Run
 from stepscope.memory.questions.shard import shard
 from stepscope.memory.view import MemoryView
 

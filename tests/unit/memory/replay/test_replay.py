@@ -14,9 +14,10 @@ from tests.support.allocator_programs import SETTINGS, Program
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import PROGRAMS, SCHEMAS, plain_training, train
 
-from stepscope.memory.replay.replay import replay
+from stepscope.memory.replay.allocations import ALLOCATIONS
+from stepscope.memory.replay.replay import CURVE, replay
+from stepscope.memory.replay.reserved import RESERVED
 from stepscope.memory.replay.state import event_at, state_at
-from stepscope.memory.replay.tables import ALLOCATIONS, CURVE, RESERVED
 from stepscope.memory.view import MemoryView, held_at
 
 
