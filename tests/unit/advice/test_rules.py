@@ -140,9 +140,9 @@ def test_steps_that_wait_for_their_input_are_not_uneven():
     waiting = subject(durations, waits_ms=waits)
     assert uneven_steps.find(waiting) == []
     assert input_bound.find(waiting)
-    durations[5] = durations[15] = 360  # for another reason
+    durations[15] = durations[25] = 360  # for another reason
     (finding,) = uneven_steps.find(subject(durations, waits_ms=waits))
-    assert finding.steps == (5, 15)
+    assert finding.steps == (15, 25)
 
 
 def test_steps_that_wait_for_a_cpu_are_no_slow_phase():
