@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.scaling import Scaling
     from stepscope.output_cache.recording_sink import EncodedSink
-    from stepscope.report.comparison.result import CheckedComparison
+    from stepscope.report.comparison import CheckedComparison
     from stepscope.trace.paths import PathTarget
 
 
@@ -200,7 +200,7 @@ def _write(
     """Write the comparison, and say what the conditions say."""
     from stepscope.analysis.comparison.gate import checks_of
     from stepscope.analysis.comparison.opening import compare_runs
-    from stepscope.report.comparison.result import CheckedComparison
+    from stepscope.report.comparison import CheckedComparison
 
     rank, scope = sides.rank, sides.scope
     before, after = sides.before[0], sides.after[0]
