@@ -11,9 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.rule import Rule
 
 from stepscope.report import units
-from stepscope.report.diagnosis import document as diagnosis_document
-from stepscope.report.outputs import Layout
-from stepscope.report.render.terminal import print_block
 from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
@@ -105,7 +102,11 @@ class DemoNarration:
         """The first run has been diagnosed."""
         if not self._shows_report:
             return
+        from stepscope.report.diagnosis import document
+        from stepscope.report.outputs import Layout
+        from stepscope.report.render.terminal import print_block
+
         self._screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))
-        for block in diagnosis_document(diagnosis, Layout(is_full=True)).blocks:
+        for block in document(diagnosis, Layout(is_full=True)).blocks:
             print_block(block, self._screen)
         self._screen.print(Padding(Rule(style="dim"), (1, 0, 0, 0)))
