@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.memory.questions.names import NamedQuestion
 from stepscope.report import answer, memory, units
 from stepscope.report.document import (
     Block,
@@ -45,15 +43,6 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "verdict": pl.String,
 }
 """One row per snapshot."""
-_RANKS_ASKED = NamedQuestion("snapshots", "", {"ranks": "Ranks"})
-
-
-@dataclass(frozen=True)
-class _RanksTable:
-    """The snapshots of several ranks, side by side."""
-
-    ranks: pl.DataFrame
-    notes: tuple[str, ...] = ()
 
 
 def document(report: MemoryReport, layout: Layout) -> Document:
@@ -71,8 +60,8 @@ def _blocks(report: MemoryReport, *, is_full: bool) -> Iterator[Block]:
     yield _findings(report, is_short=not is_full)
     rows = _ROWS if is_full else _SHORT_ROWS
     if len(report.snapshots) > 1:
-        ranks = _RanksTable(_ranks(report))
-        yield from answer.table_blocks(ranks, _RANKS_ASKED, Layout(rows=rows))
+        yield Gap()
+        yield DataTable("Ranks", _ranks(report), most=rows)
     shown, asked = report.shown.overview, memory.question_of(report.shown.overview)
     for table in ("categories", "lines"):
         layout = Layout(table, rows)
