@@ -15,6 +15,7 @@ from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, Check, inter
 from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.report import figures, units
+from stepscope.report.answer import answer_blocks, question_heading
 from stepscope.report.document import (
     Block,
     Column,
@@ -34,6 +35,7 @@ from stepscope.report.document import (
     Section,
     Span,
     Table,
+    Title,
     Words,
 )
 from stepscope.report.figures import StepGroups
@@ -78,7 +80,7 @@ class CheckedComparison:
         comparison: The comparison.
         checks: What each condition of `--fail-on` says.
         scaling: How the second side scales, where it has another number of ranks; None: it has
-            not. Shown with the comparison to programs; people get it as an answer of its own.
+            not.
     """
 
     comparison: Comparison
@@ -102,7 +104,20 @@ class CheckedComparison:
 
 def document(checked: CheckedComparison, layout: Layout) -> Document:
     """The step, its parts, and the kernels and operators that changed most."""
-    return Document(_blocks(checked, layout.rows))
+    return Document((*_blocks(checked, layout.rows), *_scaling_blocks(checked, layout)))
+
+
+def _scaling_blocks(checked: CheckedComparison, layout: Layout) -> Iterator[Block]:
+    """How the second side scales, as an answer of its own below the comparison."""
+    if checked.scaling is None:
+        return
+    from stepscope.fleet.scaling import SCALING
+
+    yield Gap()
+    paths = Title(f"{checked.comparison.a.path}, {checked.comparison.b.path}")
+    yield Only("terminal", (paths,))
+    yield question_heading(SCALING)
+    yield from answer_blocks(checked.scaling, SCALING, layout)
 
 
 def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
