@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.commands.main import cli
 from stepscope.errors import StepscopeError
-from stepscope.report.plain import frame_to_csv
+from stepscope.report.render.csv import frame_to_csv
 
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\x9b5m\u202e\r\x00"
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")

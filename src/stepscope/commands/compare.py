@@ -24,7 +24,7 @@ from stepscope.commands.options import (
     scope_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
+from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.run.working import working
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.fleet.scaling import Scaling
     from stepscope.output_cache.recording_sink import EncodedSink
-    from stepscope.report.comparison.result import CheckedComparison
+    from stepscope.report.comparison import CheckedComparison
     from stepscope.trace.paths import PathTarget
 
 
@@ -198,7 +198,7 @@ def _write(
     """Write the comparison, and say what the conditions say."""
     from stepscope.analysis.comparison.gate import checks_of
     from stepscope.analysis.comparison.opening import compare_runs
-    from stepscope.report.comparison.result import CheckedComparison
+    from stepscope.report.comparison import CheckedComparison
 
     rank, scope = sides.rank, sides.scope
     before, after = sides.before[0], sides.after[0]
@@ -210,8 +210,6 @@ def _write(
             scaling = _scaling(before, after, scope)
     checked = CheckedComparison(comparison, checks_of(checks, comparison), scaling)
     output.write(checked, sink, layout)
-    if scaling is not None and output.format.is_for_people:
-        _write_scaling(scaling, f"{before.path}, {after.path}", output.format, layout, sink)
     return checked
 
 
@@ -230,14 +228,3 @@ def _scaling(before: PathTarget, after: PathTarget, scope: Scope) -> Scaling | N
     if first.world_size is not None and first.world_size == second.world_size:
         return None  # the same job, of which one side lacks ranks
     return compare_scaling(first, second)
-
-
-def _write_scaling(scaling: Scaling, paths: str, form: Format, layout: Layout, sink: Sink) -> None:
-    """Write the scaling below the comparison, in the formats that answers have."""
-    from stepscope.analysis.questions import Answer, Answers
-    from stepscope.fleet.scaling import SCALING
-
-    for one in OUTPUTS["answer"]:
-        if one.format == form:
-            sink.write("\n")
-            one.write(Answers(SCALING, 1, [Answer(paths, 0, scaling)]), sink, layout)

@@ -37,14 +37,14 @@ def command(output_dir: Path, steps: int, output: Output) -> None:
     in the output folder.
     """
     from stepscope.demo.runner import run_demo
-    from stepscope.report.demo.narration import Narration
+    from stepscope.report.narration import DemoNarration
 
     sink = StandardSink()
     messages = StandardSink(is_error=True).console(keeps_padding=True)
     # A program that reads standard output gets the result alone.
     is_told = output.format.is_for_people
     screen = sink.console(keeps_padding=True) if is_told else messages
-    narration = Narration(screen, messages, shows_report=is_told)
+    narration = DemoNarration(screen, messages, shows_report=is_told)
     with telling_what_stays(output_dir):
         outcome = run_demo(output_dir, steps, narration)
     output.write(outcome, sink)

@@ -28,7 +28,7 @@ def command(name: str | None, folder: Path | None) -> None:
     profiling and says how to view the results.
     """
     from stepscope._manual import all_examples, companions
-    from stepscope.report.manual.terminal import write_examples
+    from stepscope.report.manual import write_named
 
     examples = all_examples()
     if name is not None and name not in examples:
@@ -40,7 +40,7 @@ def command(name: str | None, folder: Path | None) -> None:
         for path in dict.fromkeys(path for one in chosen for path in (one.path, *companions(one))):
             click.echo(_copy(path, folder))
     elif name is None:
-        write_examples(chosen, StandardSink())
+        write_named(((one.name, one.about) for one in chosen), StandardSink())
     else:
         click.echo(chosen[0].path.read_text(encoding="utf-8"), nl=False)
 

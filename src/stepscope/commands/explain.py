@@ -19,7 +19,7 @@ def command(name: str | None) -> None:
     of another tool's profiling guide. Without ID, all pages are listed.
     """
     from stepscope._manual import all_pages, read_page
-    from stepscope.report.manual.terminal import write_list, write_page
+    from stepscope.report.manual import write_list, write_page
 
     pages = all_pages()
     sink = StandardSink()

@@ -83,8 +83,8 @@ def command(
     from stepscope.analysis.comparison.gate import FailOn, checks_of
     from stepscope.analysis.comparison.opening import compare_runs
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.report.comparison.result import CheckedComparison
-    from stepscope.report.trial.narration import Narration
+    from stepscope.report.comparison import CheckedComparison
+    from stepscope.report.narration import TrialNarration
     from stepscope.trace.paths import resolve_path
     from stepscope.trial.turns import Request, run_in_turns
 
@@ -92,7 +92,7 @@ def command(
     checks = [FailOn.parse(condition) for condition in conditions]
     request = Request((before, after), command_line, scratch, runs, steps, budget_s, writable)
     with telling_what_stays(scratch):
-        turns = run_in_turns(request, Narration(_say, "rehearsal"))
+        turns = run_in_turns(request, TrialNarration(_say, "rehearsal"))
     sides = [[resolve_path(str(run)) for run in side] for side in (turns.before, turns.after)]
     found = compare_runs(sides[0], sides[1], None, Scope())
     comparison = dataclasses.replace(found, notes=(*found.notes, *turns.notes))

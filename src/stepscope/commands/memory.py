@@ -240,6 +240,6 @@ def _names_beginning(begun: str) -> list[str]:
 
 def _list_questions() -> None:
     from stepscope.memory.questions.names import ABOUT
-    from stepscope.report.named import write_named
+    from stepscope.report.manual import write_named
 
     write_named(ABOUT.items(), StandardSink())

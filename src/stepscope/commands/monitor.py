@@ -212,7 +212,7 @@ def _export(
     address: str | None,
     textfile: Path | None,
 ) -> None:
-    from stepscope.report.live.prometheus import RunCollector, export
+    from stepscope.report.prometheus import RunCollector, export
 
     with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
         export(
@@ -257,10 +257,11 @@ def _show_live(
     ids: tuple[str, ...],
 ) -> None:
     from stepscope.report.console import width_for
-    from stepscope.report.live.terminal import show
+    from stepscope.report.live import blocks_of
+    from stepscope.report.render.terminal import show_live
 
     # Ctrl-C is how a person ends it, not a failure.
     with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
         sink = StandardSink()
         console = sink.console(width=width_for(sink))
-        show(run.look, console, interval_s, count)
+        show_live(lambda: blocks_of(run.look()), console, interval_s, count)

@@ -138,7 +138,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
             from stepscope.fleet.each_rank import reader_for
 
             each = reader_for(run)
-            with importing(output.full_module):
+            with importing(*output.modules):
                 diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.

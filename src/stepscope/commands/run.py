@@ -203,7 +203,7 @@ def _show_command(
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
     """Report the outcome on standard error: standard output belongs to the script."""
-    from stepscope.report.launch.terminal import file_lines, outcome_lines, table_lines
+    from stepscope.report.launch import file_lines, outcome_lines, table_lines
     from stepscope.run.reader import open_run
 
     recorder = settings.settings["window_recorder"]

@@ -346,6 +346,6 @@ def _names_beginning(begun: str) -> list[str]:
 
 
 def _list_questions() -> None:
-    from stepscope.report.named import write_named
+    from stepscope.report.manual import write_named
 
     write_named(_all_questions(), StandardSink())

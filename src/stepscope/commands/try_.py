@@ -88,7 +88,7 @@ def command(
     Each works in copies of your folders, so yours stay as they are. `{scratch}` in the command
     stands for a folder of each process's own, which stays.
     """
-    from stepscope.report.trial.narration import Narration
+    from stepscope.report.narration import TrialNarration
     from stepscope.trial.experiment import Request, try_fixes
     from stepscope.trial.fixes import FIXES
     from stepscope.trial.outcome import GainCheck
@@ -105,7 +105,7 @@ def command(
         command_line, scratch, steps, budget_s, only, without, tries_all, snapshot, writable
     )
     with telling_what_stays(scratch):
-        record = try_fixes(request, Narration(_say))
+        record = try_fixes(request, TrialNarration(_say))
     with sink_for(file) as sink:
         output.write(record, sink)
     failed = [reason for check in checks if (reason := check.reason(record)) is not None]

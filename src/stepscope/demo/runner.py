@@ -90,7 +90,7 @@ class DemoOutcome:
 
 
 class Audience(Protocol):
-    """Receives the demo's progress; see `stepscope.report.demo.narration`."""
+    """Receives the demo's progress; see `stepscope.report.narration`."""
 
     def begin(self) -> None:
         """The first training starts."""

@@ -80,7 +80,7 @@ def write_cached(
 
     def depends_on() -> list[Any] | None:
         files = [*map(_identity, traces), *map(_identity_of_file, beside)]
-        return None if None in files else [files, output.module, to_json(Layout, layout), *asked]
+        return None if None in files else [files, *output.modules, to_json(Layout, layout), *asked]
 
     def fits(cached: CachedText) -> bool:
         text = _COLOUR.sub("", cached.text) if sink.is_terminal else cached.text

@@ -1,7 +1,14 @@
 """The outputs of every kind of result, in one table. Importing it imports no output.
 
-An output is a module with a function `write(result, sink, layout)`, which lays the result out and
-writes it to the sink. Results that come in pieces are written in pieces.
+A kind of result has one module in `stepscope.report`, and a format one renderer in `report.render`.
+The renderer asks the module for what it lays out:
+
+* `document(result, layout)`, a `Document` for terminals and Markdown;
+* `page(result, rows)`, a `Page` for HTML;
+* `to_json(result)`, plain values;
+* `frames(result, layout)`, tables for CSV.
+
+Results that come in pieces are written in pieces.
 """
 
 from __future__ import annotations
@@ -62,6 +69,7 @@ class Format:
 
     Attributes:
         name: Its name for `--format`.
+        renderer: Its module in `stepscope.report.render`.
         is_for_people: Whether numbers have convenient units and long tables are cut. Programs get
             integer nanoseconds and bytes, and all rows.
         is_text: Whether a terminal can show it.
@@ -70,18 +78,19 @@ class Format:
     """
 
     name: str
+    renderer: str
     is_for_people: bool
     is_text: bool = True
     is_document: bool = True
     has_columns: bool = True
 
 
-TABLE = Format("table", is_for_people=True, is_document=False)
-MARKDOWN = Format("md", is_for_people=True, is_document=False)
-HTML = Format("html", is_for_people=True, has_columns=False)
-JSON = Format("json", is_for_people=False, has_columns=False)
-CSV = Format("csv", is_for_people=False)
-PARQUET = Format("parquet", is_for_people=False, is_text=False)
+TABLE = Format("table", "terminal", is_for_people=True, is_document=False)
+MARKDOWN = Format("md", "markdown", is_for_people=True, is_document=False)
+HTML = Format("html", "html", is_for_people=True, has_columns=False)
+JSON = Format("json", "json", is_for_people=False, has_columns=False)
+CSV = Format("csv", "csv", is_for_people=False)
+PARQUET = Format("parquet", "parquet", is_for_people=False, is_text=False)
 
 
 @dataclass(frozen=True)
@@ -90,21 +99,21 @@ class Output:
 
     Attributes:
         format: Its format.
-        module: Its module in `stepscope.report`.
+        kind: The kind of result, which its module in `stepscope.report` is called after.
         picks_table: Whether `Layout.table` applies to it.
         wants_details: Whether a diagnosis should bring the details of the window shown, and an
             answer about memory the picture of memory over time.
     """
 
     format: Format
-    module: str
+    kind: str
     picks_table: bool = False
     wants_details: bool = False
 
     @property
-    def full_module(self) -> str:
-        """The name by which its module is imported."""
-        return f"stepscope.report.{self.module}"
+    def modules(self) -> tuple[str, str]:
+        """The names by which the result's module and its renderer are imported."""
+        return f"stepscope.report.{self.kind}", f"stepscope.report.render.{self.format.renderer}"
 
     def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
         """Lay out a result and write it.
@@ -112,93 +121,61 @@ class Output:
         Raises:
             UsageError: The layout names a table that the result does not have.
         """
-        module = importlib.import_module(self.full_module)
-        module.write(result, sink, layout or Layout())
+        module, renderer = map(importlib.import_module, self.modules)
+        renderer.write(module, result, sink, layout or Layout())
 
 
+def _outputs(
+    kind: str,
+    *formats: Format,
+    picks_table: tuple[Format, ...] = (),
+    wants_details: tuple[Format, ...] = (),
+) -> tuple[Output, ...]:
+    return tuple(Output(one, kind, one in picks_table, one in wants_details) for one in formats)
+
+
+_OF_TABLES = (TABLE, CSV, MARKDOWN)
+_DETAILED = {"picks_table": (CSV,), "wants_details": (HTML,)}
 OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     # Where the step goes, why, and what to change: advice.diagnosis.Diagnosis.
-    "diagnosis": (
-        Output(TABLE, "diagnosis.terminal"),
-        Output(JSON, "diagnosis.json"),
-        Output(CSV, "diagnosis.csv", picks_table=True),
-        Output(MARKDOWN, "diagnosis.markdown"),
-        Output(HTML, "diagnosis.html", wants_details=True),
-    ),
+    "diagnosis": _outputs("diagnosis", TABLE, JSON, CSV, MARKDOWN, HTML, **_DETAILED),
     # py-spy recordings: a sequence of analysis.python_functions.SampledRecording.
-    "samples": (
-        Output(TABLE, "samples.terminal"),
-        Output(JSON, "samples.json"),
-        Output(CSV, "samples.terminal"),
-        Output(MARKDOWN, "samples.terminal"),
-        Output(HTML, "samples.html"),
-    ),
+    "samples": _outputs("samples", TABLE, JSON, CSV, MARKDOWN, HTML),
     # Answers to a question about traces: analysis.questions.Answers.
-    "answer": (
-        Output(TABLE, "answer.terminal", picks_table=True),
-        Output(JSON, "answer.json"),
-        Output(CSV, "answer.csv", picks_table=True),
-        Output(MARKDOWN, "answer.markdown", picks_table=True),
-    ),
+    "answer": _outputs("answer", TABLE, JSON, CSV, MARKDOWN, picks_table=_OF_TABLES),
     # The answer to a question about a memory snapshot: memory.questions.table.MemoryAnswer.
-    "memory": (
-        Output(TABLE, "memory.terminal", picks_table=True),
-        Output(JSON, "memory.json"),
-        Output(CSV, "memory.csv", picks_table=True),
-        Output(MARKDOWN, "memory.markdown", picks_table=True),
-        Output(HTML, "memory.html", wants_details=True),
+    "memory": _outputs(
+        "memory",
+        *(TABLE, JSON, CSV, MARKDOWN, HTML),
+        picks_table=_OF_TABLES,
+        wants_details=(HTML,),
     ),
     # What memory snapshots alone say: advice.memory_report.MemoryReport.
-    "snapshots": (
-        Output(TABLE, "snapshots.terminal"),
-        Output(JSON, "snapshots.json"),
-        Output(CSV, "snapshots.csv", picks_table=True),
-        Output(MARKDOWN, "snapshots.markdown"),
-        Output(HTML, "snapshots.html", wants_details=True),
-    ),
-    # What changed between two runs: comparison.result.CheckedComparison.
-    "comparison": (
-        Output(TABLE, "comparison.terminal"),
-        Output(JSON, "comparison.json"),
-        Output(CSV, "comparison.csv"),
-        Output(MARKDOWN, "comparison.markdown"),
-        Output(HTML, "comparison.html"),
-    ),
+    "snapshots": _outputs("snapshots", TABLE, JSON, CSV, MARKDOWN, HTML, **_DETAILED),
+    # What changed between two runs: comparison.CheckedComparison.
+    "comparison": _outputs("comparison", TABLE, JSON, CSV, MARKDOWN, HTML),
     # Rows of a query: a polars frame.
-    "rows": (
-        Output(TABLE, "rows.terminal"),
-        Output(CSV, "rows.csv"),
-        Output(JSON, "rows.json"),
-        Output(PARQUET, "rows.parquet"),
-    ),
+    "rows": _outputs("rows", TABLE, CSV, JSON, PARQUET),
     # What a trace file holds: analysis.contents.Contents.
-    "contents": (Output(TABLE, "contents.terminal"), Output(JSON, "contents.json")),
+    "contents": _outputs("contents", TABLE, JSON),
     # What a run directory holds: analysis.record.listing.RunListing.
-    "run": (Output(TABLE, "run.terminal"), Output(JSON, "run.json")),
+    "run": _outputs("run", TABLE, JSON),
     # What was sampled beside a training: analysis.record.metrics.MetricsSummary.
-    "metrics": (Output(TABLE, "metrics.terminal"), Output(JSON, "metrics.json")),
+    "metrics": _outputs("metrics", TABLE, JSON),
     # What the doctor found: a sequence of doctor.check.Check.
-    "checks": (Output(TABLE, "checks.terminal"), Output(JSON, "checks.json")),
+    "checks": _outputs("checks", TABLE, JSON),
     # Each recording option, and where its value comes from: adapters.options.sheets.
-    "settings": (Output(TABLE, "settings.terminal"), Output(JSON, "settings.json")),
+    "settings": _outputs("settings", TABLE, JSON),
     # Option names of other frameworks: a sequence of adapters.options.sheets.DialectSheet.
-    "dialects": (Output(TABLE, "dialects.terminal"), Output(JSON, "dialects.json")),
+    "dialects": _outputs("dialects", TABLE, JSON),
     # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
-    "stores": (Output(TABLE, "stores.terminal"), Output(JSON, "stores.json")),
+    "stores": _outputs("stores", TABLE, JSON),
     # What trials of fixes brought: run.trials.TrialsRecord.
-    "trial": (
-        Output(TABLE, "trial.terminal"),
-        Output(JSON, "trial.json"),
-        Output(MARKDOWN, "trial.markdown"),
-    ),
+    "trial": _outputs("trial", TABLE, JSON, MARKDOWN),
     # The fixes that can be tried: a sequence of trial.fixes.fix.Fix.
-    "fixes": (
-        Output(TABLE, "fixes.terminal"),
-        Output(JSON, "fixes.json"),
-        Output(MARKDOWN, "fixes.terminal"),
-    ),
+    "fixes": _outputs("fixes", TABLE, JSON, MARKDOWN),
     # What the demo predicted and measured: demo.runner.DemoOutcome.
-    "demo": (Output(TABLE, "demo.terminal"), Output(JSON, "demo.json")),
+    "demo": _outputs("demo", TABLE, JSON),
 }
 """Kind of result to its outputs, the default first."""
 

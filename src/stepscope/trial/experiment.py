@@ -103,7 +103,7 @@ class Request:
 
 
 class Audience(Protocol):
-    """Receives the progress; see `stepscope.report.trial.narration`."""
+    """Receives the progress; see `stepscope.report.narration`."""
 
     def ended(self, name: str, number: int, attempt: Attempt) -> None:
         """An attempt has ended; number 0 is the diagnosis."""

@@ -12,8 +12,8 @@ from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.report import units
-from stepscope.report.comparison.words import in_words
-from stepscope.report.diagnosis.words import findings_alike, ranks_with, saving
+from stepscope.report.comparison import in_words
+from stepscope.report.findings import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.selection.partition import all_cause_words
-from stepscope.report.answer.cells import CAUSES, headings
+from stepscope.report.cells import CAUSES, headings
 
 MOST_ROWS = 5000
 """Rows of a table that go to the page."""

@@ -103,7 +103,7 @@ def test_a_kept_page_imports_no_analysis(trace, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stderr.split())
-    assert "stepscope.report.diagnosis.html" in imported
+    assert "stepscope.report.diagnosis.page" in imported
     heavy = {"llvmlite", "stepscope.trace.load", "stepscope.analysis.kernels"}
     assert not heavy & imported
 

@@ -14,11 +14,10 @@ from tests.support.annotated_steps import means_of_whole_steps
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
+from tests.support.rendered import diagnosis_to_html, diagnosis_to_markdown
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.report.diagnosis.html import diagnosis_to_html
-from stepscope.report.diagnosis.json import diagnosis_to_dict
-from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.run.reader import open_run
 
 STEPS = 6

@@ -348,7 +348,7 @@ def test_what_a_recorder_missed_sets_no_rank_apart(judge):
 
 
 def test_the_report_as_json_has_the_notes(judge):
-    from stepscope.report.diagnosis.json import diagnosis_to_dict
+    from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 
     diagnosis = dataclasses.replace(judge(job(lambda t, s: products(t))), notes=("a note",))
     assert json.loads(json.dumps(diagnosis_to_dict(diagnosis), default=str))["notes"] == ["a note"]

@@ -18,14 +18,14 @@ from tests.support.planted import (
     optimizer,
     products,
 )
+from tests.support.rendered import diagnosis_to_markdown
 
 from stepscope.advice import inference
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rules import RULES
 from stepscope.analysis.find_purpose import purpose_of
 from stepscope.analysis.selection.purpose import Work
-from stepscope.report.diagnosis.json import diagnosis_to_dict
-from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.words import work
 from stepscope.run.reader import open_run
 

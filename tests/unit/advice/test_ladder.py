@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, HALF, MM_FLOAT, PLAIN, SCENARIOS, Scenario, dump, products
+from tests.support.rendered import diagnosis_to_markdown
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.cached_summaries import compute_and_cache_summary
@@ -27,8 +28,7 @@ from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.replay import replay
 from stepscope.analysis.questions import ask_all, question
 from stepscope.analysis.selection.scope import Scope
-from stepscope.report.diagnosis.json import diagnosis_to_dict
-from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.scope import describe_scope
 from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_traces

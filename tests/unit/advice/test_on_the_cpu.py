@@ -11,7 +11,7 @@ from tests.support.planted import dump
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Severity
 from stepscope.analysis.host_compute import host_compute
-from stepscope.report.diagnosis.json import diagnosis_to_dict
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis.words import compute_rows, compute_title
 from stepscope.run.reader import open_run
 
@@ -110,7 +110,10 @@ def test_the_report_shows_what_the_cpu_computes(judge):
     }
     diagnosis = judge(t)
     rows = dict(compute_rows(diagnosis.shown))
-    assert compute_title(diagnosis.shown) == "What the CPU computes   10.0 ms of operators per step"
+    assert compute_title(diagnosis.shown) == (
+        "What the CPU computes",
+        "10.0 ms of operators per step",
+    )
     assert rows["by kind"].startswith("matrix products 60%, elementwise 20%, reductions 15%")
     assert rows["by operator"].startswith("aten::addmm 60%, aten::mul 20%")
     assert rows["by shape"].startswith("aten::addmm (64, 32 × 16, 16 × 64) 60%")

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from tests.support.page_data import blocks_of, data_of
 from tests.support.rank_jobs import rank_of_job
+from tests.support.rendered import diagnosis_to_html
 
 from stepscope.advice import rank_steps as module
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.rank_steps import rank_steps
 from stepscope.commands.main import cli
-from stepscope.report.diagnosis.html import diagnosis_to_html
 from stepscope.run.reader import open_run
 
 DELAYS_MS = (1.0, 4.0, 1.5)

@@ -15,10 +15,10 @@ from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.report.diagnosis.words import (
     communication,
     partition_basis,
-    saving,
     step_basis,
     together,
 )
+from stepscope.report.findings import saving
 from stepscope.run.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 

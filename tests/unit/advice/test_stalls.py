@@ -18,7 +18,7 @@ from stepscope.advice.rules import RULES, garbage_collector, stalled_step
 from stepscope.advice.stalls import GREW_BY, GREW_MOST, stalls_in_order
 from stepscope.advice.subject import Subject
 from stepscope.analysis.record.summary import summarise_steps
-from stepscope.report.diagnosis.words import findings_alike
+from stepscope.report.findings import findings_alike
 from stepscope.run.reader import open_run
 
 RANKS, STEPS, STALLED = 3, 8, 5

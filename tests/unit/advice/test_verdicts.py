@@ -159,7 +159,7 @@ def test_times_on_several_gpus_are_those_of_the_mean_gpu(tmp_path, annotate_step
     words = (
         "5.00 ms of kernels per step" if annotate_steps else "15.0 ms of kernels in the whole file"
     )
-    assert compute_title(rank).endswith(f"{words}, on each GPU, their mean")
+    assert compute_title(rank)[1].endswith(f"{words}, on each GPU, their mean")
     assert {label for label, _ in compute_rows(rank)} <= {
         "by kind",
         "by operator",

@@ -183,7 +183,7 @@ def test_completion_knows_verbs_options_and_questions():
 def test_columns_of_the_live_view_keep_their_order():
     from types import SimpleNamespace
 
-    from stepscope.report.live.terminal import _part_names
+    from stepscope.report.live import _part_names
 
     def view(shares):
         partition = SimpleNamespace(

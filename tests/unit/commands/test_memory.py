@@ -23,8 +23,8 @@ from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
-from stepscope.report.answer.columns import FIRST
-from stepscope.report.memory import terminal
+from stepscope.report.columns import FIRST
+from stepscope.report.outputs import output
 from stepscope.run import working
 from stepscope.run.layout import RunLayout
 
@@ -398,8 +398,8 @@ def test_names_from_a_file_do_not_steer_a_terminal(tmp_path):
     allocator.malloc(5 * MIB, frames=[frame])
     path = tmp_path / "x"
     path.write_bytes(pickle.dumps(allocator.snapshot()))
-    for output in ("table", "md"):
-        text = run(path, "--format", output).stdout
+    for form in ("table", "md"):
+        text = run(path, "--format", form).stdout
         assert "\x1b" not in text
         assert "a\nb" not in text
         assert "red" in text
@@ -420,7 +420,8 @@ def test_a_terminal_shows_the_width_it_has(snapshot):
             return Console(file=self.out, width=60)
 
     sink = Sink()
-    from stepscope.report.outputs import Layout
 
-    terminal.write(answer(find_snapshot(str(snapshot)).open(), question("peak")), sink, Layout())
+    output("memory", "table").write(
+        answer(find_snapshot(str(snapshot)).open(), question("peak")), sink
+    )
     assert max(map(len, sink.out.getvalue().splitlines())) <= 60

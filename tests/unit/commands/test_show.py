@@ -16,19 +16,19 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.support.answers import assert_titles
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
+from tests.support.rendered import print_blocks, rendered
 
 from stepscope.analysis.memory.question_names import PREFIX
-from stepscope.analysis.questions import QUESTIONS, question
+from stepscope.analysis.questions import QUESTIONS, Answer, Answers, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.commands.main import main
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.report.answer.cells import shown
-from stepscope.report.answer.columns import asked_columns, fit
-from stepscope.report.answer.markdown import result_to_markdown
-from stepscope.report.answer.tables import number_labels
-from stepscope.report.answer.terminal import print_result
+from stepscope.report.answer import answer_blocks, number_labels
+from stepscope.report.cells import shown
+from stepscope.report.columns import asked_columns, fit
 from stepscope.report.console import UNLIMITED
+from stepscope.report.outputs import Layout
 
 
 def _training() -> GpuTrace:
@@ -203,11 +203,12 @@ def _hostile() -> _Result:
 
 def test_names_steer_neither_terminal_nor_markdown() -> None:
     out = io.StringIO()
-    print_result(_hostile(), QUESTIONS[0], Console(file=out, width=80))
+    print_blocks(answer_blocks(_hostile(), QUESTIONS[0], Layout()), Console(file=out, width=80))
     text = out.getvalue()
     assert "\x1b[2J" not in text
     assert "[bold]x[/bold]" in text
-    markdown = result_to_markdown(_hostile(), QUESTIONS[0])
+    answers = Answers(QUESTIONS[0], 1, [Answer("trace", 0, _hostile())])
+    markdown = rendered("answer", "md", answers)
     assert "<script>" not in markdown
     assert all(line.count(" | ") <= 2 for line in markdown.splitlines())
 
@@ -217,7 +218,8 @@ def test_a_wide_table_is_broken_into_blocks_that_keep_the_key() -> None:
     frame = pl.DataFrame({"step": [41, 42], **columns})
     out = io.StringIO()
     result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
-    print_result(result, QUESTIONS[0], Console(file=out, width=80), columns=("all",))
+    layout = Layout(columns=("all",))
+    print_blocks(answer_blocks(result, QUESTIONS[0], layout), Console(file=out, width=80))
     lines = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert "…" not in out.getvalue()
@@ -230,7 +232,7 @@ def test_a_table_fits_the_terminal_in_one_block_and_says_what_is_left_out(width:
     frame = pl.DataFrame({"step": [41, 42], "name": ["x" * 200, "y"], **columns})
     out = io.StringIO()
     result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
-    print_result(result, QUESTIONS[0], Console(file=out, width=width))
+    print_blocks(answer_blocks(result, QUESTIONS[0], Layout()), Console(file=out, width=width))
     lines = out.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert sum(line.split()[:1] == ["41"] for line in lines) == 1
@@ -257,7 +259,7 @@ def test_long_names_stand_behind_the_numbers_where_nothing_is_cut() -> None:
     frame = pl.DataFrame({"name": [long, "short"], "count": [1, 20], "total_ns": [5_000, 40]})
     out = io.StringIO()
     result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
-    print_result(result, QUESTIONS[0], Console(file=out, width=UNLIMITED))
+    print_blocks(answer_blocks(result, QUESTIONS[0], Layout()), Console(file=out, width=UNLIMITED))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     place = next(number for number, line in enumerate(lines) if line.endswith("name"))
     head, rule, first, second = lines[place : place + 4]
@@ -291,7 +293,7 @@ def test_columns_are_chosen_by_name_or_heading(path: Path) -> None:
 
 
 def test_every_column_shown_first_exists(path: Path) -> None:
-    from stepscope.report.answer.columns import FIRST
+    from stepscope.report.columns import FIRST
     from stepscope.trace.load import load
 
     trace = load(path)

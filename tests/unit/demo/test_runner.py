@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.rendered import rendered
 
 from stepscope.advice.finding import Finding, Severity
 from stepscope.demo import runner
@@ -23,9 +24,6 @@ from stepscope.demo.runner import (
     run_demo,
 )
 from stepscope.errors import UsageError
-from stepscope.report.demo import json as json_form
-from stepscope.report.demo import terminal
-from stepscope.report.outputs import Layout
 
 
 def finding(name: str) -> Finding:
@@ -47,22 +45,6 @@ def training(*names: str, step_ns: int = 100) -> TrainingOutcome:
 def outcome(before: TrainingOutcome, after: TrainingOutcome) -> DemoOutcome:
     planted = input_finding(before)
     return DemoOutcome(before, after, compare(before, after, planted, workers=2))
-
-
-class Written:
-    """A sink that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def console(self, **_: object) -> Written:
-        return self
-
-    def print(self, *parts: object, **_: object) -> None:
-        self.text += " ".join(part for part in parts if isinstance(part, str)) + "\n"
 
 
 def test_the_planted_fault_is_taken_from_below_busy_cpus():
@@ -90,15 +72,13 @@ def test_a_fault_that_was_not_found_is_an_error_with_what_was_found(names, said)
     ],
 )
 def test_it_says_when_the_cpus_were_busy(before, after, said):
-    written, document = Written(), Written()
     result = outcome(training(*before, "input-bound"), training(*after, step_ns=60))
-    terminal.write(result, written, Layout())
-    json_form.write(result, document, Layout())
+    written = " ".join(rendered("demo", "table", result).split())
     if said is None:
-        assert "busy CPUs" not in written.text
+        assert "busy CPUs" not in written
     else:
-        assert f"waited for busy CPUs {said}: " in written.text
-    told = json.loads(document.text)
+        assert f"waited for busy CPUs {said}: " in written
+    told = json.loads(rendered("demo", "json", result))
     assert [told[side]["had_busy_cpus"] for side in ("before", "after")] == [
         bool(before),
         bool(after),

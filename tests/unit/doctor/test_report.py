@@ -12,6 +12,7 @@ import sys
 import pytest
 from rich.console import Console
 from tests.support.machines import make_cuda_report, make_machine, make_report
+from tests.support.rendered import print_blocks
 
 from stepscope.doctor.check import Check, State
 from stepscope.doctor.disk import Space
@@ -19,8 +20,9 @@ from stepscope.doctor.examination import examine, this_interpreter
 from stepscope.doctor.packages import CORE
 from stepscope.doctor.python_and_torch import dotted
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.report.checks.json import checks_to_dict
-from stepscope.report.checks.terminal import print_checks
+from stepscope.report.checks import document
+from stepscope.report.checks import to_json as checks_to_dict
+from stepscope.report.outputs import Layout, output
 
 OK = Check("recording", "operators", State.OK, "recorded")
 WARNING = Check("limits", "CPU", State.WARNING, "few [of them]", "set num_workers to 2")
@@ -29,7 +31,7 @@ PROBLEM = Check("disk", "free space", State.PROBLEM, "100 MiB free", "make room"
 
 def shown(checks, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-    print_checks(checks, console)
+    print_blocks(document(checks, Layout()).blocks, console)
     return console.file.getvalue()
 
 
@@ -182,11 +184,10 @@ class TestVerb:
 
 def test_a_pipe_gets_whole_lines_without_padding(capsys):
     from stepscope.commands.sinks import StandardSink
-    from stepscope.report.checks.terminal import write
-    from stepscope.report.outputs import Layout
 
     detail = f"torch at /{'long/' * 40}"
-    write([Check("python and torch", "torch", State.OK, detail)], StandardSink(), Layout())
+    checks = [Check("python and torch", "torch", State.OK, detail)]
+    output("checks", "table").write(checks, StandardSink())
     said = capsys.readouterr().out
     assert detail in said
     assert said == re.sub("[ ]+\n", "\n", said)

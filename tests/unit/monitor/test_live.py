@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from tests.support.nvml import compile_stub, stepscope
+from tests.support.rendered import print_blocks
 from tests.support.step_records import MS, step_records
 
 from stepscope.analysis.record.live import LiveSample, LiveState
@@ -19,8 +20,8 @@ from stepscope.analysis.record.progress import progress_of
 from stepscope.analysis.record.watching import look_at
 from stepscope.monitor.columns import DEFAULT_COLUMNS
 from stepscope.monitor.metrics_file import MetricsFile, row_of
-from stepscope.report.live.terminal import layout_of
-from stepscope.report.metrics.terminal import print_metrics
+from stepscope.report.live import blocks_of
+from stepscope.report.metrics import metrics_blocks
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import JobRecord, RankManifest, write_record
 from stepscope.run.metrics import last_sample
@@ -51,9 +52,9 @@ def write_run(root, ranks):
     write_record(RunLayout(root).run_file, JobRecord(name="r", created_ns=1, world_size=ranks))
 
 
-def text_of(renderable, width=140):
+def text_of(blocks, width=140):
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(renderable)
+    print_blocks(blocks, console)
     return console.file.getvalue()
 
 
@@ -126,7 +127,7 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     assert view.ranks[0].sample[0]["utilization.gpu"] == "97 %"
     assert view.ranks[1].sample == ()
     samples = [LiveSample("rank 0", "node-a", view.ranks[0].sample)]
-    lines = text_of(layout_of(LiveState(view, tuple(samples), "here"))).splitlines()
+    lines = text_of(blocks_of(LiveState(view, tuple(samples), "here"))).splitlines()
     first, second, third = (line.split() for line in lines[2:5])
     assert first[:6] == ["0", "running", "19", "10", "100", "ms"]
     # In the order of a step, whatever takes longest.
@@ -134,7 +135,7 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     assert lines[1].split()[-4:] == ["input", "forward", "backward", "other"]
     assert second[1:5] == ["no", "step", "for", "1.50"]
     assert third[1:] == ["no", "step", "yet", *["–"] * 7]
-    hardware = " ".join(text_of(layout_of(LiveState(view, tuple(samples), "here"))).split())
+    hardware = " ".join(text_of(blocks_of(LiveState(view, tuple(samples), "here"))).split())
     assert "0 H100 97% – 60.0 GiB of 80.0 GiB 612 W 66 power, heat" in hardware
     assert "node-a CPUs 37.0%" in hardware
 
@@ -151,7 +152,7 @@ def test_old_samples_are_not_shown_as_the_present(tmp_path):
 def test_a_gpu_that_two_ranks_report_is_shown_once():
     row = {"index": "0", "name": "A", "uuid": "GPU-1", "utilization.gpu": "5 %"}
     samples = [LiveSample(f"rank {rank}", "h", [row]) for rank in range(2)]
-    assert text_of(layout_of(LiveState(None, tuple(samples), "x"))).count("5%") == 1
+    assert text_of(blocks_of(LiveState(None, tuple(samples), "x"))).count("5%") == 1
 
 
 def test_names_cannot_speak_to_the_terminal(tmp_path):
@@ -159,11 +160,11 @@ def test_names_cannot_speak_to_the_terminal(tmp_path):
     path.write_text(
         "timestamp, index, name, uuid, utilization.gpu [%]\nt, 0, [bold]A[/bold]\x1b[31mB, u, 5 %\n"
     )
-    shown = text_of(layout_of(LiveState(None, (LiveSample("", "[red]h", last_sample(path)),), "x")))
+    shown = text_of(blocks_of(LiveState(None, (LiveSample("", "[red]h", last_sample(path)),), "x")))
     assert "[bold]A[/bold] [31mB" in shown
     assert "\x1b" not in shown
     console = Console(file=io.StringIO(), width=140, color_system=None)
-    print_metrics([("", summarise_metrics(path))], console)
+    print_blocks(metrics_blocks([("", summarise_metrics(path))]), console)
     assert "[bold]A[/bold] [31mB" in console.file.getvalue()
     assert "\x1b" not in console.file.getvalue()
 

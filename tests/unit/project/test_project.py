@@ -79,7 +79,7 @@ def test_every_room_is_in_the_contracts():
         ("stepscope.trace.load", {"torch"}),
         ("stepscope.memory.load", {"torch"}),
         ("stepscope.advice.diagnosis", {"torch"}),
-        ("stepscope.report.diagnosis.terminal", {"torch"}),
+        ("stepscope.report.render.terminal", {"torch"}),
         ("stepscope.doctor.examination", {"torch", "numpy", "polars"}),
         ("stepscope.monitor.recorder", {"torch", "numpy", "polars", "duckdb", "llvmlite"}),
         ("stepscope.commands.monitor", {"torch", "numpy", "polars", "psutil"}),

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from tests.support.rendered import print_blocks
 from tests.support.viewer import training
 
 from stepscope.analysis.questions import QUESTIONS, question
-from stepscope.report.answer.cells import label, shown
-from stepscope.report.answer.tables import number_labels, numbers_of
-from stepscope.report.answer.terminal import print_tables
+from stepscope.report.answer import number_labels, numbers_of, table_blocks
+from stepscope.report.cells import label, shown
+from stepscope.report.outputs import Layout
 
 ALONE = [one for one in QUESTIONS if not one.over_ranks]
 
@@ -31,7 +32,7 @@ def test_a_label_is_that_of_the_field_or_its_name():
 
 def test_people_read_the_labels():
     text = io.StringIO()
-    print_tables(Result(), question("kernels"), Console(file=text))
+    print_blocks(table_blocks(Result(), question("kernels"), Layout()), Console(file=text))
     assert text.getvalue() == "wait: 1.50 µs\ntime of short kernels: 2.00 µs\n"
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
+from tests.support.page_data import data_of
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.selection.partition import IDLE_WORDS
-from stepscope.report.answer.cells import headings, shown
-from stepscope.report.page import blocks
+from stepscope.report.cells import shown
+from stepscope.report.document import DataTable, Page, Section
+from stepscope.report.render.html import page_of
 from stepscope.viewer.tables import for_page
 
 GAPS = pl.DataFrame(
@@ -28,8 +32,10 @@ def test_tables_for_people_have_words_in_every_layout():
         "–" if text is None else text for text in WORDS
     ]
     assert [row[0] for row in for_page(GAPS, 0)["rows"]] == WORDS
-    block = blocks.table("Gaps", GAPS, 10, labels=headings)
-    assert block is not None
+    module = SimpleNamespace(
+        page=lambda *_: Page("", "", "", [Section("gaps", "Gaps", (DataTable("Gaps", GAPS),))])
+    )
+    block = data_of(page_of(module, None))["sections"][0]["blocks"][0]
     assert [row[0] for row in block["rows"]] == WORDS
 
 

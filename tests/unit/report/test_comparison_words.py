@@ -12,7 +12,7 @@ from tests.support.page_data import data_of
 
 from stepscope.commands.main import cli
 from stepscope.report import units
-from stepscope.report.comparison.words import COLUMNS, cells
+from stepscope.report.comparison import COLUMNS, cells
 from stepscope.trace.load import load
 from stepscope.viewer.judging import _comparison
 

@@ -20,7 +20,8 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UsageError
-from stepscope.report.diagnosis.tables import FINDINGS, PARTS, RANKS, diagnosis_tables
+from stepscope.report.diagnosis.tables import PARTS, RANKS, diagnosis_tables
+from stepscope.report.findings import FINDINGS
 from stepscope.run.reader import open_run
 
 

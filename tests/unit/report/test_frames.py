@@ -6,11 +6,11 @@ import json
 import polars as pl
 import pytest
 from rich.console import Console
+from tests.support.rendered import rendered
 
-from stepscope.report.frames import print_frame
-from stepscope.report.rows.csv import rows_to_csv
-from stepscope.report.rows.json import rows_to_json
-from stepscope.report.rows.parquet import rows_to_parquet
+from stepscope.report.outputs import output
+from stepscope.report.render.terminal import print_block
+from stepscope.report.rows import table_of_frame
 
 FRAME = pl.DataFrame(
     {
@@ -24,7 +24,7 @@ FRAME = pl.DataFrame(
 
 
 def test_csv_has_nested_values_as_json():
-    assert rows_to_csv(FRAME).splitlines() == [
+    assert rendered("rows", "csv", FRAME).splitlines() == [
         "name,n,many,raw,yes",
         f'a|b,{2**60},"[1, 2]",00ff,true',
         ",,,,",
@@ -33,21 +33,23 @@ def test_csv_has_nested_values_as_json():
 
 
 def test_json_keeps_integers_and_writes_bytes_as_hexadecimal():
-    rows = json.loads(rows_to_json(FRAME))
+    rows = json.loads(rendered("rows", "json", FRAME))
     assert rows[0] == {"name": "a|b", "n": 2**60, "many": [1, 2], "raw": "00ff", "yes": True}
     assert rows[1]["n"] is None
 
 
 def test_the_table_shows_markup_as_text():
     text = io.StringIO()
-    print_frame(FRAME, Console(file=text, width=200))
+    print_block(table_of_frame(FRAME), Console(file=text, width=200))
     assert "[red]x[/red]" in text.getvalue()
     assert "yes" in text.getvalue()
     assert "None" not in text.getvalue()
 
 
-def test_parquet_comes_back_as_it_was():
-    assert pl.read_parquet(io.BytesIO(rows_to_parquet(FRAME))).equals(FRAME)
+def test_parquet_comes_back_as_it_was(tmp_path):
+    with open(tmp_path / "rows", "wb") as file:  # noqa: PTH123 - a sink
+        output("rows", "parquet").write(FRAME, file)
+    assert pl.read_parquet(tmp_path / "rows").equals(FRAME)
 
 
 def test_steps_of_a_scope_are_told_as_runs_whatever_lies_between_them() -> None:
@@ -70,7 +72,7 @@ def test_numbers_are_never_cut(width):
         }
     )
     stream = io.StringIO()
-    print_frame(frame, Console(file=stream, width=width), {"memory"})
+    print_block(table_of_frame(frame, {"memory"}), Console(file=stream, width=width))
     printed = stream.getvalue()
     assert all(len(line.rstrip()) <= width for line in printed.splitlines())
     for row in ("31.7 GiB", " 80"), ("8 GiB", "1080"):

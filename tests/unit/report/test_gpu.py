@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, SCENARIOS, healthy, job, products
+from tests.support.rendered import diagnosis_to_html, print_diagnosis
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose
@@ -21,9 +22,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
-from stepscope.report.diagnosis.html import diagnosis_to_html
-from stepscope.report.diagnosis.terminal import print_diagnosis
-from stepscope.report.diagnosis.words import ranks_with, short_saving
+from stepscope.report.findings import ranks_with, short_saving
 from stepscope.report.units import duration
 from stepscope.run.reader import RankRun, open_run
 

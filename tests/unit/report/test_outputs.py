@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import polars as pl
 import pytest
-from rich.console import Console
 from tests.support.project import ROOT
+from tests.support.rendered import KeptSink
 
 from stepscope.analysis.questions import Answer, Answers, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -48,22 +48,22 @@ STANDS_IN = {
 """Kinds that a verb shows in place of the one whose formats it offers."""
 
 
-@pytest.mark.parametrize(("kind", "one"), EVERY, ids=lambda x: getattr(x, "module", x))
-def test_every_output_is_a_module_that_writes(kind, one):
-    module = importlib.import_module(f"stepscope.report.{one.module}")
-    assert callable(module.write)
-    assert module.__doc__
+@pytest.mark.parametrize(("kind", "one"), EVERY, ids=lambda x: getattr(x, "kind", x))
+def test_every_output_is_a_result_and_a_renderer(kind, one):
+    result, renderer = map(importlib.import_module, one.modules)
+    assert result.__doc__
+    assert callable(renderer.write)
+    needed = {
+        "table": "document", "md": "document", "html": "page", "json": "to_json", "csv": "frames"
+    }  # fmt: skip
+    if one.format.name in needed:
+        assert callable(getattr(result, needed[one.format.name]))
 
 
-def test_every_module_called_after_a_format_is_in_the_registry():
-    named = {one.module for _, one in EVERY}
-    report = ROOT / "src" / "stepscope" / "report"
-    found = {
-        f"{path.parent.name}.{path.stem}"
-        for path in report.glob("*/*.py")
-        if re.search(r"^def write\(", path.read_text(), re.MULTILINE)
-    }
-    assert found == named
+def test_every_renderer_is_in_the_registry():
+    used = {one.format.renderer for _, one in EVERY}
+    folder = ROOT / "src" / "stepscope" / "report" / "render"
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == used
 
 
 @pytest.mark.parametrize(("verb", "kind"), VERBS.items())
@@ -170,27 +170,8 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-class Page:
-    """A sink that keeps what it is given."""
-
-    is_terminal = False
-
-    def __init__(self) -> None:
-        self.stream = io.StringIO()
-        self.remarks: list[str] = []
-
-    def console(self, **_: object) -> Console:
-        return Console(file=self.stream, width=80)
-
-    def write(self, content: str) -> None:
-        self.stream.write(content)
-
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
-
-
-def written(name: str, traces: int = 1, layout: Layout | None = None) -> Page:
-    page = Page()
+def written(name: str, traces: int = 1, layout: Layout | None = None) -> KeptSink:
+    page = KeptSink()
     result = Result(pl.DataFrame({"step": range(100, 109)}), AnsweredScope(Scope(), (), (), 0))
     answers = (Answer(f"trace-{number}", 0, result) for number in range(traces))
     output("answer", name).write(Answers(question("steps"), traces, answers), page, layout)
@@ -215,7 +196,7 @@ def test_several_answers_are_told_apart():
 
 
 def test_one_answer_about_several_ranks_is_one_csv():
-    page = Page()
+    page = KeptSink()
     result = Result(pl.DataFrame({"step": [1]}), AnsweredScope(Scope(), (), (), 0))
     answers = Answers(question("stragglers"), 4, [Answer("rank0, rank1, …", 0, result)])
     output("answer", "csv").write(answers, page, Layout())

@@ -17,16 +17,16 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 from tests.support.project import ROOT
+from tests.support.rendered import diagnosis_to_html
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.cached_details import details_of
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.main import cli
-from stepscope.report.diagnosis.html import diagnosis_to_html
+from stepscope.report.figures import MOST_BARS, StepGroups
 from stepscope.report.page import document
 from stepscope.report.page.document import MOST_BYTES, page
 from stepscope.report.page.script import as_one_script
-from stepscope.report.page.step_groups import MOST_BARS, StepGroups
 from stepscope.report.units import duration
 from stepscope.run.reader import open_run
 

@@ -10,12 +10,15 @@ import pytest
 from rich.console import Console
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.planted import dump, products
+from tests.support.rendered import (
+    diagnosis_to_html,
+    diagnosis_to_markdown,
+    print_diagnosis,
+    print_summary,
+)
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.report.diagnosis.html import diagnosis_to_html
-from stepscope.report.diagnosis.json import diagnosis_to_dict
-from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
-from stepscope.report.diagnosis.terminal import print_diagnosis, print_summary
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.run.reader import open_run
 
 WHY = "above launch-bound, because most of that comes from it"

@@ -9,17 +9,18 @@ import json
 import polars as pl
 import pytest
 from rich.console import Console
+from tests.support.rendered import print_blocks, print_diagnosis, print_summary
 from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.report import units
 from stepscope.report.console import UNLIMITED
+from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.diagnosis import words
-from stepscope.report.diagnosis.json import diagnosis_to_dict
 from stepscope.report.diagnosis.tables import RANKS
-from stepscope.report.diagnosis.terminal import _finding, print_diagnosis, print_summary
-from stepscope.report.diagnosis.words import findings_alike, ranks_with
+from stepscope.report.document import Findings, ShownFinding
+from stepscope.report.findings import findings_alike, ranks_with
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
 from stepscope.run.reader import open_run
@@ -172,7 +173,7 @@ def test_on_narrow_screens_labels_of_evidence_wrap_and_values_stay(width):
     )  # fmt: skip
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False, color_system=None)
-    console.print(_finding(1, finding, ""))
+    print_blocks([Findings((ShownFinding(finding),))], console)
     shown = stream.getvalue()
     assert "17.0 ms" in shown
     assert "25%" in shown

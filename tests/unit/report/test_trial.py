@@ -10,7 +10,7 @@ import pytest
 from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
-from stepscope.report.trial.words import costs, memory, notes, rows
+from stepscope.report.trial import costs, memory, notes, rows
 from stepscope.run.trials import REDRAWN, LossRecord, TrialRecord, read_trials, write_trials
 
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tests.support.rendered import print_blocks
 from tests.support.step_records import MS, write_run
 
 from stepscope.analysis.record.live import LiveState
 from stepscope.analysis.record.watching import look_at
 from stepscope.capture.ending import late_ranks
-from stepscope.report.live.terminal import layout_of
+from stepscope.report.live import blocks_of
 from stepscope.run.frontier import INPUT, REST, find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.rank_skew import RankSteps
@@ -138,7 +139,7 @@ def test_it_is_said_live_and_at_the_end(tmp_path):
     view = look_at(path)
     assert view.frontier.leader.rank == 2
     out = io.StringIO()
-    Console(file=out, width=160).print(layout_of(LiveState(view, (), str(path))))
+    print_blocks(blocks_of(LiveState(view, (), str(path))), Console(file=out, width=160))
     assert "rank 2 sets the pace" in out.getvalue()
     assert "mostly in input" in out.getvalue()
     verdict = late_ranks(RunLayout(path), 4)

@@ -1,1 +1,7 @@
-"""The diagnosis of a run, one module per output."""
+"""The diagnosis: the verdict, where the step goes, and what to change."""
+
+from stepscope.report.diagnosis.blocks import document, frames
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.page import page
+
+__all__ = ("document", "frames", "page", "to_json")

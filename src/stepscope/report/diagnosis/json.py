@@ -6,38 +6,20 @@ import dataclasses
 from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.selection.partition import Partition
-from stepscope.report.metrics.json import metrics_to_dict
-from stepscope.report.outputs import Layout, Sink
-from stepscope.report.plain import json_text, plain, scope_to_dict
-
-FORMAT_VERSION = 1
-_NOT_WRITTEN = (
-    "changes",
-    "waits_for",
-    "slows_everything",
-    "with_waits_ns",
-    "is_behind_waits",
-    "own_saving_ns",
-    "next_rank",
-)
-"""Fields of a finding that only serve to put savings together."""
+from stepscope.report import metrics
+from stepscope.report.findings import finding_to_dict
+from stepscope.report.plain import plain, scope_to_dict
 
 
-def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
-    """Write the diagnosis."""
-    sink.write(json_text(diagnosis_to_dict(diagnosis), default=str))
-
-
-def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain values, as `stepscope report --format json` prints them."""
     job = diagnosis.run.job
     return {
         "format": "stepscope-report",
-        "version": FORMAT_VERSION,
+        "version": 1,
         "path": diagnosis.run.location,
         "job": None if job is None else _plain(job),
         "verdict": diagnosis.verdict,
@@ -82,7 +64,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "ladder": {**_plain(rank.ladder), "next_limit": rank.ladder.next_limit},
         "step_record": steps,
         "trace": trace,
-        "metrics": None if rank.metrics is None else metrics_to_dict(rank.metrics),
+        "metrics": None if rank.metrics is None else metrics.to_json(rank.metrics),
         "notes": list(rank.notes),
     }
 
@@ -144,12 +126,6 @@ def _partition(partition: Partition) -> dict[str, Any]:
             for part in partition.parts
         ],
     }
-
-
-def finding_to_dict(finding: Finding) -> dict[str, Any]:
-    """A finding as plain values."""
-    values = {key: item for key, item in _plain(finding).items() if key not in _NOT_WRITTEN}
-    return {**values, "page": finding.page}
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
-from stepscope.report.units import value
-
-FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "id": pl.String,
-    "severity": pl.String,
-    "rank": pl.Int64,
-    "title": pl.String,
-    "saving_ns": pl.Int64,  # per step; null: not estimated
-    "is_upper_bound": pl.Boolean,  # whether most fixes bring less
-    "saving_reason": pl.String,  # why not
-    "assumption": pl.String,
-    "placed": pl.String,  # why not where its saving puts it
-    "predicted_step_ns": pl.Int64,
-    "steps": pl.List(pl.Int64),
-    "evidence": pl.String,  # as text for people
-    "advice": pl.String,
-    "page": pl.String,
-}
-"""One row per finding, the largest saving first."""
+from stepscope.report.findings import findings_table
 
 PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -102,30 +81,6 @@ def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:
         (pl.col(name) if name in table.columns else pl.lit(None)).cast(dtype).alias(name)
         for name, dtype in RANKS.items()
     )
-
-
-def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:
-    """Columns `FINDINGS`."""
-    rows = [
-        (
-            finding.id,
-            finding.severity.value,
-            finding.rank,
-            finding.title,
-            finding.saving_ns,
-            finding.is_upper_bound,
-            finding.saving_reason,
-            finding.assumption,
-            finding.placed,
-            finding.predicted_step_ns,
-            list(finding.steps),
-            "; ".join(f"{item.label}: {value(item.value, item.unit)}" for item in finding.evidence),
-            finding.advice,
-            finding.page,
-        )
-        for finding in findings
-    ]
-    return pl.DataFrame(rows, schema=FINDINGS, orient="row")
 
 
 def _parts(diagnosis: Diagnosis) -> pl.DataFrame:

@@ -1,11 +1,10 @@
-"""The diagnosis in words, shared by terminal and Markdown."""
+"""The diagnosis in words."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.level_shift import LevelShift
@@ -14,7 +13,7 @@ from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import sentence
-from stepscope.run.figures import ranks_in_words
+from stepscope.run.figures import ranks_in_words, significant
 from stepscope.run.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
@@ -30,7 +29,7 @@ _NO_END = (
 _NO_REASON = "the manifest does not say why"
 _STATES = {"failed": "could not be saved", "skipped": "was skipped", "removed": "was removed"}
 _STILL_MADE = "its files were not finished when the manifest was written"
-_RANK_COLUMNS = {
+RANK_COLUMNS = {
     "rank": "rank",
     "steady_steps": "steps",
     "step_ns": "step",
@@ -174,6 +173,18 @@ def besides(summary: StepSummary) -> str:
     return f"outside the steps: {', '.join(kinds)}"
 
 
+def speeds(summary: StepSummary) -> list[tuple[str, str]]:
+    """How fast the steps are, each a label and a text; the longest step is the last."""
+    found = [("steps/s", significant(1e9 / summary.mean_ns))] if summary.mean_ns else []
+    for unit, rate in (
+        ("tokens/s", summary.tokens_per_second),
+        ("samples/s", summary.samples_per_second),
+    ):
+        if rate is not None:
+            found.append((unit, units.count(round(rate))))
+    return [*found, ("longest step", units.duration(summary.worst_ns))]
+
+
 def between_ranks(diagnosis: Diagnosis) -> str:
     """Which rank arrives last, by collectives or by step records; empty if unknown."""
     between = diagnosis.between
@@ -236,7 +247,7 @@ def odd_ranks(diagnosis: Diagnosis) -> list[str]:
 
 def rank_columns(diagnosis: Diagnosis) -> list[str]:
     """Headings of the table of ranks: the columns for which any rank has a value."""
-    return [_RANK_COLUMNS[name] for name in _known_columns(ranks_table(diagnosis))]
+    return [RANK_COLUMNS[name] for name in _known_columns(ranks_table(diagnosis))]
 
 
 def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
@@ -263,7 +274,7 @@ def ranks_in_order(diagnosis: Diagnosis) -> pl.DataFrame:
 
 def _known_columns(table: pl.DataFrame) -> list[str]:
     """Columns in which any rank has a value; of the two wait columns, the more exact one."""
-    known = [name for name in _RANK_COLUMNS if table[name].null_count() < len(table)]
+    known = [name for name in RANK_COLUMNS if table[name].null_count() < len(table)]
     return [name for name in known if name != "record_wait_ns" or "wait_ns" not in known]
 
 
@@ -274,75 +285,6 @@ def _rank_cell(name: str, row: dict[str, int | None]) -> str:
     if name == "last":
         return f"{number} of {row['collectives']}"
     return units.duration(number) if name.endswith("_ns") else str(number)
-
-
-def findings_alike(
-    findings: tuple[Finding, ...], shown_rank: int | None = None
-) -> list[list[Finding]]:
-    """Findings of one rule on several ranks together, in the order of the findings.
-
-    Args:
-        findings: The findings.
-        shown_rank: The rank whose step the report states. Its finding comes first of each group, so
-            that savings have the same base.
-    """
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.id, _which(finding)), []).append(finding)
-    place = {id(finding): number for number, finding in enumerate(findings)}
-    ordered = [
-        sorted(group, key=lambda one: (one.rank != shown_rank, place[id(one)]))
-        for group in groups.values()
-    ]
-    return sorted(ordered, key=lambda group: place[id(group[0])])
-
-
-def _which(finding: Finding) -> str:
-    """What tells findings of one rule on one rank apart, and causes from what they bring about."""
-    if finding.id == "slow-phase":
-        return finding.title
-    if finding.id == "stalled-step":
-        return f"{finding.steps} {finding.placed}"
-    return ""
-
-
-def ranks_with(group: list[Finding]) -> str:
-    """The ranks that have a finding, the one with the largest saving first."""
-    others = {finding.rank for finding in group[1:]} - {group[0].rank}
-    words = f"rank {group[0].rank}"
-    if others:
-        own, largest = group[0].saving_ns or 0, max(one.saving_ns or 0 for one in group[1:])
-        # As they are shown: a difference that nobody can see is none.
-        is_less = 0 < largest < own and units.duration(largest) != units.duration(own)
-        also = "less" if is_less else "also"
-        words += f"; {also} on {units.plural(len(others), 'other')}: {ranks_in_words(others)}"
-    return words
-
-
-def short_saving(finding: Finding, whose: str = "") -> str:
-    """What the fix saves, in a few words.
-
-    Args:
-        finding: The finding.
-        whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
-    """
-    if finding.saving_ns is None or finding.predicted_step_ns is None:
-        return "saving: not estimated"
-    now_ns = finding.saving_ns + finding.predicted_step_ns
-    saved = f"{finding.up_to}{units.duration(finding.saving_ns)}"
-    return f"saves {saved} of {whose}{units.duration(now_ns)}"
-
-
-def saving(finding: Finding) -> str:
-    """What the fix saves, or why that is not estimated."""
-    if finding.saving_ns is None or finding.predicted_step_ns is None:
-        return f"not estimated: {finding.saving_reason}"
-    now_ns = finding.saving_ns + finding.predicted_step_ns
-    whole = "in the whole file" if finding.is_of_whole_file else "per step"
-    return (
-        f"{finding.up_to}{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
-        f"{units.duration(finding.predicted_step_ns)}"
-    )
 
 
 def communication(rank: RankSummary) -> str:
@@ -479,19 +421,18 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
     return rows
 
 
-def compute_title(rank: RankSummary) -> str:
-    """The heading above `compute_rows`."""
+def compute_title(rank: RankSummary) -> tuple[str, str]:
+    """The heading above `compute_rows`, and how much that is."""
     summary = rank.compute
     if summary is None:
-        return ""
+        return "", ""
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
+    per = "per step" if summary.steps else "in the whole file"
     if summary.is_on_cpu:
-        per = "per step" if summary.steps else "in the whole file"
-        return f"What the CPU computes   {units.duration(each_ns)} of operators {per}"
+        return "What the CPU computes", f"{units.duration(each_ns)} of operators {per}"
     apart = _not_in_compute(rank, round(each_ns))
-    of_each = ["on each GPU, their mean"] if summary.devices > 1 else []
-    words = ", ".join(["per step" if summary.steps else "in the whole file", *of_each])
-    return f"What the GPU computes   {units.duration(each_ns)} of kernels {words}{apart}"
+    mean = ", on each GPU, their mean" if summary.devices > 1 else ""
+    return "What the GPU computes", f"{units.duration(each_ns)} of kernels {per}{mean}{apart}"
 
 
 def _not_in_compute(rank: RankSummary, kernels_ns: int) -> str:

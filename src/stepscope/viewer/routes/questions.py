@@ -104,8 +104,8 @@ def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for e
 def _table(asked: Asked) -> dict[str, Any]:
     from stepscope.analysis.questions import question
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.report.answer.cells import shown
-    from stepscope.report.answer.tables import number_labels, numbers_of, tables_of, title_of
+    from stepscope.report.answer import number_labels, numbers_of, tables_of, title_of
+    from stepscope.report.cells import shown
     from stepscope.report.scope import describe_scope
     from stepscope.viewer.tables import for_page
 

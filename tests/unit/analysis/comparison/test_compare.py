@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.rendered import print_blocks, rendered
 from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, compare
@@ -22,12 +23,10 @@ from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError
-from stepscope.report.comparison.html import comparison_to_html
-from stepscope.report.comparison.json import comparison_to_dict
-from stepscope.report.comparison.markdown import comparison_to_markdown
-from stepscope.report.comparison.result import CheckedComparison
-from stepscope.report.comparison.terminal import print_comparison
-from stepscope.report.comparison.words import warnings
+from stepscope.report import comparison as of_comparison
+from stepscope.report.comparison import CheckedComparison, warnings
+from stepscope.report.comparison import to_json as comparison_to_dict
+from stepscope.report.outputs import Layout
 
 
 def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
@@ -319,9 +318,8 @@ def test_on_a_gpu_the_records_parts_stand_beside_those_of_the_windows():
     assert set(of_gpu["status"]) == {"same"}
     assert row(comparison, PART, "compute")["a_ns"] == us(9_000)
     assert any("(9.5 ms a step before, 9.5 ms after), not scaled" in n for n in comparison.notes)
-    assert "Parts of the training thread's step" in comparison_to_markdown(
-        CheckedComparison(comparison), None
-    )
+    text = rendered("comparison", "md", CheckedComparison(comparison))
+    assert "Parts of the training thread's step" in text
     assert FailOn.parse("input>5%").check(compare(fast, slow)).outcome == FAILED
     assert FailOn.parse("compute>5%").check(compare(fast, slow)).outcome != FAILED
 
@@ -392,12 +390,14 @@ def test_runs_on_different_gpus_are_said_to_be():
     assert jobs == "the jobs differ: 8 ranks before, 2 ranks after"
     assert compare(side(trace()), side(trace())).differences == ()
     assert comparison_to_dict(CheckedComparison(comparison))["differences"] == [gpus, jobs]
-    page = comparison_to_html(CheckedComparison(comparison))
+    page = rendered("comparison", "html", CheckedComparison(comparison))
     assert page.count(jobs) == 1
     # Before the first table, as they change how everything is read.
+    checked = CheckedComparison(comparison)
     with io.StringIO() as file:
-        print_comparison(comparison, Console(file=file, width=200), 15)
-        texts = [file.getvalue(), comparison_to_markdown(CheckedComparison(comparison), 15)]
+        layout = Layout(rows=15)
+        print_blocks(of_comparison.document(checked, layout).blocks, Console(file=file, width=200))
+        texts = [file.getvalue(), rendered("comparison", "md", checked, layout)]
     for text in texts:
         assert text.count(jobs) == 1
         assert text.index(jobs) < text.index("Parts of the step")
@@ -416,7 +416,7 @@ def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
         return t
 
     comparison = compare(side(built(100, 1)), side(built(300, 5)))
-    text = comparison_to_markdown(CheckedComparison(comparison), 15)
+    text = rendered("comparison", "md", CheckedComparison(comparison), Layout(rows=15))
     assert "aten::mm in encoder" in text
     assert "aten::mm in decoder" in text
     assert "aten::view" not in text

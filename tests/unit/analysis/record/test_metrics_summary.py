@@ -17,7 +17,7 @@ from stepscope.analysis.record.metrics import is_metrics_file, read_metrics, sum
 from stepscope.errors import UnreadableInputError
 from stepscope.monitor.columns import parse_columns
 from stepscope.monitor.metrics_file import MetricsFile, row_of
-from stepscope.report.metrics.json import metrics_to_dict
+from stepscope.report.metrics import to_json as metrics_to_dict
 from stepscope.run.metrics import (
     THROTTLE_MASK,
     GpuDescription,

@@ -1,0 +1,257 @@
+"""Answers to questions: numbers, tables that fit, the scope, and what is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import polars as pl
+
+from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.errors import UsageError
+from stepscope.report.cells import label, shown
+from stepscope.report.columns import asked_columns, check_columns, first_columns, selected
+from stepscope.report.document import (
+    Block,
+    DataTable,
+    Document,
+    Gap,
+    Heading,
+    Items,
+    Line,
+    Note,
+    Only,
+    Remark,
+    Title,
+)
+from stepscope.report.outputs import Layout
+from stepscope.report.plain import plain, scope_to_dict
+from stepscope.report.scope import describe_scope
+
+if TYPE_CHECKING:
+    from stepscope.analysis.questions import Answers
+
+
+def document(answers: Answers, layout: Layout) -> Document:
+    """The answers one after the other, each as soon as it is ready."""
+    return Document(_blocks(answers, layout))
+
+
+def _blocks(answers: Answers, layout: Layout) -> Iterator[Block]:
+    for number, answer in enumerate(answers.answers):
+        # What was misspelt is refused before anything is printed.
+        chosen = chosen_tables(answer.result, answers.question, layout.table)
+        check_columns(chosen, layout.columns)
+        if number:
+            yield Gap()
+        title = Title(str(answer.path))
+        yield title if answers.traces > 1 else Only("terminal", (title,))
+        yield question_heading(answers.question)
+        yield from answer_blocks(answer.result, answers.question, layout, answer.origin_ns)
+
+
+def question_heading(question: Titled) -> Block:
+    """What is answered; on a terminal, the command says so."""
+    return Only("markdown", (Heading(f"{question.name}: {question.about}"),))
+
+
+def answer_blocks(
+    result: Any, question: Titled, layout: Layout, origin_ns: int = 0
+) -> Iterator[Block]:
+    """A result: its tables, scope and notes.
+
+    Args:
+        result: The result.
+        question: What it answers.
+        layout: Which of its tables, columns and rows.
+        origin_ns: Moments are relative to this.
+    """
+    yield from table_blocks(result, question, layout, origin_ns)
+    yield Gap()
+    yield Line(describe_scope(result.scope), "dim")
+    for note in result.notes:
+        yield Note(note)
+
+
+def table_blocks(
+    result: Any, question: Titled, layout: Layout, origin_ns: int = 0
+) -> Iterator[Block]:
+    """The numbers and tables of a result, without its scope; see `answer_blocks`.
+
+    Args:
+        result: The result.
+        question: What it answers.
+        layout: Which of its tables, columns and rows.
+        origin_ns: Moments are relative to this.
+    """
+    chosen = chosen_tables(result, question, layout.table)
+    check_columns(chosen, layout.columns)
+    if (
+        layout.table is None
+        and layout.columns is None
+        and (numbers := shown_numbers(result, chosen))
+    ):
+        labels = number_labels(result)
+        yield Items(
+            tuple(
+                f"{labels[name]}: {shown(name, item, origin_ns)}" for name, item in numbers.items()
+            )
+        )
+    for name, frame in chosen.items():
+        if frame.is_empty():
+            continue
+        if layout.columns is None:
+            names = first_columns(frame, question.name, name)
+        else:
+            names = asked_columns(frame, layout.columns)
+        if not names:
+            continue
+        yield Gap()
+        yield DataTable(
+            title_of(name, question),
+            frame,
+            names,
+            is_asked=bool(layout.columns),
+            most=layout.rows,
+            origin_ns=origin_ns,
+        )
+    empty = without_rows(chosen, question)
+    if empty is not None:
+        yield Gap()
+        yield Line(empty, "dim")
+
+
+def frames(answers: Answers, layout: Layout) -> Iterator[pl.DataFrame | Remark]:
+    """The chosen table of each answer, or the first one."""
+    for number, answer in enumerate(answers.answers):
+        # The ranks of a job have one answer together.
+        if answers.traces > 1 and number == 0 and not answers.question.over_ranks:
+            yield Remark(f"{answers.traces} traces, one CSV after the other")
+        yield chosen_frame(answer.result, answers.question, layout)
+
+
+def chosen_frame(result: Any, question: Titled, layout: Layout) -> pl.DataFrame:
+    """The table and columns of a result that a layout chooses; by default the first table."""
+    frame = table_of(result, question, layout.table)
+    check_columns({"": frame}, layout.columns)
+    return selected(frame, layout.columns)
+
+
+def to_json(answers: Answers) -> Any:
+    """One object, or a list of objects for several answers."""
+    documents = [
+        {
+            "question": answers.question.name,
+            "path": answer.path,
+            **result_to_dict(answer.result),
+        }
+        for answer in answers.answers
+    ]
+    return documents[0] if len(documents) == 1 else documents
+
+
+def result_to_dict(result: Any) -> dict[str, Any]:
+    """A result as plain values: numbers and tables by field, then scope and notes."""
+    return {
+        **values_of(result),
+        "scope": scope_to_dict(result.scope),
+        "notes": list(result.notes),
+    }
+
+
+def values_of(result: Any) -> dict[str, Any]:
+    """The numbers and tables of a result as plain values."""
+    return {name: plain(value) for name, value in (numbers_of(result) | tables_of(result)).items()}
+
+
+class Titled(Protocol):
+    """A question, as far as its answers are laid out."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def about(self) -> str:
+        """What it answers, in one line."""
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Field of the result to the title of its table, in display order."""
+
+
+def tables_of(result: Any, question: Titled | None = None) -> dict[str, pl.DataFrame]:
+    """The tables of a result by field, in display order."""
+    return tables_in(result, question.titles if question else {})
+
+
+def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataFrame:
+    """One table of a result; by default the first.
+
+    Raises:
+        UsageError: The result has no such table.
+    """
+    tables = tables_of(result, question)
+    if name is None:
+        name = next(iter(tables), None)
+    if name is None or name not in tables:
+        have = ", ".join(tables) or "none"
+        raise UsageError(f"'{question.name}' has no table '{name}': it has {have}")
+    return tables[name]
+
+
+def shown_numbers(result: Any, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """The numbers of a result that people are shown: known ones, by field.
+
+    Where no table has a row, nothing was found to count, and zeros say nothing.
+    """
+    known = {name: value for name, value in numbers_of(result).items() if value is not None}
+    if tables and all(table.is_empty() for table in tables.values()):
+        return {name: value for name, value in known.items() if value}
+    return known
+
+
+def title_of(field: str, question: Titled) -> str:
+    """The title of a table of a result."""
+    return question.titles.get(field, label(field))
+
+
+def without_rows(tables: Mapping[str, pl.DataFrame], question: Titled) -> str | None:
+    """A line that names the tables without rows; None if there are none."""
+    empty = [title_of(field, question) for field, table in tables.items() if table.is_empty()]
+    return f"No rows: {'; '.join(empty)}" if empty else None
+
+
+def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, pl.DataFrame]:
+    """All tables of a result, or the chosen one.
+
+    Raises:
+        UsageError: The result has no such table.
+    """
+    if name is None:
+        return tables_of(result, question)
+    return {name: table_of(result, question, name)}
+
+
+def number_labels(result: Any) -> dict[str, str]:
+    """What people read beside the numbers of a result, by field.
+
+    A number stands alone, so the name of its field may not be enough; it then has a `label`. It has
+    its unit beside it, also a share.
+    """
+    return {
+        field.name: field.metadata.get("label", label(field.name).removesuffix(" %"))
+        for field in dataclasses.fields(result)
+    }
+
+
+def numbers_of(result: Any) -> dict[str, Any]:
+    """The fields of a result other than tables, scope and notes."""
+    return {
+        field.name: getattr(result, field.name)
+        for field in dataclasses.fields(result)
+        if field.name not in {"scope", "notes"}
+        and field.metadata.get("show", True)
+        and not isinstance(getattr(result, field.name), pl.DataFrame)
+    }

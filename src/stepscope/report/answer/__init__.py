@@ -1,1 +1,0 @@
-"""Answers to questions about traces, one module per output."""

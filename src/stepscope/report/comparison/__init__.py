@@ -1,1 +1,0 @@
-"""The comparison of two runs, one module per output."""

@@ -1,1 +1,0 @@
-"""What a trace file holds, one module per output."""

@@ -1,1 +1,0 @@
-"""The demo: what it does and finds."""

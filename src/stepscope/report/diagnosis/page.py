@@ -1,0 +1,388 @@
+"""The diagnosis as a page in one file, to look at, to print, and to send to a colleague."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.advice.rank_steps import rank_steps
+from stepscope.analysis.questions import question
+from stepscope.report import figures, units
+from stepscope.report.diagnosis.blocks import findings_of, hardware
+from stepscope.report.diagnosis.words import (
+    RANK_COLUMNS,
+    besides,
+    between_ranks,
+    compute_rows,
+    compute_title,
+    header,
+    ladder_notes,
+    next_limit,
+    notes,
+    odd_ranks,
+    partition_basis,
+    partition_scope,
+    ranks_in_order,
+    speeds,
+    step_basis,
+    together,
+    work,
+)
+from stepscope.report.document import (
+    Bars,
+    Block,
+    DataTable,
+    Facts,
+    Items,
+    Line,
+    Page,
+    Section,
+    Table,
+)
+from stepscope.report.figures import StepGroups
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import sentence
+from stepscope.report.trial import trials_table
+
+if TYPE_CHECKING:
+    from stepscope.advice.diagnosis import Diagnosis
+    from stepscope.advice.drawn_step import TypicalStep
+    from stepscope.advice.rank_summary import RankSummary
+    from stepscope.advice.window_details import DetailedAnswer
+
+_MOST_NOTES = 200
+_LADDER = (
+    "The step with one more thing fixed on each line, all above it included, and what limits it "
+    "then. Hatched: what that takes away."
+)
+_MOST_STEPS = 12
+_COMMON = ("trace", "profile", "report", "chrome_trace", "traces", "output")
+"""Names of files that do not say of which training they are."""
+_TITLES = {
+    "kernels": "Kernels",
+    "operators": "Operators",
+    "modules": "Modules",
+    "communication": "Communication",
+    "memory": "Memory",
+}
+
+
+_STEP_NAME = re.compile(r"ProfilerStep#(\d+)")
+_FORMAL = ("schemaVersion", "baseTimeNanoseconds", "displayTimeUnit")
+"""Keys of a trace's header that say nothing of the training."""
+_LABELS = {"bus_bandwidth_gb_per_s": "bus bandwidth (GB/s)"}
+
+
+def page(diagnosis: Diagnosis, rows: int) -> Page:
+    """The diagnosis as a page."""
+    details, left_out = _details(diagnosis, rows)
+    sections = (
+        _verdict(diagnosis),
+        _step(diagnosis),
+        _compute(diagnosis.shown),
+        _steps(diagnosis),
+        _typical_step(diagnosis),
+        _findings(diagnosis),
+        _ladder(diagnosis),
+        _tried(diagnosis),
+        *details,
+        _ranks(diagnosis),
+        Section("metrics", "Hardware", tuple(hardware(diagnosis.ranks))),
+        _environment(diagnosis),
+        _left_out(diagnosis, left_out),
+    )
+    location = diagnosis.run.location
+    title = _title(location)
+    return Page(title, header(diagnosis), "" if location == title else location, sections)
+
+
+def _note(text: str) -> Line:
+    return Line(text, role="note")
+
+
+def _title(location: str) -> str:
+    """The name of the file or directory, with the directory's where the name is everybody's."""
+    path = Path(location)
+    if path.name.split(".")[0] in _COMMON and path.parent.name:
+        return f"{path.parent.name}/{path.name}"
+    return path.name or location
+
+
+def _verdict(diagnosis: Diagnosis) -> Section:
+    """The verdict, and what its finding advises."""
+    words = diagnosis.verdict
+    finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
+    if finding is not None:
+        words = words.removeprefix(f"{finding.id}: ")
+    return Section(
+        "verdict",
+        "Verdict",
+        (
+            Line(sentence(words), role="verdict"),
+            Line(finding.advice, role="lead") if finding else None,
+            Line(f"{next_limit(diagnosis)}.") if next_limit(diagnosis) else None,
+        ),
+    )
+
+
+def _findings(diagnosis: Diagnosis) -> Section:
+    overlap = Line(together(diagnosis)) if diagnosis.findings else None
+    return Section("findings", "Findings", (findings_of(diagnosis), overlap))
+
+
+def _ladder(diagnosis: Diagnosis) -> Section:
+    """The step after each fix, down to the floor, and what that rests on."""
+    rungs = diagnosis.shown.ladder.rungs
+    drawn = figures.ladder([(r.name, r.step_ns, r.limit, r.limit_in_words) for r in rungs])
+    lead = Line(_LADDER) if drawn else None
+    notes_below = map(_note, ladder_notes(diagnosis))
+    return Section("ladder", "How far it can go", (lead, drawn, *notes_below))
+
+
+def _tried(diagnosis: Diagnosis) -> Section:
+    """What trials of fixes brought, if the script was tried."""
+    trials = diagnosis.run.trials
+    if trials is None:
+        return Section("tried", "Tried")
+    tables = (block for block in trials_table(trials) if isinstance(block, Table))
+    return Section("tried", "Tried", (Line(sentence(trials.verdict)), *tables))
+
+
+def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[Section], list[str]]:
+    """Sections about the window, and what they leave out."""
+    details = diagnosis.details
+    if details is None:
+        return [], []
+    sections, left_out = [], list(details.notes)
+    general = {note for one in details.answers if any(_has_rows(one)) for note in one.notes}
+    missing: dict[str, list[str]] = {}
+    for answer in details.answers:
+        name = answer.question
+        titles = question(name).titles if len(answer.tables) > 1 else {}
+        found = []
+        for field, table in answer.tables.items():
+            if len(table.rows.columns) < 2:
+                continue  # names of devices, and nothing about them
+            title = titles.get(field, "")
+            if table.total:
+                found.append(DataTable(title, table, labels=_LABELS))
+            if table.total > rows:
+                left_out.append(
+                    f"{_TITLES[name]}: {table.total - rows:,} rows beyond the first {rows}; "
+                    f"`stepscope show {name}` has them all"
+                )
+        if not found:
+            reasons = [note for note in answer.notes if note not in general] or answer.notes
+            for reason in reasons or ("nothing there",):
+                missing.setdefault(reason, []).append(_TITLES[name])
+            continue
+        told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
+        words = (_note(f"{sentence(one)}.") for one in told)
+        sections.append(Section(name, _TITLES[name], (*found, *words)))
+    left_out += [f"{', '.join(titles)}: {reason}" for reason, titles in missing.items()]
+    return sections, left_out
+
+
+def _has_rows(answer: DetailedAnswer) -> Iterator[bool]:
+    return (bool(table.total) for table in answer.tables.values() if len(table.rows.columns) > 1)
+
+
+def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> Section:
+    """What this page does not show: unread, unknown, excluded, cut."""
+    told = [sentence(one) for one in (*notes(diagnosis), *more)]
+    if len(told) > _MOST_NOTES:
+        rest = len(told) - _MOST_NOTES
+        told = [
+            *told[:_MOST_NOTES],
+            f"And {rest:,} more notes: see `stepscope report --format json`",
+        ]
+    if len(diagnosis.ranks) > 1 and diagnosis.details is not None:
+        told.append(
+            f"Step, kernels, operators and the other tables are those of rank "
+            f"{diagnosis.shown.rank}; `stepscope show` has those of all"
+        )
+    return Section("left-out", "What was left out", (Items(tuple(told)),))
+
+
+def _step(diagnosis: Diagnosis) -> Section:
+    """How long a step takes, and what it consists of."""
+    shown, record = diagnosis.shown, diagnosis.shown.steps
+    whole = "whole file" if shown.is_whole_file else "step"
+    large = [] if shown.step_ns is None else [(whole, units.duration(shown.step_ns))]
+    large += [] if record is None else speeds(record)
+    return Section(
+        "step",
+        "Where the step goes",
+        (
+            figures.numbers(large),
+            Line(sentence(step_basis(diagnosis, shown))),
+            _note(f"{sentence(work(shown))}.") if work(shown) else None,
+            Bars(shown.partition) if shown.partition else None,
+            _note(f"{sentence(partition_basis(shown))}.") if shown.partition else None,
+            _note(f"{partition_scope(shown)}.") if partition_scope(shown) else None,
+            _note(sentence(besides(record))) if record and record.other_kinds else None,
+        ),
+    )
+
+
+def _compute(rank: RankSummary) -> Section:
+    """What the compute consists of."""
+    title, amount = compute_title(rank)
+    made_of = tuple(compute_rows(rank))
+    blocks = (Facts(made_of), _note(f"{sentence(amount)}.")) if made_of else ()
+    return Section("compute", title, blocks)
+
+
+def _steps(diagnosis: Diagnosis) -> Section:
+    """Each step's duration: of the step record, else of the window."""
+    shown = diagnosis.shown
+    groups = _record_groups(shown) or _window_groups(shown)
+    has_several = groups is not None and len(groups.first) > 1
+    return Section("steps", "Steps", (figures.history([groups]),) if groups and has_several else ())
+
+
+def _typical_step(diagnosis: Diagnosis) -> Section:
+    """One steady step of the window, the nearest to the median."""
+    step = None if diagnosis.details is None else diagnosis.details.step
+    if step is None:
+        return Section("typical-step", "A typical step")
+    clock = "the main thread" if step.device is None else f"GPU {step.device}"
+    others = sum(lane.others for lane in step.lanes)
+    shown = sum(len(lane.slices) for lane in step.lanes)
+    merged = (
+        f" The {shown:,} longest slices are drawn one by one; the {others:,} others show as the"
+        " share of time that they cover."
+        if others
+        else ""
+    )
+    words = (
+        f"Step {step.step} of {clock}, {units.duration(step.dur_ns)}: {_chosen(diagnosis)}."
+        f"{_ahead(step)}{merged} `stepscope view` shows every slice."
+    )
+    return Section("typical-step", "A typical step", (figures.mini_timeline(step), _note(words)))
+
+
+def _chosen(diagnosis: Diagnosis) -> str:
+    """Why this step is drawn."""
+    if len(diagnosis.shown.window_steps) == 1:
+        return "the only steady step that was recorded in detail"
+    return "of the steady steps recorded in detail, the one nearest to their median"
+
+
+def _ahead(step: TypicalStep) -> str:
+    """In which other steps the host is while the GPU works on this one."""
+    if step.device is None:
+        return ""
+    named = (_STEP_NAME.fullmatch(one.name) for lane in step.lanes for one in lane.slices)
+    others = sorted({int(found[1]) for found in named if found} - {step.step})
+    if not others:
+        return ""
+    word = "step" if len(others) == 1 else "steps"
+    return (
+        f" Meanwhile the host is in {word} {' and '.join(map(str, others))}: it runs ahead of the"
+        " GPU."
+        if others[0] > step.step
+        else f" In this time the host is also in {word} {' and '.join(map(str, others))}."
+    )
+
+
+def _record_groups(rank: RankSummary) -> StepGroups | None:
+    summary = rank.steps
+    if summary is None:
+        return None
+    kept = [one for one in rank.meeting.steps.records() if one.is_whole_step]
+    special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
+    special |= {one.step: "recorded in detail" for one in kept if one.window is not None}
+    special |= dict.fromkeys(summary.first_steps, "slow at the start")
+    special |= dict.fromkeys(summary.steps_after_window, "slow right after a window")
+    kinds = [special.get(one.step, "") for one in kept]
+    title = f"step record of rank {rank.rank}"
+    return StepGroups.of(title, [one.step for one in kept], [one.dur_ns for one in kept], kinds)
+
+
+def _window_groups(rank: RankSummary) -> StepGroups | None:
+    if rank.device_steps is not None:
+        rows = rank.device_steps
+        device = next(iter(rows["device"]), None)
+        mine = [at for at, one in enumerate(rows["device"]) if one == device]
+        steps = [rows["step"][at] for at in mine]
+        ns = [rows["total_ns"][at] for at in mine]
+        return StepGroups.of(f"the recorded window, GPU {device}", steps, ns)
+    if rank.host is not None:
+        rows = rank.host.steps
+        title = "the recorded window, main thread"
+        return StepGroups.of(title, rows["step"], rows["wall_ns"])
+    return None
+
+
+def _ranks(diagnosis: Diagnosis) -> Section:
+    """What differs between the ranks, and each rank's steps."""
+    if len(diagnosis.ranks) < 2:
+        return Section("ranks", "Ranks")
+    return Section(
+        "ranks",
+        "Ranks",
+        (
+            Line(sentence(between_ranks(diagnosis))),
+            Items(tuple(odd_ranks(diagnosis))),
+            *_rank_map(diagnosis),
+            DataTable("", ranks_in_order(diagnosis), labels=RANK_COLUMNS, shown=32),
+        ),
+    )
+
+
+def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """Every rank over its steps, bounded, and what is left out."""
+    found = rank_steps(diagnosis.ranks)
+    if found is None:
+        return ()
+    left_out = [
+        f"{number:,} {words if number == 1 else more}"
+        for number, words, more in (
+            (found.left_out_ranks, "rank with less", "ranks with less"),
+            (found.left_out_steps, "earlier step", "earlier steps"),
+        )
+        if number
+    ]
+    rest = f" Left out: {' and '.join(left_out)}." if left_out else ""
+    known = [one for row in found.own_ns for one in row if one is not None]
+    words = (
+        "Each rank's steps in the recorded window without exposed communication: what it took by "
+        f"itself, the most first, from {units.duration(min(known))} (palest) to "
+        f"{units.duration(max(known))}.{rest} `stepscope view` maps other parts and all ranks."
+    )
+    return figures.rank_steps(found), _note(words)
+
+
+def _environment(diagnosis: Diagnosis) -> Section:
+    """The job, its versions, and the trace that is shown."""
+    job, details = diagnosis.run.job, diagnosis.details
+    pairs: list[tuple[str, str]] = []
+    if job is not None:
+        started = datetime.datetime.fromtimestamp(job.created_ns / 1e9, datetime.timezone.utc)
+        pairs += [
+            ("Run", job.name),
+            ("Started", f"{started:%Y-%m-%d %H:%M:%S} UTC"),
+            ("Command", " ".join(job.command)),
+            ("Directory", job.working_directory),
+            ("Machine", job.host),
+            ("Platform", job.platform),
+            ("CPUs", str(job.cpu_count or "")),
+            ("GPUs", ", ".join(job.devices) or "none in use"),
+            ("Ranks", str(job.world_size)),
+            *(job.versions.items()),
+        ]
+    if details is not None:
+        recording = details.recording
+        pairs += [
+            ("Trace", recording.path),
+            ("Written by", recording.producer),
+            ("Accelerator", recording.accelerator or ""),
+            ("GPUs in it", ", ".join(recording.gpus)),
+            ("Backend", recording.backend or ""),
+            *((key, str(value)) for key, value in recording.header.items() if key not in _FORMAL),
+        ]
+    return Section("environment", "Environment", (Facts(tuple(pairs)),))

@@ -1,1 +1,0 @@
-"""Option names of other frameworks, one module per output."""

@@ -1,0 +1,45 @@
+"""The fixes that can be tried, each with the findings that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stepscope.report.document import Block, Document, Items, Line, Span
+
+if TYPE_CHECKING:
+    from stepscope.report.outputs import Layout
+    from stepscope.trial.fixes import Fix
+
+
+def document(fixes: Sequence[Fix], _layout: Layout) -> Document:
+    """Each fix, what it applies to, and its risks."""
+    return Document(_blocks(fixes))
+
+
+def _blocks(fixes: Sequence[Fix]) -> Iterator[Block]:
+    for fix in fixes:
+        asked = "   only if named" if fix.only_if_asked else ""
+        yield Line((Span(fix.name, "bold"), Span(f"  {fix.title}"), Span(asked, "dim")))
+        about = (
+            f"answers: {', '.join(fix.answers)}",
+            f"applies to: {fix.applies_to}",
+            f"risks: {fix.risks}",
+        )
+        yield Items(about, indent=2, style="dim")
+
+
+def to_json(fixes: Sequence[Fix]) -> list[dict[str, Any]]:
+    """Each fix as plain values."""
+    return [
+        {
+            "name": fix.name,
+            "title": fix.title,
+            "answers": list(fix.answers),
+            "applies_to": fix.applies_to,
+            "risks": fix.risks,
+            "group": fix.group,
+            "only_if_asked": fix.only_if_asked,
+        }
+        for fix in fixes
+    ]

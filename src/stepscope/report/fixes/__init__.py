@@ -1,1 +1,0 @@
-"""The fixes that can be tried."""

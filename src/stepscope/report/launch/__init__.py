@@ -1,1 +1,0 @@
-"""The outcome of a launched training."""

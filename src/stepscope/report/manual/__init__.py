@@ -1,1 +1,0 @@
-"""Pages of the manual, and lists of pages and examples."""

@@ -1,0 +1,124 @@
+"""Answers to questions about a memory snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.memory.question_names import PREFIX
+from stepscope.memory.questions.names import NamedQuestion
+from stepscope.report import answer, figures
+from stepscope.report.cells import shown
+from stepscope.report.document import (
+    Block,
+    DataTable,
+    Document,
+    Facts,
+    Items,
+    Line,
+    Note,
+    Page,
+    Section,
+)
+from stepscope.report.units import count, duration, size
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stepscope.memory.questions.over_time import OverTime
+    from stepscope.memory.questions.table import MemoryAnswer
+    from stepscope.report.outputs import Layout
+
+
+def document(answered: MemoryAnswer, layout: Layout) -> Document:
+    """The answer."""
+    return Document(_blocks(answered, layout))
+
+
+def _blocks(answered: MemoryAnswer, layout: Layout) -> Iterator[Block]:
+    yield Line(f"{answered.path}  ·  {answered.kind}  ·  {answered.question.name}", "dim")
+    yield answer.question_heading(answered.question)
+    yield from answer.table_blocks(
+        answered.result, question_of(answered), layout, answered.origin_ns
+    )
+    for note in answered.result.notes:
+        yield Note(note)
+
+
+def question_of(answered: MemoryAnswer) -> NamedQuestion:
+    """The question under its name in `show`: another question about traces can have its own."""
+    asked = answered.question
+    return NamedQuestion(PREFIX + asked.name, asked.about, asked.titles)
+
+
+def page(answered: MemoryAnswer, _rows: int) -> Page:
+    """Memory over time, and the answer."""
+    notes = Items(answered.result.notes)
+    sections = (
+        over_time_section(answered),
+        tables_section(answered, answered.question.name.capitalize(), notes),
+    )
+    return Page(Path(answered.path).name, answered.kind.capitalize(), answered.path, sections)
+
+
+def over_time_section(answered: MemoryAnswer) -> Section:
+    """Memory over time; without blocks where the answer does not bring it."""
+    drawn = answered.drawn
+    picture = None if drawn is None else figures.memory(drawn, _caption(drawn))
+    return Section("over-time", "Memory over time", (picture,))
+
+
+def tables_section(answered: MemoryAnswer, title: str, notes: Items | None = None) -> Section:
+    """The numbers and tables of an answer."""
+    asked, result = answered.question, answered.result
+    labels = answer.number_labels(result)
+    numbers = Facts(
+        tuple(
+            (labels[name], shown(name, value, answered.origin_ns))
+            for name, value in answer.numbers_of(result).items()
+            if value is not None
+        )
+    )
+    tables = (
+        DataTable(answer.title_of(name, asked), frame, shown=20)
+        for name, frame in answer.tables_of(result, asked).items()
+    )
+    return Section("answer", title, (numbers, *tables, notes))
+
+
+def _caption(drawn: OverTime) -> str:
+    """What a reader must see in the picture."""
+    of = f" of {drawn.device}" if drawn.device else ""
+    when = _moment(drawn, drawn.peak.at)
+    words = [f"The peak{of}: {size(drawn.peak.allocated_bytes)} held, {when}."]
+    if drawn.reserved_bytes is not None:
+        words.append(f"At most {size(max(drawn.reserved_bytes))} reserved.")
+    if drawn.failures:
+        last = _moment(drawn, drawn.failed[-1].at)
+        begin = "One request" if drawn.failures == 1 else f"{count(drawn.failures)} requests"
+        words.append(f"{begin} failed{', the last' if drawn.failures > 1 else ''} {last}.")
+    width = f"{count(drawn.step)} events" if drawn.is_by_event else duration(drawn.step)
+    if drawn.step > 1:
+        words.append(f"Each point is the fullest moment of {width}.")
+    return " ".join(words)
+
+
+def _moment(drawn: OverTime, at: int) -> str:
+    return f"at event {count(at)}" if drawn.is_by_event else f"{duration(at)} after the start"
+
+
+def frames(answered: MemoryAnswer, layout: Layout) -> Iterator[pl.DataFrame]:
+    """The chosen table, or the first one."""
+    yield answer.chosen_frame(answered.result, answered.question, layout)
+
+
+def to_json(answered: MemoryAnswer) -> dict[str, Any]:
+    """One object: the question, the numbers and tables by field, and the notes."""
+    return {
+        "kind": answered.kind,
+        "question": answered.question.name,
+        "path": answered.path,
+        **answer.values_of(answered.result),
+        "notes": list(answered.result.notes),
+    }

@@ -1,1 +1,0 @@
-"""Answers to a question about a snapshot, one module per output."""

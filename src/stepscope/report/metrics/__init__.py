@@ -1,1 +1,0 @@
-"""Hardware metrics, one module per output."""

@@ -1,0 +1,112 @@
+"""What verbs that run trainings print meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.rule import Rule
+
+from stepscope.report import units
+from stepscope.run.figures import percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stepscope.advice.diagnosis import Diagnosis
+    from stepscope.trial.attempts import Attempt
+
+
+class TrialNarration:
+    """Tells how the trials go.
+
+    Args:
+        say: Prints a line.
+        first: What the attempt before the rounds is.
+    """
+
+    def __init__(self, say: Callable[[str], None], first: str = "diagnosis") -> None:
+        self._say = say
+        self._first = first
+
+    def ended(self, name: str, number: int, attempt: Attempt) -> None:
+        """An attempt has ended; number 0 came before the rounds."""
+        if attempt.steps is None:
+            what = f"{attempt.problem}: {attempt.reason}"
+        else:
+            what = f"{units.duration(attempt.steps.mean_ns)} a step"
+            if attempt.is_disturbed and attempt.others_share is not None:
+                what += f", beside other programs on {percent(attempt.others_share)} of the CPUs"
+        where = self._first if not number else f"round {number}"
+        took = units.duration(attempt.wall_s * 1e9)
+        self._say(f"{where}, {name}: {what} ({took})")
+
+    def diagnosed(self, diagnosis: Diagnosis, names: Sequence[str]) -> None:
+        """The script has been diagnosed, and these fixes will be tried."""
+        self._say(f"as it is: {diagnosis.verdict}")
+        self._say(f"to try: {', '.join(names) or 'nothing'}")
+
+
+class DemoNarration:
+    """Explains what the demo does, while it runs.
+
+    Args:
+        screen: For the explanation.
+        messages: For the progress.
+        shows_report: Whether to print the report of the first run.
+    """
+
+    def __init__(self, screen: Console, messages: Console, *, shows_report: bool) -> None:
+        self._screen = screen
+        self._messages = messages
+        self._shows_report = shows_report
+
+    def begin(self) -> None:
+        """The first training starts."""
+        self._screen.print(
+            "[bold]1.[/] Training a small transformer. Each sample is read from storage that is "
+            "slow on purpose (it sleeps)."
+        )
+
+    def fix(self, workers: int) -> None:
+        """The second training starts, with the fix."""
+        self._screen.print(
+            f"\n[bold]2.[/] The same training again, with the fix that the finding suggests: "
+            f"DataLoader(num_workers={workers})."
+        )
+
+    @contextmanager
+    def training(self, steps: int) -> Iterator[Callable[[int, int], None]]:
+        """Show a progress bar while a training runs; yields a function to report steps to."""
+        with Progress(
+            TextColumn("   {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            console=self._messages,
+            transient=True,
+            disable=not self._messages.is_terminal,
+        ) as bar:
+            task = bar.add_task("training", total=steps)
+            yield lambda done, _: bar.update(task, completed=done)
+
+    def trained(self, steps: int, device: str) -> None:
+        """A training has ended."""
+        self._messages.print(f"   {steps} steps done on {device}.", style="dim")
+
+    def report(self, diagnosis: Diagnosis) -> None:
+        """The first run has been diagnosed."""
+        if not self._shows_report:
+            return
+        from stepscope.report.diagnosis import document
+        from stepscope.report.outputs import Layout
+        from stepscope.report.render.terminal import print_block
+
+        self._screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))
+        for block in document(diagnosis, Layout(is_full=True)).blocks:
+            print_block(block, self._screen)
+        self._screen.print(Padding(Rule(style="dim"), (1, 0, 0, 0)))

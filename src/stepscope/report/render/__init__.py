@@ -1,0 +1,1 @@
+"""One renderer per format. Each lays out the blocks of any result."""

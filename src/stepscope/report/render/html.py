@@ -1,0 +1,147 @@
+"""Documents as pages in one file: blocks as the plain values that `static/report.js` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.selection.partition import all_cause_words
+from stepscope.analysis.selection.rows import Beginning
+from stepscope.report import units
+from stepscope.report.cells import headings
+from stepscope.report.document import (
+    Bars,
+    Block,
+    DataTable,
+    Facts,
+    Figure,
+    Findings,
+    Items,
+    Line,
+    Page,
+    Section,
+    ShownFinding,
+    Table,
+)
+from stepscope.report.findings import saving
+from stepscope.report.page.document import page as in_one_file
+from stepscope.report.text import sentence
+
+if TYPE_CHECKING:
+    from stepscope.report.outputs import Layout, Sink
+
+_MOST_STEPS = 12
+
+
+def write(module: ModuleType, result: Any, sink: Sink, _layout: Layout) -> None:
+    """Write a result as a page."""
+    sink.write(page_of(module, result))
+
+
+def page_of(module: ModuleType, result: Any) -> str:
+    """A page with as many rows of each table as it can carry."""
+    return in_one_file(lambda rows: _content(module.page(result, rows), rows))
+
+
+def _content(page: Page, rows: int) -> dict[str, Any]:
+    sections = [_section(one, rows) for one in page.sections]
+    return {
+        "title": page.title,
+        "kind": page.kind,
+        "subtitle": page.subtitle,
+        "path": page.path,
+        "sections": [one for one in sections if one["blocks"]],
+    }
+
+
+def _section(section: Section, rows: int) -> dict[str, Any]:
+    drawn = [_drawn(block, rows) for block in section.blocks if block is not None]
+    return {
+        "id": section.id,
+        "title": section.title,
+        "blocks": [one for one in drawn if one is not None],
+    }
+
+
+def _drawn(block: Block, rows: int) -> Mapping[str, Any] | None:
+    """A block as plain values; None if there is nothing to see."""
+    if isinstance(block, Line):
+        return {"is": "text", "text": block.words, "kind": block.role} if block.words else None
+    if isinstance(block, Items):
+        return {"is": "items", "items": list(block.items)} if block.items else None
+    if isinstance(block, Facts):
+        kept = [[label, text] for label, text in block.pairs if text]
+        return {"is": "facts", "facts": kept} if kept else None
+    if isinstance(block, Table):
+        return _text_table(block)
+    if isinstance(block, DataTable):
+        return _data_table(block, rows)
+    if isinstance(block, Bars):
+        parts = [{"name": one.name, "total_ns": one.total_ns} for one in block.partition.parts]
+        whole = {"total_ns": block.partition.total_ns, "steps": block.partition.steps}
+        return {"is": "bar", "parts": parts, **whole}
+    if isinstance(block, Findings):
+        if not block.found:
+            text = "No rule found anything above its threshold."
+            return {"is": "text", "text": text, "kind": ""}
+        return {"is": "findings", "findings": [_finding(one) for one in block.found]}
+    if isinstance(block, Figure):
+        return block.drawn
+    raise TypeError(type(block))
+
+
+def _text_table(block: Table) -> Mapping[str, Any] | None:
+    import polars as pl
+
+    names = {column.name: column.name for column in block.columns}
+    frame = pl.DataFrame(block.rows, schema=dict.fromkeys(names, pl.String), orient="row")
+    return _data_table(DataTable("", frame, labels=names), len(frame) or 1)
+
+
+def _data_table(block: DataTable, rows: int) -> Mapping[str, Any] | None:
+    """A table that sorts and filters; columns in which no row has a value are left out."""
+    found = block.rows
+    beginning = found if isinstance(found, Beginning) else Beginning.of(found, rows)
+    if not beginning.total:
+        return None
+    names = beginning.rows.columns
+    labels = {**headings(names), **block.labels}
+    columns = [
+        {"name": name, "label": labels[name], "number": name in beginning.numeric} for name in names
+    ]
+    values = [
+        all_cause_words(column) if name == "cause" else column
+        for name, column in zip(names, beginning.rows.values, strict=True)
+    ]
+    return {
+        "is": "table",
+        "title": block.title,
+        "note": "",
+        "shown": block.shown,
+        "columns": columns,
+        "rows": [list(row) for row in zip(*values, strict=True)][:rows],
+        "total": beginning.total,
+    }
+
+
+def _finding(one: ShownFinding) -> dict[str, Any]:
+    finding = one.finding
+    steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
+    more = " …" if len(finding.steps) > _MOST_STEPS else ""
+    now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    return {
+        "id": finding.id,
+        "title": sentence(finding.title),
+        "severity": finding.severity.value,
+        "where": one.where,
+        "saving": saving(finding),
+        "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
+        "up_to": finding.up_to,
+        "advice": finding.advice,
+        "facts": [[item.label, units.value(item.value, item.unit)] for item in finding.evidence],
+        "assumption": finding.assumption,
+        "placed": finding.placed,
+        "steps": steps + more,
+        "page": finding.explained_by,
+    }

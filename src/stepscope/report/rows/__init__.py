@@ -1,1 +1,0 @@
-"""Rows of a query, one module per output."""

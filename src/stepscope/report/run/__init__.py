@@ -1,1 +1,0 @@
-"""What a run directory holds, one module per output."""

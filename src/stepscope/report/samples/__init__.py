@@ -1,1 +1,0 @@
-"""Recordings of py-spy, one module per output."""

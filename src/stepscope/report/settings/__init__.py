@@ -1,1 +1,0 @@
-"""Recording options and where their values come from, one module per output."""

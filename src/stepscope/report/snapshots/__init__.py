@@ -1,1 +1,0 @@
-"""The verdict on memory snapshots, one module per output."""

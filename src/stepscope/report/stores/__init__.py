@@ -1,1 +1,0 @@
-"""The stores of traces on disk, one module per output."""

@@ -1,1 +1,0 @@
-"""What trials of fixes brought."""
