@@ -10,16 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.options.earlier import move_earlier
 from stepscope.adapters.options.layouts import (
     LAYOUTS,
     LONE_FILES,
     Destination,
+    move_earlier,
     put_lone_file,
     put_snapshot,
 )
-from stepscope.adapters.options.reading import is_parsed, settings_of, words_of
-from stepscope.adapters.options.settings import Settings, strange_hints
+from stepscope.adapters.options.settings import (
+    Settings,
+    is_parsed,
+    misspelled_variables,
+    settings_of,
+    values_of,
+)
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
@@ -111,7 +116,7 @@ class Profiler(capture.Profiler):
             placed=self._placed,
             identity=identity or self._session.given_identity,
         )
-        profiler.option_words = self.option_words
+        profiler.option_names = self.option_names
         return profiler
 
     @classmethod
@@ -149,7 +154,7 @@ class Profiler(capture.Profiler):
             for line in settings.without_effect():
                 say(line)
         if config.enabled:
-            for line in strange_hints():
+            for line in misspelled_variables():
                 log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
@@ -158,10 +163,10 @@ class Profiler(capture.Profiler):
         profiler = cls(
             config,
             layout=settings.dialect.layout,
-            words=words_of(args),
+            words=_words_of(args),
             snapshot_path=settings.value("memory_snapshot_path"),
         )
-        profiler.option_words = settings.words
+        profiler.option_names = settings.names
         profiler._printed_rows = settings.dialect.printed_rows
         if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
             importlib.import_module(_ENGINES).follow_new_engines(profiler)
@@ -283,6 +288,12 @@ def head_of(table: str, rows: int) -> str:
     left_out = ends - rows
     more = [f"… {left_out} more"] if left_out > 0 else []
     return "\n".join([*lines[: rule + 1], *body[: min(rows, ends)], *more, *body[ends:]])
+
+
+def _words_of(args: Any) -> dict[str, str]:
+    """The script's names for its model and its training, if the arguments have them."""
+    values = {} if args is None else values_of(args)
+    return {name: str(values[name]) for name in ("model_name", "train_type") if values.get(name)}
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:

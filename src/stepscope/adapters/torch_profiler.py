@@ -32,7 +32,7 @@ from torch.profiler import (
 )
 
 from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import resolve, strange_hints
+from stepscope.adapters.options.settings import misspelled_variables, resolve
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
@@ -172,7 +172,7 @@ class _RunOfTorch(capture.Profiler):
             config = settings.config(
                 enabled=True, ranks=NOBODY, triggers=False, pause_together_s=0.0
             )
-            for line in strange_hints():
+            for line in misspelled_variables():
                 log.warning("stepscope: %s", line)
             run = cls(config, with_stack)
             run.start()

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import IN_CODE
+from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.loaders import (
@@ -64,7 +64,7 @@ class Profiler:
             from a framework's engine set this to False.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
-        option_words: What the options are called in messages.
+        option_names: What the options are called in messages.
 
     Raises:
         ConfigError: An option is invalid.
@@ -84,7 +84,7 @@ class Profiler:
         self.config = config
         self.watch_ends_steps = True
         self.gives_way: Callable[[Profiler], object] | None = None
-        self.option_words = IN_CODE
+        self.option_names = IN_CODE
         self._session = CaptureSession(config, identity)
         self._session.profiler = self
         self._core = self._session.steps

@@ -18,7 +18,7 @@ from stepscope.capture.ending import (
     name_of,
 )
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import IN_CODE
+from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.memory import MemoryWatch
 from stepscope.capture.record.step_writer import StepWriter
@@ -382,8 +382,8 @@ class CaptureSession:
 
     def _recorded(self) -> Recorded:
         windows = self.journal.windows if self.journal is not None else ()
-        words = getattr(self.profiler, "option_words", IN_CODE)
-        return Recorded(self.config, self.identity, windows, self.steps.number, words)
+        names = getattr(self.profiler, "option_names", IN_CODE)
+        return Recorded(self.config, self.identity, windows, self.steps.number, names)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         return describe_end(error, note, self.steps.number, self._recorded().missed())

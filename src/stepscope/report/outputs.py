@@ -179,9 +179,9 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     "metrics": (Output(TABLE, "metrics.terminal"), Output(JSON, "metrics.json")),
     # What the doctor found: a sequence of doctor.check.Check.
     "checks": (Output(TABLE, "checks.terminal"), Output(JSON, "checks.json")),
-    # Each recording option, and where its value comes from: adapters.options.sheets.
+    # Each recording option, and where its value comes from: adapters.options.settings.
     "settings": (Output(TABLE, "settings.terminal"), Output(JSON, "settings.json")),
-    # Option names of other frameworks: a sequence of adapters.options.sheets.DialectSheet.
+    # Option names of other frameworks: a sequence of adapters.options.dialect.Dialect.
     "dialects": (Output(TABLE, "dialects.terminal"), Output(JSON, "dialects.json")),
     # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
     "stores": (Output(TABLE, "stores.terminal"), Output(JSON, "stores.json")),

@@ -121,10 +121,10 @@ def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[st
         **changes: Options that differ for this window.
     """
     chosen: dict[str, dict[str, Any]] = {}
-    for field, info in options_of(config):
-        if info.artifact:
-            value = changes.get(field.name, getattr(config, field.name))
-            chosen.setdefault(info.artifact, {})[field.name] = value
+    for name, option in options_of(config).items():
+        if option.artifact:
+            value = changes.get(name, getattr(config, name))
+            chosen.setdefault(option.artifact, {})[name] = value
     return chosen
 
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.recorders import WINDOW_RECORDERS
+from stepscope.capture.options.config import WINDOW_RECORDERS, CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.budget import StepSample
 from stepscope.capture.windows.finishing import WindowFinisher

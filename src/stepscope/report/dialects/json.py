@@ -10,17 +10,16 @@ from stepscope.report.outputs import Layout, Sink
 
 if TYPE_CHECKING:
     from stepscope.adapters.options.dialect import Dialect
-    from stepscope.adapters.options.sheets import DialectSheet
 
 FORMAT_VERSION = 1
 
 
-def write(sheets: Sequence[DialectSheet], sink: Sink, _layout: Layout) -> None:
+def write(dialects: Sequence[Dialect], sink: Sink, _layout: Layout) -> None:
     """Write the dialects."""
     document = {
         "format": "stepscope-dialects",
         "version": FORMAT_VERSION,
-        "dialects": [_dialect(sheet.dialect) for sheet in sheets],
+        "dialects": [_dialect(dialect) for dialect in dialects],
     }
     sink.write(json.dumps(document, indent=2) + "\n")
 

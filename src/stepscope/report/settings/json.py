@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 from stepscope.report.outputs import Layout, Sink
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.sheets import SettingSheet
+    from stepscope.adapters.options.settings import Settings
 
 FORMAT_VERSION = 1
 
 
-def write(sheet: SettingSheet, sink: Sink, _layout: Layout) -> None:
+def write(settings: Settings, sink: Sink, _layout: Layout) -> None:
     """Write the options."""
     document = {
         "format": "stepscope-config",
         "version": FORMAT_VERSION,
-        "dialect": sheet.dialect,
+        "dialect": settings.dialect.name,
         "options": [
-            {"name": line.name, "value": line.value, "origin": line.origin} for line in sheet.lines
+            {"name": name, "value": setting.value, "origin": setting.origin}
+            for name, setting in settings.settings.items()
         ],
     }
     sink.write(json.dumps(document, indent=2, default=str) + "\n")

@@ -12,7 +12,7 @@ from tests.support.runs import manifest_of
 from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
-from stepscope.capture.options.recorders import WINDOW_RECORDERS
+from stepscope.capture.options.config import WINDOW_RECORDERS
 from stepscope.capture.windows.kinds import Window, WindowMaker, finished
 from stepscope.run.manifest import WindowRecord
 
