@@ -11,7 +11,7 @@ from tests.support.warm_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = ROOT / "src" / "stepscope" / "capture"
-QUICK = ("windows.keeper",)
+QUICK = ("windows.control",)
 
 
 def test_every_module_is_broken_or_named_as_a_wall():

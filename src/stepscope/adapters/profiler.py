@@ -26,9 +26,9 @@ from stepscope.adapters.options.settings import (
     values_of,
 )
 from stepscope.capture import profiler as capture
+from stepscope.capture.messages import say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.saying import say
 from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord

@@ -40,8 +40,8 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import NOBODY
 from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.finishing_process import INLINE
 from stepscope.capture.windows.handover import SCRATCH, artifact_options
-from stepscope.capture.windows.handover_mode import INLINE
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord

@@ -17,6 +17,7 @@ from stepscope.capture.ending import (
     late_ranks,
     name_of,
 )
+from stepscope.capture.messages import say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.record.journal import Journal
@@ -24,7 +25,6 @@ from stepscope.capture.record.memory import MemoryWatch
 from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
-from stepscope.capture.saying import say
 from stepscope.capture.steps.clock import Clock
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
@@ -38,9 +38,9 @@ from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.summary import Recorded
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
-from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.capture.windows.rival import another_profiler_runs
-from stepscope.capture.windows.teller import Teller
+from stepscope.capture.windows.announcer import WindowAnnouncer
+from stepscope.capture.windows.control import WindowControl
+from stepscope.capture.windows.planner import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.run.layout import RankLayout
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
     from stepscope.capture.record.monitoring import RankMonitor
     from stepscope.capture.record.upload import Uploader
+    from stepscope.capture.together.pause import PauseTogether
 
 log = logging.getLogger("stepscope")
 
@@ -193,19 +194,20 @@ class CaptureSession:
             self._start_census(layout, memory)
         if self.config.flop_counter and records(self.config.ranks, self.identity):
             steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
-        steps.windows = WindowKeeper(
+        steps.windows = WindowControl(
             self.config,
             journal,
             layout,
             self.identity,
             memory.snapshot,
             self._write_steps,
-            Teller(
+            WindowAnnouncer(
                 self.identity.rank,
                 self.config.announce
                 and self.identity.rank == first_to_record(self.config.ranks, self.identity),
                 layout.root,
             ),
+            self._pauses(journal),
         )
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
@@ -232,6 +234,17 @@ class CaptureSession:
                 self._monitor = steps.monitor = RankMonitor(self.config, layout, self.identity)
         # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
+
+    def _pauses(self, journal: Journal) -> PauseTogether | None:
+        """What ranks that save a window tell the others; None if there are no others."""
+        limit_s = self.config.pause_together_s
+        if self.identity.world_size == 1 or not limit_s:
+            return None
+        from stepscope.capture.together.pause import PauseTogether
+        from stepscope.capture.together.shared_store import SharedStore
+
+        name = journal.layout.root.name
+        return PauseTogether(lambda: SharedStore.connect(name, own_connection=False), limit_s)
 
     def _start_census(self, layout: RankLayout, memory: MemoryWatch) -> None:
         from stepscope.capture.record.census import MemoryCensus
@@ -322,7 +335,7 @@ class CaptureSession:
                 cause = f"{name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, steps.number)
             with self.contain("restoring torch"):
-                windows.put_down()
+                windows.restore_torch()
         if self._census is not None:
             with self.contain("closing the memory census"):
                 self._census.close()

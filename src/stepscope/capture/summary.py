@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.capture.messages import listed, steps_text
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import OptionNames
-from stepscope.capture.saying import listed, steps_text
 from stepscope.capture.together.ranks import NOBODY, RankIdentity, records
 from stepscope.run.manifest import WindowRecord
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stepscope.capture.steps.loaders import LoaderWatch
     from stepscope.capture.steps.phase_timer import Read
     from stepscope.capture.steps.work import Work
-    from stepscope.capture.windows.keeper import WindowKeeper
+    from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
 """Rows that may wait to be written, on a file system that hangs."""
@@ -200,7 +200,7 @@ class StepCore:
         self.recording: int | None = None
         self.phases: AutoPhases | None = None
         self.loaders: LoaderWatch | None = None
-        self.windows: WindowKeeper | None = None
+        self.windows: WindowControl | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.monitor: RankMonitor | None = None
