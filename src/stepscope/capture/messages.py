@@ -1,10 +1,20 @@
-"""Prints lines on standard error, and puts steps, sizes and durations into words."""
+"""Lines on standard error about the capture and its windows; steps, sizes and durations as text."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.capture.windows.planner import WindowPlan
+    from stepscope.run.manifest import WindowRecord
+
+_MOST_WINDOWS = 5
+"""Number of windows that get lines; a capture may record thousands."""
+_IN_RUN = frozenset({"trace", "key_averages", "stacks", "memory_timeline", "python_memory"})
 
 
 def say(*lines: str) -> None:
@@ -54,3 +64,93 @@ def listed(parts: Iterable[str], most: int = 4) -> str:
     if len(every) <= most:
         return ", ".join(every)
     return f"{', '.join(every[: most - 1])}, …, {every[-1]}"
+
+
+class WindowAnnouncer:
+    """Prints a line when a window begins to warm up, and one when it is saved.
+
+    Args:
+        rank: The rank that prints.
+        is_on: Whether to print anything.
+        run: The run directory.
+    """
+
+    def __init__(self, rank: int, is_on: bool, run: Path) -> None:
+        self._where = f"rank {rank}: " if rank else ""
+        self._is_on = is_on
+        self._run = run
+        self._base = _working_directory()
+
+    def warms_up(self, plan: WindowPlan, step: int) -> None:
+        """Announce a window whose warm-up, or recording, begins with this step."""
+        if not self._announces(plan.index):
+            return
+        steps = steps_text(plan.first_step, plan.last_step)
+        doing = f"recording {steps}" if step >= plan.first_step else f"warming up to record {steps}"
+        cause = "" if plan.cause == "schedule" else f" (requested by {plan.cause})"
+        self._say(f"window {plan.index}: {doing}{cause}")
+
+    def saved(self, record: WindowRecord, placed: Sequence[Path]) -> None:
+        """Report a window whose files exist, with the files that were promised.
+
+        Args:
+            record: The window.
+            placed: The files beside the run that a layout put in place.
+        """
+        if record.state not in {"complete", "partial"} or not self._announces(record.index):
+            return
+        what = "saved"
+        if record.first_step is not None and record.last_step is not None:
+            what = f"saved {steps_text(record.first_step, record.last_step)}"
+        if record.reason:
+            what += f" ({record.reason})"
+        size = sum(item.bytes for item in record.artifacts if not item.problem)
+        text = f"window {record.index}: {what}, {size_text(size)}"
+        text += f", training paused for {duration_text(record.pause_ns)}"
+        files = [*placed, *self._tensorboard_files(record)]
+        if files:
+            self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))
+        else:
+            self._say(f"{text}: {self._in_run(record)}")
+        if record.index + 1 == _MOST_WINDOWS:
+            self._say("further windows are saved without a message; manifest.json lists them all")
+
+    def _announces(self, index: int) -> bool:
+        return self._is_on and index < _MOST_WINDOWS
+
+    def _say(self, *lines: str) -> None:
+        say(*(self._where + line for line in lines))
+
+    @staticmethod
+    def _tensorboard_files(record: WindowRecord) -> list[Path]:
+        """The traces in TensorBoard's folder."""
+        return [
+            Path(item.path)
+            for item in record.artifacts
+            if item.kind == "tensorboard" and not item.problem
+        ]
+
+    def _in_run(self, record: WindowRecord) -> str:
+        """The window's folder and the files in it."""
+        names = [
+            Path(item.path)
+            for item in record.artifacts
+            if not item.problem and item.kind in _IN_RUN and not Path(item.path).is_absolute()
+        ]
+        if not names:
+            return self._relative(self._run)
+        folder = self._relative(self._run / names[0].parent)
+        return f"{folder}: {', '.join(path.name for path in names)}"
+
+    def _relative(self, path: Path) -> str:
+        """A path relative to where the training was started, if it lies below."""
+        if self._base is not None and path.is_relative_to(self._base):
+            return str(path.relative_to(self._base))
+        return str(path)
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # it has been removed
+        return None

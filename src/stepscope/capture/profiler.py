@@ -26,7 +26,6 @@ from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
-from stepscope.run.triggers import checked_details
 
 _Batch = TypeVar("_Batch")
 _Own = TypeVar("_Own", bound="Profiler")
@@ -352,6 +351,8 @@ class Profiler:
         """
         if self._core.is_on and self._session.requests is not None:
             with self._session.contain("requesting a window"):
+                from stepscope.run.triggers import checked_details
+
                 self._session.requests.ask(
                     "code",
                     steps or 0,
@@ -367,9 +368,9 @@ class Profiler:
             The file, or None if there is no CUDA or the file could not be written.
         """
         path: Path | None = None
-        if self._core.is_on and self._session.memory is not None:
+        if self._core.is_on:
             with self._session.contain("taking a memory snapshot"):
-                path = self._session.memory.snapshot(reason)
+                path = self._session.snapshot(reason)
         return path
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from stepscope.capture.messages import duration_text, say, size_text
-from stepscope.capture.windows.announcer import WindowAnnouncer
+from stepscope.capture.messages import WindowAnnouncer, duration_text, say, size_text
 from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 

@@ -11,7 +11,6 @@ from stepscope.capture.options.option import ConfigError
 from stepscope.capture.options.schedule import Schedule
 from stepscope.capture.together.ranks import parse_ranks
 from stepscope.errors import UsageError
-from stepscope.run.remote import is_url
 
 DEFAULT_OUTPUT_DIR = "profiles"
 ACTIVITIES = ("cpu", "cuda", "xpu")
@@ -126,7 +125,7 @@ def _folders(values: Values) -> None:
             f"run_name={name!r} is not a valid directory name: use up to 200 letters, digits and "
             ". _ + = @ -, beginning with a letter or digit"
         )
-    if isinstance(output, str) and is_url(output):
+    if _is_url(output):
         values["upload_to"] = values["upload_to"] or output
         values["output_dir"] = DEFAULT_OUTPUT_DIR
     if values["upload_to"] is not None:
@@ -137,7 +136,7 @@ def _folders(values: Values) -> None:
             f"tensorboard_worker={worker!r} is not part of a file name: use letters, digits, _ - "
             "and {rank}, {host}, {pid}"
         )
-    if is_url(str(values["tensorboard_dir"] or "")):
+    if _is_url(str(values["tensorboard_dir"] or "")):
         raise ConfigError(
             f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder; one inside the "
             "run's own is copied with it to upload_to"
@@ -159,9 +158,17 @@ def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
     return tuple(given)
 
 
+def _is_url(value: object) -> bool:
+    if not isinstance(value, str) or "://" not in value:
+        return False
+    from stepscope.run.remote import is_url
+
+    return is_url(value)
+
+
 def _check_url(name: str, value: object) -> None:
     """Check that the URL can be written to in principle, without accessing the network."""
-    if not isinstance(value, str) or not is_url(value):
+    if not isinstance(value, str) or not _is_url(value):
         raise ConfigError(f"{name}={value!r} is not a URL: give one such as s3://bucket/profiles")
     import fsspec
 

@@ -19,7 +19,6 @@ from typing import Any
 import orjson
 
 from stepscope.capture.options.config import ScalarWriter
-from stepscope.capture.record.wandb_curves import WandbWriter
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.together.shared_store import SharedStore
 from stepscope.run.step_record import StepRecord
@@ -192,6 +191,8 @@ class ScalarSink:
             return self._wanted
         try:
             if self._wanted == "wandb":
+                from stepscope.capture.record.wandb_curves import WandbWriter
+
                 return WandbWriter()
             return _TensorBoardWriter(self._directory)
         except Exception as error:  # noqa: BLE001 - a missing package, a folder, a service

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stepscope.capture.messages import WindowAnnouncer
 from stepscope.capture.options.config import WINDOW_RECORDERS
-from stepscope.capture.windows.announcer import WindowAnnouncer
 from stepscope.capture.windows.planner import WindowPlan, WindowPlanner
 from stepscope.capture.windows.states import (
     RECORDS,

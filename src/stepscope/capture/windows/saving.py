@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stepscope.capture.messages import WindowAnnouncer
 from stepscope.capture.options.config import WINDOW_RECORDERS, CaptureConfig
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.windows.announcer import WindowAnnouncer
 from stepscope.capture.windows.budget import Budget
 from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
