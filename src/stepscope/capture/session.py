@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stepscope.capture.record.upload import Uploader
     from stepscope.capture.summary import Recorded
     from stepscope.capture.together.pause import PauseTogether
+    from stepscope.capture.windows.saving import WindowSaver
 
 log = logging.getLogger("stepscope")
 
@@ -179,21 +180,20 @@ class CaptureSession:
             from stepscope.capture.steps.flop_counter import FlopCount
 
             steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
-        steps.windows = WindowControl(
-            self.config,
-            journal,
-            layout,
-            self.identity,
-            self.snapshot,
-            self._write_steps,
-            WindowAnnouncer(
-                self.identity.rank,
-                self.config.announce
-                and self.identity.rank == first_to_record(self.config.ranks, self.identity),
-                layout.root,
-            ),
-            self._pauses(journal),
-        )
+        pauses, config, identity = self._pauses(journal), self.config, self.identity
+        speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
+        # Here, since the training may change its working directory.
+        announcer = WindowAnnouncer(identity.rank, speaks, layout.root)
+
+        def make_saver() -> WindowSaver:
+            from stepscope.capture.windows.saving import WindowSaver
+
+            snapshot, write_steps = self.snapshot, self._write_steps
+            return WindowSaver(
+                config, journal, layout, identity, snapshot, write_steps, announcer, pauses
+            )
+
+        steps.windows = WindowControl(config, layout, identity, make_saver, pauses)
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
         self._writer.looks += [steps.windows.look, self._have_ending]

@@ -150,7 +150,7 @@ def command(
     from Stepscope go to standard error.
     """
     from stepscope.adapters.external.below import write_beginning, write_result
-    from stepscope.adapters.external.planning import as_flags, choose_recorder, what_it_lacks
+    from stepscope.adapters.external.options import as_flags, choose_recorder, what_it_lacks
     from stepscope.adapters.external.session import Outcome, run_with
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import misspelled_variables, resolve
@@ -193,7 +193,7 @@ def _show_command(
     command_line: tuple[str, ...], tool: Tool | None, flags: list[str], settings: Settings
 ) -> None:
     from stepscope.adapters.external.memray import MemrayOptions
-    from stepscope.adapters.external.planning import planned_command
+    from stepscope.adapters.external.options import planned_command
     from stepscope.adapters.external.tools import shown
 
     click.echo(shown(planned_command(command_line, tool, flags, settings)))

@@ -127,7 +127,7 @@ def run_with(
     peaks: Mapping[int, int] = {}
     try:
         if isinstance(tool, MemrayOptions):
-            launched = launch(command, settings, step_on, memray.wishes(tool, folder))
+            launched = launch(command, settings, step_on, memray.request(tool, folder))
             made = memray.make_reports(folder, launched.ranks)
             peaks = made.peak_bytes
             problems += made.problems

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepscope.capture.messages import WindowAnnouncer
 from stepscope.capture.options.config import WINDOW_RECORDERS
 from stepscope.capture.windows.planner import WindowPlan, WindowPlanner
 from stepscope.capture.windows.states import (
@@ -24,7 +23,6 @@ from stepscope.run.error_words import error_in_words
 
 if TYPE_CHECKING:
     from stepscope.capture.options.config import CaptureConfig
-    from stepscope.capture.record.journal import Journal
     from stepscope.capture.together.pause import PauseTogether
     from stepscope.capture.together.ranks import RankIdentity
     from stepscope.capture.windows.recorder import Window
@@ -94,12 +92,9 @@ class WindowControl:
 
     Args:
         config: The capture's options.
-        journal: Where windows are noted.
         layout: The rank's directory.
         identity: This rank.
-        snapshot: Takes a memory snapshot, given a reason.
-        write_steps: Brings the step record up to date before a window's files are made.
-        announcer: Prints what is recorded and saved.
+        make_saver: Imports and makes what records and saves windows.
         pauses: Announces pauses to the other ranks; None if there are none.
 
     Attributes:
@@ -111,21 +106,12 @@ class WindowControl:
     def __init__(
         self,
         config: CaptureConfig,
-        journal: Journal,
         layout: RankLayout,
         identity: RankIdentity,
-        snapshot: Callable[[str], object],
-        write_steps: Callable[[], object],
-        announcer: WindowAnnouncer,
+        make_saver: Callable[[], WindowSaver],
         pauses: PauseTogether | None = None,
     ) -> None:
-        self._config = config
-        self._journal = journal
-        self._layout = layout
-        self._identity = identity
-        self._snapshot = snapshot
-        self._write_steps = write_steps
-        self._announcer = announcer
+        self._make_saver = make_saver
         self._pauses = pauses
         self._saver: WindowSaver | None = None
         self._lock = threading.RLock()
@@ -154,18 +140,7 @@ class WindowControl:
         """Import what records and saves windows; in the first thread that needs it."""
         with self._lock:
             if self._saver is None:
-                from stepscope.capture.windows.saving import WindowSaver
-
-                self._saver = WindowSaver(
-                    self._config,
-                    self._journal,
-                    self._layout,
-                    self._identity,
-                    self._snapshot,
-                    self._write_steps,
-                    self._announcer,
-                    self._pauses,
-                )
+                self._saver = self._make_saver()
             return self._saver
 
     def look(self) -> None:
@@ -305,7 +280,7 @@ class WindowControl:
         if refusal:
             self._note(plan, "skipped", refusal)
             return None
-        self._announcer.warms_up(plan, step)
+        saver.announcer.warms_up(plan, step)
         is_tried = saver.budget.wants_sample and saver.kind.can_be_tried
         return Event.TRIAL_DUE if is_tried and step < plan.first_step else Event.DUE
 

@@ -170,23 +170,22 @@ class WindowFinisher:
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError as error:
-            self._try_again(pending, str(error))
+            message = stderr_tail(pending.scratch)
+            problem = f"the finishing process ended with code {pending.process.exit_code}"
+            self._retry(pending, problem + (f": {message}" if message else f" ({error})"))
             return
         self._apply_result(pending, finished)
 
     def _give_up(self, pending: PendingWindow) -> None:
-        """Handle a process that took too long and was killed.
-
-        Its files may exist all the same, and the work of a fork that hung can be done inline.
-        """
+        """Handle a process that took too long and was killed; its files may exist all the same."""
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError:
             problem = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
-            if pending.profiler is None or _is_whole(pending.job):
+            if _is_whole(pending.job):
                 self._fail(pending, problem)
             else:
-                self._write_inline(pending, problem)
+                self._retry(pending, problem)
             return
         self._apply_result(pending, finished)
 
@@ -198,17 +197,14 @@ class WindowFinisher:
             _remove(pending.job.window_path)
         self._done(record)
 
-    def _try_again(self, pending: PendingWindow, problem: str) -> None:
-        message = stderr_tail(pending.scratch)
-        problem = f"the finishing process ended with code {pending.process.exit_code}"
-        problem += f": {message}" if message else f" ({problem})"
+    def _retry(self, pending: PendingWindow, problem: str) -> None:
+        """Write inline what a fork could not: its events are still in this process."""
         if pending.profiler is None:
             self._fail(pending, problem)
         else:
             self._write_inline(pending, problem)
 
     def _write_inline(self, pending: PendingWindow, problem: str) -> None:
-        # The events are still in this process, so it can write what the fork could not.
         log.warning("stepscope: window %d: %s: writing it inline", pending.record.index, problem)
         profiler, pending.profiler = pending.profiler, None
         try:

@@ -30,9 +30,20 @@ log = logging.getLogger("stepscope")
 
 
 class WindowSaver:
-    """Makes and saves windows, and notes what became of them; arguments as in `WindowControl`.
+    """Makes and saves windows, and notes what became of them.
+
+    Args:
+        config: The capture's options.
+        journal: Where windows are noted.
+        layout: The rank's directory.
+        identity: This rank.
+        snapshot: Takes a memory snapshot, given a reason.
+        write_steps: Brings the step record up to date before a window's files are made.
+        announcer: Prints what is recorded and saved.
+        pauses: Announces pauses to the other ranks; None if there are none.
 
     Attributes:
+        announcer: Prints what is recorded and saved.
         kind: The class of the windows.
         budget: The limits on windows; it learns from each.
         finisher: Makes files beside the training.
@@ -54,7 +65,7 @@ class WindowSaver:
         self._layout = layout
         self._identity = identity
         self._snapshot = snapshot
-        self._announcer = announcer
+        self.announcer = announcer
         self._pauses = pauses
         module = WINDOW_RECORDERS[config.window_recorder]
         self.kind: type[Window] = (
@@ -127,7 +138,7 @@ class WindowSaver:
         directory = self._layout.window(record.index)
         record = with_own_artifacts(record, self._config, directory, self._identity.rank)
         record, placed = self._journal.update_window(record)
-        self._announcer.saved(record, placed)
+        self.announcer.saved(record, placed)
         self.budget.learn_from(record)
         self._prune()
 
@@ -167,7 +178,7 @@ class WindowSaver:
         record = dataclasses.replace(record, pause_ns=pause_ns)
         self._journal.add_window(record)
         if record.state != "saving":
-            self._announcer.saved(record, [])
+            self.announcer.saved(record, [])
             self._prune()
         if interruption is not None:
             raise interruption
