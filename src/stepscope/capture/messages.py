@@ -67,13 +67,7 @@ def listed(parts: Iterable[str], most: int = 4) -> str:
 
 
 class WindowAnnouncer:
-    """Prints a line when a window begins to warm up, and one when it is saved.
-
-    Args:
-        rank: The rank that prints.
-        is_on: Whether to print anything.
-        run: The run directory.
-    """
+    """Prints a line when a window begins to warm up, and one when it is saved."""
 
     def __init__(self, rank: int, is_on: bool, run: Path) -> None:
         self._where = f"rank {rank}: " if rank else ""

@@ -50,7 +50,6 @@ class MemrayResult:
 
     Attributes:
         peak_bytes: Peak of allocated bytes by rank, for ranks with statistics.
-        problems: What could not be made.
     """
 
     peak_bytes: Mapping[int, int]

@@ -30,10 +30,7 @@ class Outcome:
     """The outcome of a training and of the tool.
 
     Attributes:
-        launched: The outcome of the training.
-        tool: The tool's name; empty if there was none.
         files: The tool's files at their final location.
-        problems: What went wrong with the tool.
         peak_bytes: Peak of host memory by rank, if memray tracked it.
     """
 

@@ -46,8 +46,6 @@ class Setting:
     """The value of one option and where it comes from.
 
     Attributes:
-        option: The option.
-        value: Its value.
         origin: Where it was set, for people.
     """
 
@@ -66,8 +64,6 @@ class Settings:
     """All options of a capture.
 
     Attributes:
-        dialect: The dialect in which they were given.
-        settings: Canonical name to setting, in the order of the options.
         own_names: What the options are called, if not as in the dialect.
     """
 

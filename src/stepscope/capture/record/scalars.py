@@ -74,8 +74,6 @@ class ScalarSink:
     Args:
         writer: "tensorboard", "wandb", or a function.
         every: Number of steps per point.
-        directory: Where TensorBoard's files go.
-        identity: This rank.
 
     Attributes:
         hurry: Called when points wait to be written; makes the listening thread look soon.

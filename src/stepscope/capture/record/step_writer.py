@@ -25,11 +25,8 @@ class StepWriter:
     Nothing here calls torch: a thread inside torch when the interpreter exits ends the process.
 
     Args:
-        core: Where the rows are.
-        containment: Keeps failures from the training.
         lines: The step record; None to write none.
         ring: The path of the ring beside it.
-        looks: What else to do once a second.
 
     Attributes:
         looks: The same, to add to.

@@ -30,14 +30,6 @@ log = logging.getLogger("stepscope")
 class RequestSources:
     """Passes requests from signals, files, code, slow steps and conditions to the planner.
 
-    Args:
-        config: The capture's options.
-        identity: This rank.
-        journal: Where problems are noted.
-        planner: Decides when windows open.
-        clock: This rank's clock.
-        step_now: Returns the number of the current step.
-
     Attributes:
         wake: Called when there is something to do at the end of the step.
     """

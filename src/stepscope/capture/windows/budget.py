@@ -39,12 +39,7 @@ class StepSample:
 
 
 class Budget:
-    """Fits windows to the limits in the options and to the disk.
-
-    Args:
-        config: The capture's options.
-        layout: The rank's directory.
-    """
+    """Fits windows to the limits in the options and to the disk."""
 
     def __init__(self, config: CaptureConfig, layout: RankLayout) -> None:
         self._config = config

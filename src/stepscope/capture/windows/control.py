@@ -91,9 +91,6 @@ class WindowControl:
     What records and saves them is imported before the first one comes, not with the capture.
 
     Args:
-        config: The capture's options.
-        layout: The rank's directory.
-        identity: This rank.
         make_saver: Imports and makes what records and saves windows.
         pauses: Announces pauses to the other ranks; None if there are none.
 

@@ -24,8 +24,6 @@ class CudaRangeWindow(Window):
     """Marks one window for a tool outside this process; nothing happens in the warm-up.
 
     Args:
-        tools: What the window needs to do its work.
-        plan: Which steps to mark.
         torch_module: torch, or a substitute in tests.
     """
 

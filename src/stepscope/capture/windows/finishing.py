@@ -46,12 +46,8 @@ class PendingWindow:
     """A window whose files are being made.
 
     Attributes:
-        job: The job of the finishing process.
-        record: What is known about the window so far.
-        process: The finishing process.
         profiler: Torch's profiler while its events may be needed again; None otherwise.
         deadline_ns: When to give up, on the monotonic clock.
-        scratch: Folder for temporary files.
     """
 
     job: FinishJob

@@ -94,9 +94,7 @@ class FinishingProcess:
     """A process that makes a window's files.
 
     Attributes:
-        process_id: Its process ID.
         child: The process, if it was started and not forked.
-        exit_code: Its exit code; None while it runs.
     """
 
     process_id: int

@@ -23,13 +23,8 @@ class WindowPlan:
     """What a window should record.
 
     Attributes:
-        index: Its number.
-        first_step: The first step to record.
-        steps: Number of steps to record.
-        directory: Where its files go.
         cause: What requested it.
         note: How the plan was changed, and why; empty if it was not.
-        with_stack: Whether Python stacks are recorded.
         with_memory: Whether a memory snapshot is taken at its end.
         details: Options that are off in the capture and on in this window.
     """
@@ -77,9 +72,6 @@ class WindowPlanner:
     """Decides when a window begins, and numbers the windows.
 
     Args:
-        config: The capture's options.
-        layout: The rank's directory.
-        identity: This rank.
         note: Notes a window that will not be recorded: its plan, a state and the reason.
         unavailable_reason: Why no window can be recorded at all; empty if windows can be recorded.
 

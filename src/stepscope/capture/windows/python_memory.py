@@ -36,10 +36,8 @@ class StepMemory:
     """What tracemalloc counted in one step.
 
     Attributes:
-        step: Its number.
         current_bytes: Bytes allocated since tracing began and not freed, at the step's end.
         peak_bytes: Maximum of that number in the step.
-        is_whole: Whether the step was completed.
     """
 
     step: int

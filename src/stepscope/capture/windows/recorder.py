@@ -26,9 +26,6 @@ class WindowTools:
     """What windows need to do their work.
 
     Attributes:
-        config: The capture's options.
-        identity: This rank.
-        finisher: Makes a window's files beside the training.
         write_steps: Brings the step record up to date before a window's files are made.
         activities: What torch can record of what was asked for; empty before the first window.
     """

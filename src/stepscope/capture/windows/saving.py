@@ -32,21 +32,8 @@ log = logging.getLogger("stepscope")
 class WindowSaver:
     """Makes and saves windows, and notes what became of them.
 
-    Args:
-        config: The capture's options.
-        journal: Where windows are noted.
-        layout: The rank's directory.
-        identity: This rank.
-        snapshot: Takes a memory snapshot, given a reason.
-        write_steps: Brings the step record up to date before a window's files are made.
-        announcer: Prints what is recorded and saved.
-        pauses: Announces pauses to the other ranks; None if there are none.
-
     Attributes:
-        announcer: Prints what is recorded and saved.
-        kind: The class of the windows.
         budget: The limits on windows; it learns from each.
-        finisher: Makes files beside the training.
     """
 
     def __init__(

@@ -59,15 +59,7 @@ def _activity(word: str) -> Any:
 
 
 class ExecutionTrace:
-    """Torch's observer of operators and their data flow, which writes its own file.
-
-    Args:
-        directory: The window's folder.
-
-    Attributes:
-        path: The file.
-        observer: The object that torch's profiler starts and stops.
-    """
+    """Torch's observer of operators and their data flow, which writes its own file."""
 
     def __init__(self, directory: Path) -> None:
         from torch.profiler import ExecutionTraceObserver
