@@ -245,7 +245,7 @@ class CaptureSession:
             self.config, layout, self.identity.rank, journal.add_snapshot
         )
         memory.start()
-        if has_device or self.config.memory_log:
+        if memory.is_available or self.config.memory_log:
             self.steps.memory = memory
 
     def snapshot(self, reason: str) -> Path | None:

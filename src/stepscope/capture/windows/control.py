@@ -337,7 +337,11 @@ class WindowControl:
         # A signal may come while it is saved, and must not find it once more.
         self._state = State.IDLE
         if window is not None:
-            self.load().save(window, cause, self._step)
+            try:
+                self.load().save(window, cause, self._step)
+            except Exception:
+                _discard(window)
+                raise
 
     def _abandon(self, plan: WindowPlan, cause: str) -> None:
         window, self._window = self._window, None
