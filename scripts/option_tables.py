@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.commands.run import LEFT_OUT
@@ -25,8 +25,8 @@ def fields() -> Iterator[str]:
     """A row for each field of `CaptureConfig`."""
     yield "| Option | Default | Meaning |"
     yield "|---|---|---|"
-    for field, info in options_of(CaptureConfig):
-        yield f"| `{field.name}` | `{field.default!r}` | {info.about} |"
+    for option in options_of(CaptureConfig).values():
+        yield f"| `{option.name}` | `{option.default!r}` | {option.about} |"
 
 
 def flags_of_run() -> Iterator[str]:
@@ -41,7 +41,8 @@ def flags_of_run() -> Iterator[str]:
         choices = ", ".join(option.choices)
         if choices and len(option.choices) < 6 and not all(c in words for c in option.choices):
             words += f": {choices}"
-        yield f"| `{flag}` | {option.default_as_text} | {words} |"
+        default = "" if option.default is None else option.text_of(option.default)
+        yield f"| `{flag}` | {default} | {words} |"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

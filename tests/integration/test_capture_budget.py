@@ -15,7 +15,7 @@ from stepscope import open_run
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.windows import budget as module
 from stepscope.capture.windows.budget import Budget, StepSample
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 

@@ -18,7 +18,7 @@ import stepscope
 from stepscope import open_run
 from stepscope.capture.windows import finishing, finishing_process
 from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.handover_mode import choose_mode, fork_is_unsafe
+from stepscope.capture.windows.finishing_process import choose_mode, fork_is_unsafe
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}

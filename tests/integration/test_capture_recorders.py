@@ -21,8 +21,9 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.cuda_range import CudaRangeWindow, is_leader
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between
+from stepscope.capture.windows.recorder import WindowTools
 from stepscope.commands.info import command as info
 from stepscope.run.manifest import WindowRecord
 from stepscope.run.reader import open_run
@@ -298,7 +299,9 @@ class FakeTorch:
 
 def marked(fake, *, is_leader=True, **options):
     plan = WindowPlan(0, 5, 2, Path("window-0000"))
-    return CudaRangeWindow(CaptureConfig(**options), plan, is_leader=is_leader, torch_module=fake)
+    rank = 0 if is_leader else 1
+    tools = WindowTools(CaptureConfig(**options), RankIdentity(rank, rank, 2), None, bool)
+    return CudaRangeWindow(tools, plan, torch_module=fake)
 
 
 def test_the_range_is_opened_and_closed_at_the_windows_borders():

@@ -277,7 +277,7 @@ def test_with_an_allocator_the_history_is_capped_and_snapshots_bear_the_guides_n
 ):
     cuda = FakeCuda()
     watch = functools.partial(MemoryWatch, torch_module=cuda.torch)
-    monkeypatch.setattr("stepscope.capture.session.MemoryWatch", watch)
+    monkeypatch.setattr("stepscope.capture.record.memory.MemoryWatch", watch)
     record("--profile-memory-max-entries", "5000")
     began, *_, ended = [options for name, options in cuda.calls if name == "history"]
     assert began == {"max_entries": 5000, "stacks": "python"}

@@ -208,13 +208,13 @@ def test_sigterm_that_the_training_ignores_stays_ignored(tmp_path):
 
 def test_sigterm_while_the_profiler_itself_works_is_put_off_until_it_is_through(tmp_path):
     before = """
-        from stepscope.capture.windows.keeper import WindowKeeper
-        real_save = WindowKeeper._save
-        def slow_save(self, reason, step):
+        from stepscope.capture.windows.saving import WindowSaver
+        real_save = WindowSaver.save
+        def slow_save(self, window, reason, step):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.2)
-            real_save(self, reason, step)
-        WindowKeeper._save = slow_save
+            real_save(self, window, reason, step)
+        WindowSaver.save = slow_save
     """
     returncode, _, err = run(tmp_path, tmp_path / "out", "pass", before, **PATIENT)
     assert returncode == -signal.SIGTERM, err

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from stepscope.adapters.options.arguments import add_flags
-from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.dialect import BOTH, SWITCH, WORD, Dialect, Flag
+from stepscope.adapters.options.dialect import BOTH, OPTIONS, SWITCH, WORD, Dialect, Flag
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler

@@ -8,25 +8,19 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.adapters.options.earlier import move_earlier
-from stepscope.adapters.options.layouts import (
-    LAYOUTS,
-    LONE_FILES,
-    Destination,
-    put_lone_file,
-    put_snapshot,
-)
-from stepscope.adapters.options.reading import is_parsed, settings_of, words_of
-from stepscope.adapters.options.settings import Settings, strange_hints
 from stepscope.capture import profiler as capture
+from stepscope.capture.messages import say
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.saying import say
 from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
+
+if TYPE_CHECKING:
+    from stepscope.adapters.options.layouts import Destination
+    from stepscope.adapters.options.settings import Settings
 
 log = logging.getLogger("stepscope")
 
@@ -111,7 +105,7 @@ class Profiler(capture.Profiler):
             placed=self._placed,
             identity=identity or self._session.given_identity,
         )
-        profiler.option_words = self.option_words
+        profiler.option_names = self.option_names
         return profiler
 
     @classmethod
@@ -131,6 +125,8 @@ class Profiler(capture.Profiler):
             ConfigError: An option is invalid, in arguments that did not come from `add_arguments`.
             UsageError: The dialect is missing or unknown.
         """
+        from stepscope.adapters.options.settings import is_parsed, settings_of
+
         try:
             return cls.from_settings(settings_of(args, dialect), args, **more)
         except ConfigError as error:
@@ -142,6 +138,8 @@ class Profiler(capture.Profiler):
     @classmethod
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
+        from stepscope.adapters.options.settings import misspelled_variables
+
         if settings.asks_only_for_memory:
             more = {"enabled": True, "window_recorder": "none", **more}
         config = settings.config(**more)
@@ -149,7 +147,7 @@ class Profiler(capture.Profiler):
             for line in settings.without_effect():
                 say(line)
         if config.enabled:
-            for line in strange_hints():
+            for line in misspelled_variables():
                 log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
@@ -158,10 +156,10 @@ class Profiler(capture.Profiler):
         profiler = cls(
             config,
             layout=settings.dialect.layout,
-            words=words_of(args),
+            words=_words_of(args),
             snapshot_path=settings.value("memory_snapshot_path"),
         )
-        profiler.option_words = settings.words
+        profiler.option_names = settings.names
         profiler._printed_rows = settings.dialect.printed_rows
         if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
             importlib.import_module(_ENGINES).follow_new_engines(profiler)
@@ -216,8 +214,12 @@ class Profiler(capture.Profiler):
         self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> list[Path]:
+        if not self._layout:
+            return []
+        from stepscope.adapters.options.layouts import LAYOUTS
+
         destination, folder = self._destination(window.index), self.rank_path
-        if destination is None or folder is None or not self._layout:
+        if destination is None or folder is None:
             return []
         files: list[Path] = []
         if window.state in {"complete", "partial"}:
@@ -231,6 +233,10 @@ class Profiler(capture.Profiler):
         return files
 
     def _put_file_in_place(self, record: ArtifactRecord) -> None:
+        if not self._layout and self._snapshot_path is None:
+            return
+        from stepscope.adapters.options.layouts import LONE_FILES, put_lone_file, put_snapshot
+
         destination, folder = self._destination(), self.rank_path
         if destination is None or folder is None:
             return
@@ -248,11 +254,15 @@ class Profiler(capture.Profiler):
             return
         self._has_placed = True
         with self._session.contain("moving the files of an earlier recording"):
+            from stepscope.adapters.options.layouts import move_earlier
+
             for folder in move_earlier(self._layout, destination):
                 if self.config.announce:
                     say(f"files of an earlier recording were moved to {folder}")
 
     def _destination(self, window: int | None = None) -> Destination | None:
+        from stepscope.adapters.options.layouts import Destination
+
         if self.run_path is None:
             return None
         return Destination(
@@ -283,6 +293,14 @@ def head_of(table: str, rows: int) -> str:
     left_out = ends - rows
     more = [f"… {left_out} more"] if left_out > 0 else []
     return "\n".join([*lines[: rule + 1], *body[: min(rows, ends)], *more, *body[ends:]])
+
+
+def _words_of(args: Any) -> dict[str, str]:
+    """The script's names for its model and its training, if the arguments have them."""
+    from stepscope.adapters.options.settings import values_of
+
+    values = {} if args is None else values_of(args)
+    return {name: str(values[name]) for name in ("model_name", "train_type") if values.get(name)}
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:

@@ -32,7 +32,7 @@ from torch.profiler import (
 )
 
 from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.settings import resolve, strange_hints
+from stepscope.adapters.options.settings import misspelled_variables, resolve
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
@@ -40,8 +40,8 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import NOBODY
 from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.finishing_process import INLINE
 from stepscope.capture.windows.handover import SCRATCH, artifact_options
-from stepscope.capture.windows.handover_mode import INLINE
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord
@@ -172,7 +172,7 @@ class _RunOfTorch(capture.Profiler):
             config = settings.config(
                 enabled=True, ranks=NOBODY, triggers=False, pause_together_s=0.0
             )
-            for line in strange_hints():
+            for line in misspelled_variables():
                 log.warning("stepscope: %s", line)
             run = cls(config, with_stack)
             run.start()

@@ -22,8 +22,7 @@ from typing import Any
 from stepscope.adapters import profiler as adapted
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
-from stepscope.adapters.options.reading import values_of
-from stepscope.adapters.options.settings import resolve
+from stepscope.adapters.options.settings import resolve, values_of
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError

@@ -11,8 +11,6 @@ import orjson
 
 from stepscope.run.layout import WINDOW_FILE
 
-TRACE_FORMATS = ("json.gz", "json", "json.zst")
-
 
 @dataclass(frozen=True)
 class FinishJob:

@@ -102,8 +102,7 @@ _SORTS: dict[str, Callable[[OperatorRow], float]] = {
     "self_device_memory_usage": lambda row: row.self_device_bytes,
     "count": lambda row: row.calls,
 }
-SORT_COLUMNS = ("auto", *_SORTS)
-"""Columns that can sort the tables; "auto" depends on what was recorded."""
+"""Columns that can sort the tables, as the option `key_averages_sort` lists them."""
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
@@ -126,14 +125,11 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     ]
 
 
-GROUPINGS = ("name", "shape", "source", "both", "recorded")
-"""What divides the operators of one name: nothing, or shapes, source lines, or both. "recorded" is
-what the recording has of them."""
 _Key = tuple[str, str, str]
 
 
 def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
-    """Sum up the window's calls by name, and by what `by` adds to it (see `GROUPINGS`)."""
+    """Sum up the window's calls by name, and by what the option `key_averages_by` adds to it."""
     every = [call for calls in window.threads.values() for call in calls]
     sources: dict[int, str] = {}
     if by in {"source", "both", "recorded"}:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import IN_CODE
+from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.loaders import (
@@ -26,7 +26,6 @@ from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
-from stepscope.run.triggers import checked_details
 
 _Batch = TypeVar("_Batch")
 _Own = TypeVar("_Own", bound="Profiler")
@@ -64,7 +63,7 @@ class Profiler:
             from a framework's engine set this to False.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
-        option_words: What the options are called in messages.
+        option_names: What the options are called in messages.
 
     Raises:
         ConfigError: An option is invalid.
@@ -84,7 +83,7 @@ class Profiler:
         self.config = config
         self.watch_ends_steps = True
         self.gives_way: Callable[[Profiler], object] | None = None
-        self.option_words = IN_CODE
+        self.option_names = IN_CODE
         self._session = CaptureSession(config, identity)
         self._session.profiler = self
         self._core = self._session.steps
@@ -352,6 +351,8 @@ class Profiler:
         """
         if self._core.is_on and self._session.requests is not None:
             with self._session.contain("requesting a window"):
+                from stepscope.run.triggers import checked_details
+
                 self._session.requests.ask(
                     "code",
                     steps or 0,
@@ -367,9 +368,9 @@ class Profiler:
             The file, or None if there is no CUDA or the file could not be written.
         """
         path: Path | None = None
-        if self._core.is_on and self._session.memory is not None:
+        if self._core.is_on:
             with self._session.contain("taking a memory snapshot"):
-                path = self._session.memory.snapshot(reason)
+                path = self._session.snapshot(reason)
         return path
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:

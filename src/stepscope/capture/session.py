@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import importlib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.ending import (
-    ScriptExit,
-    describe_end,
-    finish_upload,
-    late_ranks,
-    name_of,
-)
+from stepscope.capture.messages import WindowAnnouncer, say
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import IN_CODE
+from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.record.memory import MemoryWatch
 from stepscope.capture.record.step_writer import StepWriter
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
-from stepscope.capture.saying import say
 from stepscope.capture.steps.clock import Clock
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
-from stepscope.capture.steps.flop_counter import (
-    FLOP_COUNTER_FILE,
-    FLOP_COUNTER_KIND,
-    FlopCount,
-)
 from stepscope.capture.steps.gc_pauses import GcPauses
 from stepscope.capture.steps.loaders import LoaderWatch
-from stepscope.capture.summary import Recorded
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
-from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.capture.windows.rival import another_profiler_runs
-from stepscope.capture.windows.teller import Teller
+from stepscope.capture.windows.control import WindowControl
+from stepscope.capture.windows.planner import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.run.layout import RankLayout
 
 if TYPE_CHECKING:
     from stepscope.capture.record.census import MemoryCensus
+    from stepscope.capture.record.memory import MemoryWatch
     from stepscope.capture.record.monitoring import RankMonitor
     from stepscope.capture.record.upload import Uploader
+    from stepscope.capture.summary import Recorded
+    from stepscope.capture.together.pause import PauseTogether
+    from stepscope.capture.windows.saving import WindowSaver
 
 log = logging.getLogger("stepscope")
 
@@ -182,33 +172,31 @@ class CaptureSession:
         probe = DeviceProbe()
         steps.probe = probe if probe.is_available else None
         layout = journal.layout.rank(self.identity.rank)
-        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring, (journal.look,))
-        memory = self.memory = MemoryWatch(
-            self.config, layout, self.identity.rank, journal.add_snapshot
-        )
-        memory.start()
-        if memory.is_available or self.config.memory_log:
-            steps.memory = memory
+        self._writer = StepWriter(steps, self._wall, journal.lines, layout.ring, journal.look)
+        self._start_memory(layout, journal)
         if self.config.memory_census and records(self.config.ranks, self.identity):
-            self._start_census(layout, memory)
+            self._start_census(layout)
         if self.config.flop_counter and records(self.config.ranks, self.identity):
+            from stepscope.capture.steps.flop_counter import FlopCount
+
             steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
-        steps.windows = WindowKeeper(
-            self.config,
-            journal,
-            layout,
-            self.identity,
-            memory.snapshot,
-            self._write_steps,
-            Teller(
-                self.identity.rank,
-                self.config.announce
-                and self.identity.rank == first_to_record(self.config.ranks, self.identity),
-                layout.root,
-            ),
-        )
+        pauses, config, identity = self._pauses(journal), self.config, self.identity
+        speaks = config.announce and identity.rank == first_to_record(config.ranks, identity)
+        # Here, since the training may change its working directory.
+        announcer = WindowAnnouncer(identity.rank, speaks, layout.root)
+
+        def make_saver() -> WindowSaver:
+            from stepscope.capture.windows.saving import WindowSaver
+
+            snapshot, write_steps = self.snapshot, self._write_steps
+            return WindowSaver(
+                config, journal, layout, identity, snapshot, write_steps, announcer, pauses
+            )
+
+        steps.windows = WindowControl(config, layout, identity, make_saver, pauses)
         steps.windows.changed = steps.set_window
         steps.windows.planner.wake = steps.wake
+        self._writer.looks += [steps.windows.look, self._have_ending]
         requests = self.requests = steps.requests = RequestSources(
             self.config, self.identity, journal, steps.windows.planner, clock, lambda: steps.number
         )
@@ -233,7 +221,41 @@ class CaptureSession:
         # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
 
-    def _start_census(self, layout: RankLayout, memory: MemoryWatch) -> None:
+    def _pauses(self, journal: Journal) -> PauseTogether | None:
+        """What ranks that save a window tell the others; None if there are no others."""
+        limit_s = self.config.pause_together_s
+        if self.identity.world_size == 1 or not limit_s:
+            return None
+        from stepscope.capture.together.pause import PauseTogether
+        from stepscope.capture.together.shared_store import SharedStore
+
+        name = journal.layout.root.name
+        return PauseTogether(lambda: SharedStore.connect(name, own_connection=False), limit_s)
+
+    def _start_memory(self, layout: RankLayout, journal: Journal) -> None:
+        import torch
+
+        wanted = ("memory_log", "memory_history", "memory_snapshot_at_end")
+        has_device = torch.cuda.is_available()
+        if not has_device and not any(getattr(self.config, name) for name in wanted):
+            return
+        from stepscope.capture.record.memory import MemoryWatch
+
+        memory = self.memory = MemoryWatch(
+            self.config, layout, self.identity.rank, journal.add_snapshot
+        )
+        memory.start()
+        if memory.is_available or self.config.memory_log:
+            self.steps.memory = memory
+
+    def snapshot(self, reason: str) -> Path | None:
+        """Write the state and history of the CUDA allocator; None if that is impossible."""
+        if self.memory is None:
+            log.warning("stepscope: no memory snapshot: CUDA is not in use in this process")
+            return None
+        return self.memory.snapshot(reason)
+
+    def _start_census(self, layout: RankLayout) -> None:
         from stepscope.capture.record.census import MemoryCensus
 
         steps, journal = self.steps, self.journal
@@ -241,7 +263,8 @@ class CaptureSession:
             return
 
         def is_recording() -> bool:
-            return memory.is_recording or steps.recording is not None
+            has_history = self.memory is not None and self.memory.is_recording
+            return has_history or steps.recording is not None
 
         census = self._census = MemoryCensus(layout, journal.add_artifact, is_recording)
         steps.census = census
@@ -260,6 +283,8 @@ class CaptureSession:
 
     def _keep_flops(self, text: str) -> None:
         if self.journal is not None:
+            from stepscope.capture.steps.flop_counter import FLOP_COUNTER_FILE, FLOP_COUNTER_KIND
+
             self.journal.add_text(FLOP_COUNTER_KIND, FLOP_COUNTER_FILE, text)
 
     def _note(self, where: str, message: str) -> None:
@@ -315,14 +340,18 @@ class CaptureSession:
                 if steps.flops.missed and steps.number:
                     log.warning("stepscope: %s", steps.flops.missed)
                     journal.note("counting operations", steps.flops.missed, steps.number)
+            from stepscope.capture.ending import ScriptExit
+
             steps.close(None if isinstance(error, ScriptExit) else error)
         windows = steps.windows
         if windows is not None:
             with self.contain("saving the last window"):
+                from stepscope.capture.ending import name_of
+
                 cause = f"{name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, steps.number)
             with self.contain("restoring torch"):
-                windows.put_down()
+                windows.restore_torch()
         if self._census is not None:
             with self.contain("closing the memory census"):
                 self._census.close()
@@ -344,6 +373,8 @@ class CaptureSession:
             verdict = self._writer.tally.verdict() if self._writer is not None else ""
             if self.identity.rank == 0 and verdict and not self._is_told_to_end:
                 with self.contain("comparing the ranks"):
+                    from stepscope.capture.ending import late_ranks
+
                     verdict += late_ranks(journal.layout, self.identity.world_size)
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
@@ -363,6 +394,8 @@ class CaptureSession:
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:
             with self.contain("copying the run", is_exclusive=False):
+                from stepscope.capture.ending import finish_upload
+
                 run = finish_upload(
                     self._uploader,
                     journal,
@@ -380,12 +413,22 @@ class CaptureSession:
                 elif steps.number:
                     say(*self._recorded().sentences())
 
+    @staticmethod
+    def _have_ending() -> None:
+        """Import what the end of the capture needs, while nothing waits for it."""
+        for name in ("ending", "summary"):
+            importlib.import_module(f"stepscope.capture.{name}")
+
     def _recorded(self) -> Recorded:
+        from stepscope.capture.summary import Recorded
+
         windows = self.journal.windows if self.journal is not None else ()
-        words = getattr(self.profiler, "option_words", IN_CODE)
-        return Recorded(self.config, self.identity, windows, self.steps.number, words)
+        names = getattr(self.profiler, "option_names", IN_CODE)
+        return Recorded(self.config, self.identity, windows, self.steps.number, names)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
+        from stepscope.capture.ending import describe_end
+
         return describe_end(error, note, self.steps.number, self._recorded().missed())
 
     def _patience_s(self) -> float:

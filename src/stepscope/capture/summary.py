@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.capture.messages import listed, steps_text
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import OptionWords
-from stepscope.capture.saying import listed, steps_text
+from stepscope.capture.options.option import OptionNames
 from stepscope.capture.together.ranks import NOBODY, RankIdentity, records
 from stepscope.run.manifest import WindowRecord
 
@@ -25,14 +25,14 @@ class Recorded:
         identity: This rank.
         windows: The windows that were noted.
         steps: Number of steps that ended.
-        words: What the options are called.
+        names: What the options are called.
     """
 
     config: CaptureConfig
     identity: RankIdentity
     windows: Sequence[WindowRecord]
     steps: int
-    words: OptionWords
+    names: OptionNames
 
     def sentences(self) -> list[str]:
         """What was recorded; then what was not, why, and what to set."""
@@ -94,18 +94,18 @@ class Recorded:
         option, world_size = self.config.ranks, self.identity.world_size
         here = f"this job has rank{'s 0 to ' if world_size > 1 else ' '}{world_size - 1}"
         if isinstance(option, str):
-            return f"this rank records no windows ({self.words.setting('ranks', option)})"
+            return f"this rank records no windows ({self.names.setting('ranks', option)})"
         shown = (
             " ".join(map(str, option))
-            if "ranks" in self.words.flags
+            if "ranks" in self.names.flags
             else ",".join(map(str, option))
         )
-        given = self.words.setting("ranks", shown)
+        given = self.names.setting("ranks", shown)
         there = sorted(rank for rank in option if rank < world_size)
         if not there:
             return (
                 f"no window was recorded: {given} names no rank of the job, and {here}: "
-                f"set {self.words.setting('ranks', 0)}"
+                f"set {self.names.setting('ranks', 0)}"
             )
         rest = sorted(set(option) - set(there))
         text = f"windows are recorded by rank {', '.join(map(str, there))} ({given})"
@@ -141,14 +141,14 @@ class Recorded:
 
     def _or_set(self, cycles: int) -> str:
         """The options that would make the windows fit into the steps that there were."""
-        config, words, steps = self.config, self.words, self.steps
-        if "start_step" in words.flags and "wait" not in words.flags:
+        config, names, steps = self.config, self.names, self.steps
+        if "start_step" in names.flags and "wait" not in names.flags:
             first = max(0, steps - config.active)
             if config.active > steps:
                 return ""
             return (
-                f", or set {words.setting('start_step', first)} "
-                f"{words.setting('end_step', first + config.active)}"
+                f", or set {names.setting('start_step', first)} "
+                f"{names.setting('end_step', first + config.active)}"
             )
         work = config.warmup + config.active
         waits = cycles - 1 if config.skip_first_wait else cycles
@@ -157,19 +157,19 @@ class Recorded:
             room = steps // cycles
             if room < 1:
                 return ""
-            sum_of = f"the sum of {words.name('warmup')} and {words.name('active')}"
-            waiting = words.setting("wait", 0)
+            sum_of = f"the sum of {names.name('warmup')} and {names.name('active')}"
+            waiting = names.setting("wait", 0)
             return f", or set {waiting} and lower {sum_of} to {room}"
         skip_first = min(config.skip_first, spare)
         wait = min(config.wait, (spare - skip_first) // waits) if waits else config.wait
         changes = []
         if skip_first != config.skip_first:
-            changes.append(words.setting("skip_first", skip_first))
+            changes.append(names.setting("skip_first", skip_first))
         if wait != config.wait:
             if config.repeat == 0 and config.cycle_length is not None:
-                changes.append(words.setting("cycle_length", wait + work))
+                changes.append(names.setting("cycle_length", wait + work))
             else:
-                changes.append(words.setting("wait", wait))
+                changes.append(names.setting("wait", wait))
         return f", or set {' '.join(changes)}" if changes else ""
 
 

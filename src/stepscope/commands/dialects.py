@@ -18,7 +18,6 @@ def command(name: str | None, output: Output) -> None:
     NAME selects one dialect. By default all are listed.
     """
     from stepscope.adapters.options.dialects import DIALECTS, find_dialect
-    from stepscope.adapters.options.sheets import dialect_sheet
 
     chosen = [find_dialect(name)] if name else list(DIALECTS.values())
-    output.write([dialect_sheet(dialect) for dialect in chosen], StandardSink())
+    output.write(chosen, StandardSink())

@@ -99,11 +99,10 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
 def _show_config(dialect: str, output: Output) -> None:
     """Print the options that a script without flags would get if it started here."""
     from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import resolve, strange_hints
-    from stepscope.adapters.options.sheets import setting_sheet
+    from stepscope.adapters.options.settings import misspelled_variables, resolve
 
     settings = resolve(find_dialect(dialect), {})
     settings.config()  # raises for options that conflict
-    output.write(setting_sheet(settings), StandardSink())
-    for line in strange_hints():
+    output.write(settings, StandardSink())
+    for line in misspelled_variables():
         click.echo(f"stepscope: {line}", err=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepscope.adapters.external.options import external_options, take_tool
-from stepscope.adapters.options.catalogue import OPTIONS, Option
-from stepscope.capture.options.words import of_run
+from stepscope.adapters.options.dialect import OPTIONS
+from stepscope.capture.options.option import Option, flags_of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
@@ -64,7 +64,7 @@ def _options(function: Any) -> Any:
         text = option.help
         if option.default is not None:
             # No click default: environment variables and pyproject.toml take precedence over it.
-            text += f"  [default: {option.default_as_text}]"
+            text += f"  [default: {option.text_of(option.default)}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
             names = f"--{name}/--no-{name}"
@@ -150,10 +150,10 @@ def command(
     from Stepscope go to standard error.
     """
     from stepscope.adapters.external.below import write_beginning, write_result
-    from stepscope.adapters.external.planning import as_flags, choose_recorder, what_it_lacks
+    from stepscope.adapters.external.options import as_flags, choose_recorder, what_it_lacks
     from stepscope.adapters.external.session import Outcome, run_with
     from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import resolve, strange_hints
+    from stepscope.adapters.options.settings import misspelled_variables, resolve
     from stepscope.adapters.script.launch import launch, startable
 
     if not command_line:
@@ -166,9 +166,9 @@ def command(
         if value is not None
     }
     choose_recorder(given, tool, with_tracemalloc=with_tracemalloc)
-    words = of_run(name for name in OPTIONS if name not in LEFT_OUT)
-    settings = dataclasses.replace(resolve(find_dialect("native"), given), own_words=words)
-    for line in strange_hints():
+    names = flags_of_run(name for name in OPTIONS if name not in LEFT_OUT)
+    settings = dataclasses.replace(resolve(find_dialect("native"), given), own_names=names)
+    for line in misspelled_variables():
         _say(line)
     flags = as_flags(given, step_on)
     if dry_run:
@@ -193,7 +193,7 @@ def _show_command(
     command_line: tuple[str, ...], tool: Tool | None, flags: list[str], settings: Settings
 ) -> None:
     from stepscope.adapters.external.memray import MemrayOptions
-    from stepscope.adapters.external.planning import planned_command
+    from stepscope.adapters.external.options import planned_command
     from stepscope.adapters.external.tools import shown
 
     click.echo(shown(planned_command(command_line, tool, flags, settings)))

@@ -9,7 +9,6 @@ from stepscope.report.document import Block, Column, Document, Gap, Line, Span, 
 
 if TYPE_CHECKING:
     from stepscope.adapters.options.dialect import Dialect
-    from stepscope.adapters.options.sheets import DialectSheet
     from stepscope.report.outputs import Layout
 
 _COLUMNS = tuple(
@@ -17,30 +16,51 @@ _COLUMNS = tuple(
 )
 
 
-def document(sheets: Sequence[DialectSheet], _layout: Layout) -> Document:
+def document(dialects: Sequence[Dialect], _layout: Layout) -> Document:
     """The dialects one after the other."""
-    return Document(_blocks(sheets))
+    return Document(_blocks(dialects))
 
 
-def _blocks(sheets: Sequence[DialectSheet]) -> Iterator[Block]:
-    for number, sheet in enumerate(sheets):
+def _blocks(dialects: Sequence[Dialect]) -> Iterator[Block]:
+    for number, dialect in enumerate(dialects):
         if number:
             yield Gap()
-        yield Line((Span(sheet.dialect.name, "bold"), Span(f": {sheet.dialect.about}")))
-        for note in sheet.notes:
+        yield Line((Span(dialect.name, "bold"), Span(f": {dialect.about}")))
+        for note in _notes(dialect):
             yield Line(f"  {note}")
         rows = [
-            (" ".join(flag.names), flag.option, flag.default, flag.form) for flag in sheet.flags
+            (" ".join(flag.names), flag.option, dialect.default_text(flag.option), flag.style)
+            for flag in dialect.flags
         ]
         yield Table(_COLUMNS, tuple(rows), gap=1)
 
 
-def to_json(sheets: Sequence[DialectSheet]) -> dict[str, Any]:
+def _notes(dialect: Dialect) -> Iterator[str]:
+    """What else applies in a dialect."""
+    yield f"step: {dialect.step_unit}; ranks that record: {dialect.ranks}"
+    spoken = {flag.option for flag in dialect.flags} | {"step_unit", "ranks"}
+    silent = [name for name in dialect.defaults if name not in spoken]
+    if silent:
+        yield f"also sets: {', '.join(f'{name}={dialect.default_text(name)}' for name in silent)}"
+    for rule in dialect.rules:
+        sets = ", ".join(f"{name}={dialect.text_of(name, value)}" for name, value in rule.sets)
+        unless = dialect.text_of(rule.option, rule.unless)
+        yield f"unless {rule.option}={unless}: {sets} ({rule.reason})"
+    if dialect.needs:
+        needed = ", ".join(f"--{name.replace('_', '-')}" for name in dialect.needs)
+        yield f"requires, if the script has it: {needed}"
+    if dialect.raises_max_steps:
+        yield "max_steps is raised if it is too small for one window"
+    for name in dialect.files:
+        yield f"file: {name}"
+
+
+def to_json(dialects: Sequence[Dialect]) -> dict[str, Any]:
     """The dialects."""
     return {
         "format": "stepscope-dialects",
         "version": 1,
-        "dialects": [_dialect(sheet.dialect) for sheet in sheets],
+        "dialects": [_dialect(dialect) for dialect in dialects],
     }
 
 

@@ -164,15 +164,15 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     "metrics": _outputs("metrics", TABLE, JSON),
     # What the doctor found: a sequence of doctor.check.Check.
     "checks": _outputs("checks", TABLE, JSON),
-    # Each recording option, and where its value comes from: adapters.options.sheets.
+    # Each recording option, and where its value comes from: adapters.options.settings.
     "settings": _outputs("settings", TABLE, JSON),
-    # Option names of other frameworks: a sequence of adapters.options.sheets.DialectSheet.
+    # Option names of other frameworks: a sequence of adapters.options.dialect.Dialect.
     "dialects": _outputs("dialects", TABLE, JSON),
     # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
     "stores": _outputs("stores", TABLE, JSON),
     # What trials of fixes brought: run.trials.TrialsRecord.
     "trial": _outputs("trial", TABLE, JSON, MARKDOWN),
-    # The fixes that can be tried: a sequence of trial.fixes.fix.Fix.
+    # The fixes that can be tried: a sequence of trial.fixes.Fix.
     "fixes": _outputs("fixes", TABLE, JSON, MARKDOWN),
     # What the demo predicted and measured: demo.runner.DemoOutcome.
     "demo": _outputs("demo", TABLE, JSON),

@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING, Any
 from stepscope.report.document import Column, Document, Table
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.sheets import SettingSheet
+    from stepscope.adapters.options.settings import Settings
     from stepscope.report.outputs import Layout
 
 
-def document(sheet: SettingSheet, _layout: Layout) -> Document:
+def document(settings: Settings, _layout: Layout) -> Document:
     """The options; values that are not defaults stand out."""
     table = Table(
         (Column("option"), Column("value"), Column("from")),
-        tuple((line.name, line.text, line.origin) for line in sheet.lines),
-        styles=tuple("dim" if line.is_default else "bold" for line in sheet.lines),
+        tuple((name, one.text, one.origin) for name, one in settings.settings.items()),
+        styles=tuple(
+            "dim" if one.origin == "default" else "bold" for one in settings.settings.values()
+        ),
     )
     return Document((table,))
 
 
-def to_json(sheet: SettingSheet) -> dict[str, Any]:
+def to_json(settings: Settings) -> dict[str, Any]:
     """The options."""
     return {
         "format": "stepscope-config",
         "version": 1,
-        "dialect": sheet.dialect,
+        "dialect": settings.dialect.name,
         "options": [
-            {"name": line.name, "value": line.value, "origin": line.origin} for line in sheet.lines
+            {"name": name, "value": one.value, "origin": one.origin}
+            for name, one in settings.settings.items()
         ],
     }

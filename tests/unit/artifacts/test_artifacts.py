@@ -313,7 +313,7 @@ def test_what_is_missing_in_a_trace_is_told(tmp_path, events, options, word):
 
 
 @pytest.mark.parametrize(
-    "name", sorted({info.artifact for _, info in options_of(CaptureConfig)} - {""})
+    "name", sorted({option.artifact for option in options_of(CaptureConfig).values()} - {""})
 )
 def test_an_artifact_that_options_name_is_a_module_that_makes_it(name):
     make = importlib.import_module(f"stepscope.artifacts.{name}").make

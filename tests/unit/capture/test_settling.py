@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from stepscope.capture.windows import settling
-from stepscope.capture.windows.settling import let_threads_get_on
+from stepscope.capture.windows import torch_recorder as settling
+from stepscope.capture.windows.torch_recorder import wait_for_running_threads
 
 
 @pytest.fixture
@@ -34,19 +34,19 @@ MS = 1_000_000
 
 def test_a_thread_that_was_taken_off_its_processor_is_waited_for(told):
     asked = told({1: (False, 0)}, {1: (False, 0)}, {1: (False, 2 * MS)}, {1: (False, 5 * MS)})
-    assert let_threads_get_on()
+    assert wait_for_running_threads()
     assert len(asked) == 4
 
 
 def test_one_that_sleeps_or_has_ended_or_is_new_is_not(told):
     asked = told({1: (False, 0), 2: (False, 0)}, {1: (True, 0), 3: (False, 0)})
-    assert let_threads_get_on()
+    assert wait_for_running_threads()
     assert len(asked) == 2
 
 
 def test_it_gives_up(told):
     told({1: (False, 0)})
-    assert not let_threads_get_on(longest_s=0.05)
+    assert not wait_for_running_threads(longest_s=0.05)
 
 
 @pytest.mark.skipif(settling._running() is None, reason="the system does not tell")
@@ -64,7 +64,7 @@ def test_what_the_system_tells():
     try:
         time.sleep(0.05)
         before = settling._running()
-        assert let_threads_get_on(longest_s=60)
+        assert wait_for_running_threads(longest_s=60)
         after = settling._running()
     finally:
         is_over.set()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stepscope.adapters.options.dialects import DIALECTS
 from stepscope.adapters.options.settings import resolve
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.words import IN_CODE, OptionWords
+from stepscope.capture.options.option import IN_CODE, OptionNames
 from stepscope.capture.summary import Recorded
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import WindowRecord
@@ -48,7 +48,7 @@ def test_a_run_with_all_its_windows():
 
 def test_too_few_steps_name_the_window_and_what_to_set():
     first, second = recorded(
-        5, words=OptionWords({"wait": "--wait_steps"}, is_code=False)
+        5, words=OptionNames({"wait": "--wait_steps"}, is_code=False)
     ).sentences()
     assert first == "recorded the times of 5 steps, and no window"
     assert second == (
@@ -84,7 +84,7 @@ def test_a_window_that_ends_early_says_how_much_of_it_there_is():
 
 
 def test_a_rank_that_the_job_does_not_have():
-    words = resolve(DIALECTS["megatron"], {}, environment={}).words
+    words = resolve(DIALECTS["megatron"], {}, environment={}).names
     identity = RankIdentity(0, 0, 2)
     _, missed = recorded(9, identity=identity, words=words, ranks=[5]).sentences()
     assert missed == (
@@ -143,7 +143,7 @@ def test_window_recorders_that_record_none_miss_none():
 
 
 def test_a_dialect_with_first_and_last_step_is_told_those():
-    words = resolve(DIALECTS["megatron-lm"], {}, environment={}).words
+    words = resolve(DIALECTS["megatron-lm"], {}, environment={}).names
     config = resolve(DIALECTS["megatron-lm"], {}, environment={}).config(enabled=True)
     (missed,) = Recorded(config, RankIdentity(), (), 5, words).missed()
     assert "set --profile-step-start 3 --profile-step-end 5" in missed

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from stepscope.capture.saying import duration_text, say, size_text
-from stepscope.capture.windows.plan import WindowPlan
-from stepscope.capture.windows.teller import Teller
+from stepscope.capture.messages import WindowAnnouncer, duration_text, say, size_text
+from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 
@@ -24,53 +23,53 @@ def saved(index=0, **changes):
 
 
 @pytest.fixture
-def teller(tmp_path, monkeypatch):
+def announcer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Teller(0, True, tmp_path / "profiles" / "run" / "rank00000")
+    return WindowAnnouncer(0, True, tmp_path / "profiles" / "run" / "rank00000")
 
 
-def test_the_warm_up_names_the_steps(teller, tmp_path, capsys):
-    teller.warms_up(WindowPlan(0, 7, 3, tmp_path), 5)
-    teller.warms_up(WindowPlan(1, 9, 1, tmp_path, cause="signal"), 9)
+def test_the_warm_up_names_the_steps(announcer, tmp_path, capsys):
+    announcer.warms_up(WindowPlan(0, 7, 3, tmp_path), 5)
+    announcer.warms_up(WindowPlan(1, 9, 1, tmp_path, cause="signal"), 9)
     assert capsys.readouterr().err == (
         "stepscope: window 0: warming up to record steps 7 to 9\n"
         "stepscope: window 1: recording step 9 (requested by signal)\n"
     )
 
 
-def test_a_saved_window_names_steps_pause_size_and_files(teller, capsys):
-    teller.saved(saved(), [])
+def test_a_saved_window_names_steps_pause_size_and_files(announcer, capsys):
+    announcer.saved(saved(), [])
     assert capsys.readouterr().err == (
         "stepscope: window 0: saved steps 7 to 9, 1.5 MB, training paused for 410 ms: "
         "profiles/run/rank00000/window-0000: trace.json.gz, key_averages.txt\n"
     )
 
 
-def test_the_files_that_a_guide_promises_come_with_their_paths(teller, tmp_path, capsys):
-    teller.saved(saved(reason="the loop ended"), [tmp_path / "out" / "trace.json"])
+def test_the_files_that_a_guide_promises_come_with_their_paths(announcer, tmp_path, capsys):
+    announcer.saved(saved(reason="the loop ended"), [tmp_path / "out" / "trace.json"])
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("stepscope: window 0: saved steps 7 to 9 (the loop ended), 1.5 MB")
     assert second == "stepscope:   out/trace.json"
 
 
-def test_thousands_of_windows_print_a_bounded_number_of_lines(teller, tmp_path, capsys):
+def test_thousands_of_windows_print_a_bounded_number_of_lines(announcer, tmp_path, capsys):
     for index in range(2000):
-        teller.warms_up(WindowPlan(index, 10 * index, 1, tmp_path), 10 * index)
-        teller.saved(saved(index), [])
+        announcer.warms_up(WindowPlan(index, 10 * index, 1, tmp_path), 10 * index)
+        announcer.saved(saved(index), [])
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 11
     assert "without a message" in lines[-1]
 
 
 def test_a_rank_that_does_not_speak_prints_nothing(tmp_path, capsys):
-    silent = Teller(3, False, tmp_path)
+    silent = WindowAnnouncer(3, False, tmp_path)
     silent.warms_up(WindowPlan(0, 7, 3, tmp_path), 5)
     silent.saved(saved(), [])
     assert capsys.readouterr().err == ""
 
 
 def test_another_rank_than_the_first_names_itself(tmp_path, capsys):
-    Teller(3, True, tmp_path).warms_up(WindowPlan(0, 7, 1, tmp_path), 5)
+    WindowAnnouncer(3, True, tmp_path).warms_up(WindowPlan(0, 7, 1, tmp_path), 5)
     assert capsys.readouterr().err.startswith("stepscope: rank 3: window 0: ")
 
 

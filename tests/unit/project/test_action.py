@@ -127,7 +127,7 @@ def test_a_regression_is_commented_on_and_then_fails_the_job(job):
     assert job.outputs["failed"] == "true"
     report = (job.folder / job.outputs["report"]).read_text()
     assert report.startswith("<!-- stepscope: Stepscope -->\n## Stepscope\n\n")
-    assert re.search(r"\*\*Failed:\*\* .*input.*\n\n\*\*Failed:\*\* .*step", report), report
+    assert re.search(r"\*\*Failed\*\*: .*input.*\n\n\*\*Failed\*\*: .*step", report), report
     assert (job.folder / "summary").read_text() == report
 
     assert job.run("Comment") == 0

@@ -6,7 +6,7 @@ import re
 
 from tests.support.project import ROOT
 
-from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.adapters.options.dialects import DIALECTS
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.export.targets import TARGETS

@@ -9,7 +9,7 @@ import click
 import pytest
 from tests.support.project import ROOT
 
-from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import OPTIONS
 from stepscope.commands.main import cli
 
 VERBS = cli.list_commands(click.Context(cli))

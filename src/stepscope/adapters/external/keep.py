@@ -21,11 +21,8 @@ class Recording:
     """A recording by a tool, outside any run until there is one.
 
     Attributes:
-        tool: The tool's name.
         folder: Where it writes.
         started_ns: When it began, nanoseconds since the epoch.
-        command: How it was started.
-        tool_version: Its version; empty if unknown.
     """
 
     tool: str

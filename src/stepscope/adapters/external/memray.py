@@ -1,12 +1,16 @@
 """memray: what allocates host memory, including C++ and tensors in host memory.
 
 `memray_tracker` tracks memory in the processes of the training. This module has its options, and
-makes reports from its files.
+makes reports from its files. The files come from any training, so that a process of its own makes
+them: this module as a program, given a list of memray command lines and the file for their output.
+It makes all of them, because memray takes a second to import.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -24,6 +28,7 @@ from stepscope.adapters.external.tools import MissingToolError
 INSTALL = 'pip install "stepscope[memray]"'
 _REPORTS = {"flamegraph": "-flamegraph.html", "table": "-table.html"}
 _LIMIT_S = 600
+_WRONG_USAGE = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,6 @@ class MemrayResult:
 
     Attributes:
         peak_bytes: Peak of allocated bytes by rank, for ranks with statistics.
-        problems: What could not be made.
     """
 
     peak_bytes: Mapping[int, int]
@@ -87,7 +91,7 @@ def version() -> str:
         return ""
 
 
-def wishes(options: MemrayOptions, folder: Path) -> dict[str, object]:
+def request(options: MemrayOptions, folder: Path) -> dict[str, object]:
     """The request to the processes of the training."""
     return {
         "folder": str(folder),
@@ -176,7 +180,7 @@ def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]
         for name, value in os.environ.items()
         if name not in {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
     }
-    module = "stepscope.adapters.external.memray_reports"
+    module = "stepscope.adapters.external.memray"
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         answer = Path(folder) / "answer.json"
         try:
@@ -195,3 +199,34 @@ def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]
             said = done.stderr.strip().splitlines()
             return [], [f"its reports failed: {said[-1] if said else done.returncode}"]
         return [tuple(result) for result in json.loads(answer.read_bytes())], []
+
+
+def _made_by_memray(command_lines: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Run memray's command lines one after the other.
+
+    Returns:
+        The exit code, standard output and standard error of each.
+    """
+    from memray.commands import main
+
+    results = []
+    for words in command_lines:
+        output, complaints = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(complaints):
+            try:
+                code = main(words)
+            except SystemExit as ending:
+                code = ending.code if isinstance(ending.code, int) else 1
+            except Exception as error:  # noqa: BLE001 - one report less is no reason for none
+                code = 1
+                complaints.write(f"{type(error).__name__}: {error}\n")
+        results.append((code, output.getvalue(), complaints.getvalue()))
+        if code == _WRONG_USAGE and "--no-web" in words:  # an older version without this switch
+            results[-1] = _made_by_memray([[word for word in words if word != "--no-web"]])[0]
+    return results
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(
+        json.dumps(_made_by_memray(json.loads(sys.argv[1]))), encoding="utf-8"
+    )

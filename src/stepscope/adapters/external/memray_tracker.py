@@ -14,11 +14,11 @@ from typing import Any
 FILE_NAME = "memray-{process_id}.bin"
 
 
-def begin(wishes: dict[str, Any]) -> None:
+def begin(request: dict[str, Any]) -> None:
     """Begin to track memory in this process.
 
     Args:
-        wishes: "folder" for the file, and "native" and "follow_fork" as in `memray run`.
+        request: "folder" for the file, and "native" and "follow_fork" as in `memray run`.
 
     Raises:
         ModuleNotFoundError: memray is not installed for this interpreter.
@@ -28,12 +28,12 @@ def begin(wishes: dict[str, Any]) -> None:
     import memray
 
     process_id = os.getpid()
-    path = Path(wishes["folder"]) / FILE_NAME.format(process_id=process_id)
+    path = Path(request["folder"]) / FILE_NAME.format(process_id=process_id)
     tracker = memray.Tracker(
         # A process may become another program by exec and keep its ID.
         destination=memray.FileDestination(path, overwrite=True),
-        native_traces=wishes["native"],
-        follow_fork=wishes["follow_fork"],
+        native_traces=request["native"],
+        follow_fork=request["follow_fork"],
     )
     tracker.__enter__()
 

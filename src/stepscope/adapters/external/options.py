@@ -1,8 +1,9 @@
-"""Command-line options of other tools, for launching and for attaching."""
+"""Command-line options of other tools, and what follows from them for a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,8 +12,12 @@ from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions, parse_trace
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
-from stepscope.adapters.external.session import Tool
+from stepscope.adapters.external.session import Tool, tool_command
 from stepscope.adapters.external.tools import split_arguments
+from stepscope.adapters.options.settings import Settings
+
+Given = Mapping[str, tuple[Any, str]]
+"""Canonical option to the value that was given for it, and where."""
 
 _PY_SPY = (
     click.option("--py-spy", "py_spy", is_flag=True, help="Sample Python stacks with py-spy."),
@@ -90,25 +95,6 @@ _MEMRAY = (
 )
 _OF_TOOL = {"py_spy": "--py-spy", "nsys": "--nsys", "memray": "--memray"}
 _MEANT = {"nsys_output": "; the folder of the run is --output-dir, not -o"}
-_NAMES = frozenset(
-    {
-        "py_spy",
-        "py_spy_format",
-        "py_spy_rate",
-        "py_spy_arguments",
-        "nsys",
-        "nsys_trace",
-        "nsys_gpu_metrics",
-        "nsys_memory",
-        "nsys_range",
-        "nsys_run_as",
-        "nsys_output",
-        "nsys_arguments",
-        "memray",
-        "memray_native",
-        "memray_follow_fork",
-    }
-)
 
 
 def external_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +118,7 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
         click.UsageError: Two tools are requested, or an option belongs to a tool that is not.
         UsageError: An option is invalid.
     """
-    own = {name: values.pop(name) for name in list(values) if name in _NAMES}
+    own = {name: values.pop(name) for name in list(values) if name.startswith(tuple(_OF_TOOL))}
     wanted = [name for name in _OF_TOOL if own[name]]
     if len(wanted) > 1:
         names = " and ".join(_OF_TOOL[name] for name in wanted)
@@ -151,7 +137,16 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
         return read_py_spy(own)
     if wanted == ["memray"]:
         return MemrayOptions(bool(own["memray_native"]), bool(own["memray_follow_fork"]))
-    return _nsys(own)
+    trace = own["nsys_trace"]
+    return NsysOptions(
+        parse_trace(trace) if trace is not None else NsysOptions().trace,
+        own["nsys_gpu_metrics"] or "",
+        bool(own["nsys_memory"]),
+        own["nsys_range"] != "all",
+        own["nsys_run_as"] or "",
+        own["nsys_output"] or "",
+        split_arguments("--nsys-arguments", own["nsys_arguments"] or "", nsys.OURS),
+    )
 
 
 def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
@@ -167,14 +162,65 @@ def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
     )
 
 
-def _nsys(values: dict[str, Any]) -> NsysOptions:
-    trace = values["nsys_trace"]
-    return NsysOptions(
-        parse_trace(trace) if trace is not None else NsysOptions().trace,
-        values["nsys_gpu_metrics"] or "",
-        bool(values["nsys_memory"]),
-        values["nsys_range"] != "all",
-        values["nsys_run_as"] or "",
-        values["nsys_output"] or "",
-        split_arguments("--nsys-arguments", values["nsys_arguments"] or "", nsys.OURS),
-    )
+def choose_recorder(
+    given: MutableMapping[str, tuple[Any, str]], tool: Tool | None, *, with_tracemalloc: bool
+) -> None:
+    """Choose what records the windows, as the tool beside the training allows; adds it to `given`.
+
+    Raises:
+        click.UsageError: Options contradict each other.
+    """
+    if with_tracemalloc:
+        if isinstance(tool, MemrayOptions):
+            raise click.UsageError("--tracemalloc and --memray: one would count the other's memory")
+        if isinstance(tool, NsysOptions):
+            raise click.UsageError("--tracemalloc and --nsys: a window has one recorder")
+        if given.get("window_recorder", ("tracemalloc",))[0] != "tracemalloc":
+            raise click.UsageError("--tracemalloc conflicts with another --window-recorder")
+        given["window_recorder"] = ("tracemalloc", "--tracemalloc")
+    if isinstance(tool, NsysOptions):
+        recorder, _ = given.setdefault("window_recorder", ("cuda-range", "--nsys"))
+        if tool.only_windows and recorder != "cuda-range":
+            raise click.UsageError(
+                f"--nsys collects in marked windows only, and --window-recorder {recorder} marks "
+                "none: drop it, or use --nsys-range all"
+            )
+    if isinstance(tool, MemrayOptions):
+        # torch's profiler keeps its events in the memory that memray counts.
+        given.setdefault("window_recorder", ("none", "--memray"))
+
+
+def as_flags(given: Given, step_on: str) -> list[str]:
+    """The recording options as command-line flags."""
+    flags = ["--step-on", step_on]
+    for name, (value, _) in given.items():
+        word = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{word}" if value else f"--no-{word}")
+        else:
+            flags += [f"--{word}", str(value)]
+    return flags
+
+
+def planned_command(
+    command: Sequence[str], tool: Tool | None, flags: Sequence[str], settings: Settings
+) -> list[str]:
+    """The command line that would run: the command, wrapped in the tool if there is one."""
+    if tool is None:
+        return list(command)
+    folder = Path(settings.value("output_dir")).absolute() / "external"
+    return tool_command(tool, folder, command, flags, settings)
+
+
+def what_it_lacks(tool: Tool) -> Callable[[], str]:
+    """A function that says what a tool that did not start may lack."""
+    if isinstance(tool, PySpyOptions):
+        return _allowance
+    return lambda: "see its own output above; `stepscope doctor` checks what it needs"
+
+
+def _allowance() -> str:
+    from stepscope.doctor.machine import this_machine
+    from stepscope.doctor.permissions import attaching_allowance
+
+    return attaching_allowance(this_machine())

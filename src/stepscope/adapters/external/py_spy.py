@@ -60,7 +60,6 @@ class PySpyOptions:
     """How py-spy records.
 
     Attributes:
-        format: One of `FORMATS`.
         rate: Samples per second.
         arguments: More arguments of `py-spy record`, passed on unchanged.
     """

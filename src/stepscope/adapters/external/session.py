@@ -30,10 +30,7 @@ class Outcome:
     """The outcome of a training and of the tool.
 
     Attributes:
-        launched: The outcome of the training.
-        tool: The tool's name; empty if there was none.
         files: The tool's files at their final location.
-        problems: What went wrong with the tool.
         peak_bytes: Peak of host memory by rank, if memray tracked it.
     """
 
@@ -127,7 +124,7 @@ def run_with(
     peaks: Mapping[int, int] = {}
     try:
         if isinstance(tool, MemrayOptions):
-            launched = launch(command, settings, step_on, memray.wishes(tool, folder))
+            launched = launch(command, settings, step_on, memray.request(tool, folder))
             made = memray.make_reports(folder, launched.ranks)
             peaks = made.peak_bytes
             problems += made.problems

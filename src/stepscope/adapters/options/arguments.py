@@ -6,13 +6,11 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, WORD, Dialect, Flag
+from stepscope.adapters.options.dialect import BOTH, LIST, OPTIONS, SWITCH, WORD, Dialect, Flag
 from stepscope.adapters.options.dialects import find_dialect
-from stepscope.adapters.options.reading import DIALECT, GIVEN
-from stepscope.adapters.options.settings import Settings, resolve
-from stepscope.adapters.options.values import as_text, parse_bool
+from stepscope.adapters.options.settings import DIALECT, GIVEN, Settings, resolve
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.options.values import as_text, parse_bool
 from stepscope.errors import UsageError
 
 

@@ -1,14 +1,67 @@
-"""A dialect: one framework's flags, defaults and rules for the options of a capture."""
+"""The options that can be given as text, and a dialect: one framework's flags for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.values import parse_bool
-from stepscope.capture.options.words import OptionWords
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import Option, OptionNames, options_of
+from stepscope.capture.options.values import parse_bool
+
+DERIVED_OPTIONS = {
+    "cycle_length": (
+        Option(
+            "start_step",
+            "int",
+            "First step of a single window; sets skip_first, wait, warmup and repeat.",
+            is_optional=True,
+            is_field=False,
+        ),
+        Option(
+            "end_step",
+            "int",
+            "Step before which that window ends; sets active.",
+            is_optional=True,
+            is_field=False,
+        ),
+    ),
+    "trace_format": (
+        Option(
+            "tensorboard",
+            "bool",
+            "Also write each trace to the output folder under TensorBoard's file names.",
+            default=False,
+            is_field=False,
+        ),
+    ),
+    "memory_snapshot_at_end": (
+        Option(
+            "memory_snapshot_path",
+            "path",
+            "Also write the newest memory snapshot to this file.",
+            is_optional=True,
+            is_field=False,
+        ),
+    ),
+}
+"""Options that set others, by the field that they follow."""
+
+
+def options_as_text(config: type) -> dict[str, Option]:
+    """The options that can be given as text, by name, in the order of help texts and tables."""
+    options: dict[str, Option] = {}
+    for name, option in options_of(config).items():
+        if option.kind != "code":
+            options[name] = option
+        options.update((derived.name, derived) for derived in DERIVED_OPTIONS.get(name, ()))
+    # A script that can be profiled is not profiled unless asked.
+    options["enabled"] = replace(options["enabled"], default=False)
+    return options
+
+
+OPTIONS = options_as_text(CaptureConfig)
 
 SWITCH = "flag"
 BOTH = "flag, --no-"
@@ -120,11 +173,20 @@ class Dialect:
         """The default of a canonical option in this dialect."""
         return self.defaults.get(name, OPTIONS[name].default)
 
+    def default_text(self, name: str) -> str:
+        """That default as a person would write it."""
+        return self.text_of(name, self.default(name))
+
+    @staticmethod
+    def text_of(name: str, value: Any) -> str:
+        """A value of a canonical option as a person would write it."""
+        return OPTIONS[name].text_of(value)
+
     @property
-    def words(self) -> OptionWords:
+    def names(self) -> OptionNames:
         """What the options are called in this dialect."""
         flags = {flag.option: flag.names[0] for flag in self.flags}
-        return OptionWords(flags, is_code=False)
+        return OptionNames(flags, is_code=False)
 
     @property
     def ranks(self) -> str:

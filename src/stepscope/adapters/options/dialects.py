@@ -7,8 +7,17 @@ scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
 
 from __future__ import annotations
 
-from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, VALUE, WORD, Dialect, Flag, Rule
+from stepscope.adapters.options.dialect import (
+    BOTH,
+    LIST,
+    OPTIONS,
+    SWITCH,
+    VALUE,
+    WORD,
+    Dialect,
+    Flag,
+    Rule,
+)
 from stepscope.errors import UsageError
 from stepscope.run.step_record import MICRO_BATCH, OPTIMIZER_STEP
 

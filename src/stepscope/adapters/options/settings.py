@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.options.catalogue import OPTIONS, Option
-from stepscope.adapters.options.dialect import Dialect
+from stepscope.adapters.options.dialect import OPTIONS, Dialect
+from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import ConfigError
+from stepscope.capture.options.option import PREFIX, ConfigError, Option, OptionNames
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR
-from stepscope.capture.options.words import PREFIX, OptionWords
+from stepscope.errors import UsageError
 from stepscope.run.remote import is_url
 
+DIALECT = "stepscope_dialect"
+"""Attribute of parsed arguments: their dialect."""
+GIVEN = "stepscope_given"
+"""Attribute of parsed arguments: those that were given on the command line."""
 _NOT_OPTIONS = {
     "STEPSCOPE_CACHE",
     "STEPSCOPE_COMPILED",
@@ -31,6 +35,10 @@ _NOT_OPTIONS = {
     "STEPSCOPE_TRACES",
     "STEPSCOPE_TRIAL",
 }
+_WHERE_LISTED = "; stepscope doctor --config lists them"
+
+Given = Mapping[str, tuple[object, str]]
+"""Canonical name to the value from the command line or code, and its origin."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,6 @@ class Setting:
     """The value of one option and where it comes from.
 
     Attributes:
-        option: The option.
-        value: Its value.
         origin: Where it was set, for people.
     """
 
@@ -47,36 +53,39 @@ class Setting:
     value: Any
     origin: str
 
+    @property
+    def text(self) -> str:
+        """The value as a person would write it."""
+        return self.option.text_of(self.value)
+
 
 @dataclass(frozen=True)
 class Settings:
     """All options of a capture.
 
     Attributes:
-        dialect: The dialect in which they were given.
-        settings: Canonical name to setting, in the order of the options.
-        own_words: What the options are called, if not as in the dialect.
+        own_names: What the options are called, if not as in the dialect.
     """
 
     dialect: Dialect
     settings: Mapping[str, Setting]
-    own_words: OptionWords | None = None
+    own_names: OptionNames | None = None
 
     def value(self, name: str) -> Any:
         """The value of a canonical option."""
         return self.settings[name].value
 
     @property
-    def words(self) -> OptionWords:
+    def names(self) -> OptionNames:
         """What the options are called where they were given."""
-        if self.own_words is not None:
-            return self.own_words
-        words = self.dialect.words
+        if self.own_names is not None:
+            return self.own_names
+        names = self.dialect.names
         if self.value("start_step") is None and self.value("end_step") is None:
-            return words
+            return names
         # They decide, not wait.
-        flags = {option: flag for option, flag in words.flags.items() if option != "wait"}
-        return dataclasses.replace(words, flags=flags)
+        flags = {option: flag for option, flag in names.flags.items() if option != "wait"}
+        return dataclasses.replace(names, flags=flags)
 
     @property
     def asks_only_for_memory(self) -> bool:
@@ -92,17 +101,15 @@ class Settings:
         """Lines about flags that were given although nothing is recorded without another one."""
         if self.value("enabled") or self.value("memory_log"):
             return []
-        switch = self.words.name("enabled")
+        shared = {flag.option for flag in self.dialect.flags if flag.is_shared}
         given = [
             setting.origin
             for name, setting in self.settings.items()
-            if setting.origin == self.words.flags.get(name)
-            and (name == "deepspeed_memory" or not self._is_shared(name))
+            if setting.origin == self.names.flags.get(name)
+            and (name == "deepspeed_memory" or name not in shared)
         ]
+        switch = self.names.name("enabled")
         return [f"nothing is recorded: {', '.join(given)} needs {switch}"] if given else []
-
-    def _is_shared(self, name: str) -> bool:
-        return any(flag.is_shared for flag in self.dialect.flags if flag.option == name)
 
     def config(self, **more: Any) -> CaptureConfig:
         """The capture's options; `more` are fields that only code can set.
@@ -110,20 +117,16 @@ class Settings:
         Raises:
             ConfigError: Options contradict each other.
         """
-        values = {
-            setting.option.field: setting.value
-            for setting in self.settings.values()
-            if setting.option.field
-        }
+        values = {name: one.value for name, one in self.settings.items() if one.option.is_field}
         try:
             return CaptureConfig(**{**values, **more})
         except ConfigError as error:
-            raise ConfigError(self.words.translated(str(error))) from None
+            raise ConfigError(self.names.translated(str(error))) from None
 
 
 def resolve(
     dialect: Dialect,
-    given: Mapping[str, tuple[object, str]],
+    given: Given,
     *,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -132,67 +135,139 @@ def resolve(
 
     Args:
         dialect: The dialect whose defaults and rules apply.
-        given: Canonical name to the value from the command line or code, and its origin.
+        given: What the command line or code gave.
         environment: Environment variables; those of the process by default.
         folder: Where the search for pyproject.toml begins; the working directory by default.
 
     Raises:
         ConfigError: A value is invalid, or pyproject.toml has an unknown option.
     """
+    return _settled(dialect, _around(dialect, environment, folder), given)
+
+
+def settings_of(args: Any, dialect: str | None = None) -> Settings:
+    """The settings that parsed arguments stand for, each with its origin.
+
+    Args:
+        args: What `add_arguments` prepared, or any namespace with a dialect's names.
+        dialect: Their dialect, if they do not say it.
+
+    Raises:
+        UsageError: `args` did not come from `add_arguments`, and no dialect is given.
+        ConfigError: A value is invalid.
+    """
+    values = values_of(args)
+    noted = values.get(DIALECT)
+    name = dialect or noted or _recognised(values)
+    if name is None:
+        raise UsageError(
+            "these arguments did not come from stepscope.add_arguments: name their dialect, "
+            "such as dialect='megatron'"
+        )
+    chosen = find_dialect(name)
+    around = _around(chosen)
+    defaults = _settled(chosen, around, {}) if name == noted else None
+    flagged = set(values.get(GIVEN, ()))
+    given: dict[str, tuple[object, str]] = {}
+    for flag in chosen.flags:
+        value = values.get(flag.destination)
+        if value is None or value == []:
+            continue
+        if flag.destination in flagged:
+            origin = flag.names[0]
+        elif defaults is None or value != flag.spoken(defaults.value(flag.option)):
+            origin = f"arguments.{flag.destination}"
+        else:
+            continue
+        given[flag.option] = (flag.meant(value), origin)
+    for needed in chosen.needs:
+        if values.get(needed) is False:
+            given["enabled"] = (False, f"arguments.{needed}")
+    return _settled(chosen, around, given)
+
+
+def is_parsed(args: Any) -> bool:
+    """Whether these arguments come from a parser to which `add_arguments` was applied."""
+    return DIALECT in values_of(args)
+
+
+def _recognised(values: Mapping[str, Any]) -> str | None:
+    """The dialect that these names identify, or None."""
+    for dialect in DIALECTS.values():
+        if dialect.known_by and all(name in values for name in dialect.known_by):
+            return dialect.name
+    return None
+
+
+def values_of(args: Any) -> Mapping[str, Any]:
+    """A namespace, mapping or object as a mapping."""
+    if isinstance(args, Mapping):
+        return args
+    if dataclasses.is_dataclass(args) and not isinstance(args, type):
+        return {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
+    try:
+        values: dict[str, Any] = vars(args)
+    except TypeError:
+        raise UsageError(f"{type(args).__name__} has no named arguments") from None
+    return values
+
+
+def _around(
+    dialect: Dialect, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> dict[str, Setting]:
+    """What holds for each option where nothing is given."""
     variables = os.environ if environment is None else environment
     path, table = project_table(folder)
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
-        if name in given:
-            value, origin = given[name]
-        elif PREFIX + name.upper() in variables:
-            value, origin = variables[PREFIX + name.upper()], PREFIX + name.upper()
+        if option.variable in variables:
+            origin = option.variable
+            found[name] = Setting(option, option.parse(variables[origin], origin), origin)
         elif name in table:
-            value, origin = table[name], str(path)
+            value = option.parse(table[name], f"{path} ({name})")
+            found[name] = Setting(option, value, str(path))
         elif name in dialect.defaults:
             found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
-            continue
         else:
             found[name] = Setting(option, option.default, "default")
-            continue
-        found[name] = Setting(option, option.parse(value, _place(origin, name)), origin)
-    try:
-        _apply_rules(dialect, found)
-    except ConfigError as error:
-        raise ConfigError(dialect.words.translated(str(error))) from None
-    return Settings(dialect, found)
+    return found
 
 
-def _place(origin: str, name: str) -> str:
-    """Where a value was given: flags and variables say the option themselves."""
-    is_clear = origin.startswith("--") or origin == PREFIX + name.upper()
-    return origin if is_clear else f"{origin} ({name})"
-
-
-def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
+def _settled(dialect: Dialect, around: Mapping[str, Setting], given: Given) -> Settings:
+    """What is given, what holds otherwise, and what follows from both."""
+    found = dict(around)
+    for name, (value, origin) in given.items():
+        place = origin if origin.startswith("--") else f"{origin} ({name})"
+        found[name] = Setting(OPTIONS[name], OPTIONS[name].parse(value, place), origin)
     for rule in dialect.rules:
-        if found[rule.option].value == rule.unless:
-            continue
-        for name, value in rule.sets:
-            if found[name].value != value:
-                found[name] = Setting(OPTIONS[name], value, rule.reason)
-    _apply_steps(found)
+        if found[rule.option].value != rule.unless:
+            _set(found, dict(rule.sets), rule.reason)
+    try:
+        _set(found, _single_window(found), "start_step and end_step")
+    except ConfigError as error:
+        raise ConfigError(dialect.names.translated(str(error))) from None
     output, upload = found["output_dir"], found["upload_to"]
     if is_url(str(output.value)):
         if upload.value is None:
-            found["upload_to"] = Setting(upload.option, output.value, output.origin)
-        found["output_dir"] = Setting(output.option, DEFAULT_OUTPUT_DIR, "output_dir is a URL")
-    board = found["tensorboard_dir"]
-    if found["tensorboard"].value and board.value is None:
-        folder = Path(found["output_dir"].value) / dialect.tensorboard_folder
-        found["tensorboard_dir"] = Setting(board.option, str(folder), "tensorboard and output_dir")
+            _set(found, {"upload_to": output.value}, output.origin)
+        _set(found, {"output_dir": DEFAULT_OUTPUT_DIR}, "output_dir is a URL")
+    if found["tensorboard"].value and found["tensorboard_dir"].value is None:
+        board = str(Path(found["output_dir"].value) / dialect.tensorboard_folder)
+        _set(found, {"tensorboard_dir": board}, "tensorboard and output_dir")
+    return Settings(dialect, found)
 
 
-def _apply_steps(found: dict[str, Setting]) -> None:
-    """Translate the first step and the end of the window to a schedule."""
+def _set(found: dict[str, Setting], values: Mapping[str, Any], reason: str) -> None:
+    for name, value in values.items():
+        if found[name].value != value:
+            found[name] = Setting(OPTIONS[name], value, reason)
+
+
+def _single_window(found: Mapping[str, Setting]) -> dict[str, Any]:
+    """The schedule that the first step and the end of a single window describe."""
     start, end = found["start_step"].value, found["end_step"].value
     if start is None and end is None:
-        return
+        return {}
     active = found["active"].value
     if start is None:
         start = max(0, end - active)
@@ -204,7 +279,7 @@ def _apply_steps(found: dict[str, Setting]) -> None:
             "step after the window, so choose a greater one"
         )
     warmup = min(found["warmup"].value, start)
-    values = {
+    return {
         "skip_first": 0,
         "skip_first_wait": False,
         "wait": start - warmup,
@@ -212,9 +287,6 @@ def _apply_steps(found: dict[str, Setting]) -> None:
         "active": end - start,
         "repeat": 1,
     }
-    for name, value in values.items():
-        if found[name].value != value:
-            found[name] = Setting(OPTIONS[name], value, "start_step and end_step")
 
 
 def project_table(folder: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
@@ -267,19 +339,16 @@ def _read_table(path: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 
-def strange_hints(environment: Mapping[str, str] | None = None) -> list[str]:
-    """A line for each variable that is most likely misspelled, with the nearest option."""
-    known = [PREFIX + name.upper() for name in OPTIONS]
-    lines = []
-    for name in strange_variables(environment):
-        near = difflib.get_close_matches(name, known, n=1)
-        rest = f": did you mean {near[0]}?" if near else "; stepscope doctor --config lists them"
-        lines.append(f"the variable {name} is not an option{rest}")
-    return lines
-
-
-def strange_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """STEPSCOPE_* variables that are not options, and so most likely misspelled."""
+def misspelled_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each STEPSCOPE_* variable that is no option, with the nearest option."""
     variables = os.environ if environment is None else environment
-    known = {PREFIX + name.upper() for name in OPTIONS} | _NOT_OPTIONS
-    return sorted(name for name in variables if name.startswith(PREFIX) and name not in known)
+    known = [option.variable for option in OPTIONS.values()]
+    lines = []
+    for name in sorted(variables):
+        if name.startswith(PREFIX) and name not in known and name not in _NOT_OPTIONS:
+            near = difflib.get_close_matches(name, known, n=1)
+            rest = (
+                f": did you mean {near[0]}?" if near else "; stepscope doctor --config lists them"
+            )
+            lines.append(f"the variable {name} is not an option{rest}")
+    return lines

@@ -28,8 +28,7 @@ from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
 from stepscope.adapters.script.module_calls import ModuleCalls
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import options_of
-from stepscope.capture.options.words import of_run
+from stepscope.capture.options.option import flags_of_run, options_of
 from stepscope.capture.profiler import Profiler
 from stepscope.capture.steps.main_optimizer import MainOptimizer
 from stepscope.capture.steps.modes import ModeWatch
@@ -285,7 +284,7 @@ class ScriptRecorder:
             # `stepscope run` prints it after everything else; only this process knows about a copy.
             profiler.says_where = bool(profiler.config.upload_to)
             profiler.gives_way = self._give_way
-            profiler.option_words = of_run(field.name for field, _ in options_of(CaptureConfig))
+            profiler.option_names = flags_of_run(options_of(CaptureConfig))
             profiler.start()
         except NestedProfilerError as error:
             self._is_off = True

@@ -105,11 +105,7 @@ def launch(
         ConfigError: Options contradict each other.
     """
     config = settings.config(enabled=True, step_unit=_STEP_UNITS[step_on])
-    options = {
-        setting.option.field: setting.value
-        for setting in settings.settings.values()
-        if setting.option.field
-    }
+    options = {name: one.value for name, one in settings.settings.items() if one.option.is_field}
     # The script may change its working directory before it begins to train.
     options |= {
         "enabled": True,

@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.artifacts.custom import CustomArtifact
-from stepscope.artifacts.job import TRACE_FORMATS
-from stepscope.artifacts.key_averages import GROUPINGS, SORT_COLUMNS
-from stepscope.capture.options.option import check, described, option, options_of
-from stepscope.capture.options.recorders import WINDOW_RECORDERS
+from stepscope.capture.options.option import ConfigError, option, options_of
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
 from stepscope.capture.options.schedule import Schedule
 from stepscope.capture.together.ranks import RanksOption
 from stepscope.run.step_record import ITERATION, STEP_UNITS, StepRecord
+
+if TYPE_CHECKING:
+    from stepscope.artifacts.custom import CustomArtifact
+
+WINDOW_RECORDERS: dict[str, str | None] = {
+    "torch": "torch_window",
+    "cuda-range": "cuda_range",
+    "tracemalloc": "python_memory",
+    "none": None,
+}
+"""Values of the option `window_recorder`, each with the module of `stepscope.capture.windows` that
+records such windows; None if there are none.
+"""
 
 TraceHandler = Callable[[Any], object]
 """A function of the torch profiler of a finished window, as in torch.profiler."""
@@ -173,7 +182,7 @@ class CaptureConfig:
         "json.gz",
         "Format of the trace: json.gz, json or json.zst.",
         '"json.zst" needs the package zstandard.',
-        choices=TRACE_FORMATS,
+        choices=("json.gz", "json", "json.zst"),
     )
     tensorboard_dir: str | os.PathLike[str] | None = option(
         None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"
@@ -194,7 +203,20 @@ class CaptureConfig:
         "Column by which the table of operators is sorted.",
         '"auto" is self_device_time_total if a device was recorded, and self_cpu_time_total '
         "otherwise.",
-        choices=SORT_COLUMNS,
+        choices=(
+            "auto",
+            "cpu_time",
+            "cpu_time_total",
+            "cpu_memory_usage",
+            "self_cpu_time_total",
+            "self_cpu_memory_usage",
+            "device_time",
+            "device_time_total",
+            "device_memory_usage",
+            "self_device_time_total",
+            "self_device_memory_usage",
+            "count",
+        ),
         artifact="key_averages",
     )
     key_averages_by: str = option(
@@ -202,7 +224,7 @@ class CaptureConfig:
         "What divides the rows of the table of operators besides the name.",
         "name (nothing), shape, source, both, or recorded: what the recording has of them. Shapes "
         "need record_shapes; source lines need with_stack.",
-        choices=GROUPINGS,
+        choices=("name", "shape", "source", "both", "recorded"),
         artifact="key_averages",
     )
     key_averages_rows: int = option(
@@ -425,10 +447,14 @@ class CaptureConfig:
     )
 
     def __post_init__(self) -> None:
-        values = {field.name: getattr(self, field.name) for field, _ in options_of(self)}
-        for field, info in options_of(self):
-            check(field.name, values[field.name], info)
-        for name, value in settle(values).items():
+        values = {}
+        for name, described in options_of(self).items():
+            value = values[name] = getattr(self, name)
+            problem = described.problem(value)
+            if problem:
+                raise ConfigError(f"{name}={value!r} {problem}")
+        settle(values)
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -466,7 +492,7 @@ class CaptureConfig:
 
     def options(self) -> dict[str, Any]:
         """The options as plain values, for the run's description."""
-        return {field.name: _plain(getattr(self, field.name)) for field, _ in options_of(self)}
+        return {name: _plain(getattr(self, name)) for name in options_of(self)}
 
 
 def _plain(value: Any) -> Any:
@@ -480,4 +506,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-CaptureConfig.__doc__ = described(CaptureConfig)
+CaptureConfig.__doc__ = "\n".join(
+    (
+        f"{CaptureConfig.__doc__}\n    Attributes:",
+        *(f"        {one.name}: {one.about}" for one in options_of(CaptureConfig).values()),
+    )
+)

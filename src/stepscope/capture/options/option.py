@@ -1,19 +1,23 @@
-"""What a field of `CaptureConfig` says about itself, and the checks that follow from it.
+"""One description per option: type, default, checks and help.
 
-Flags, environment variables, `--help` and the tables in the documentation derive from this, so that
-a new option is one field.
+Flags, environment variables, `--help` and the tables in the documentation derive from it, so that a
+new option is one field.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stepscope.errors import UsageError
 
+PREFIX = "STEPSCOPE_"
+"""Prefix of the environment variables of the options."""
 _KEY = "option"
 _KINDS = {"bool": "bool", "int": "int", "float": "float", "str": "word"}
 """Type annotation to kind of option, where the annotation determines the kind."""
@@ -24,30 +28,36 @@ class ConfigError(UsageError, ValueError):
 
 
 @dataclass(frozen=True)
-class OptionInfo:
-    """The description of an option; its name is that of the field.
+class Option:
+    """The description of an option.
 
     Attributes:
+        name: Its canonical name.
         kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
-            "ranks", "words", "pair" (two whole numbers), or "code" for options that only code can
-            set.
+            "ranks", "words", "pair" (two whole numbers), or "code" for functions and mappings,
+            which only code can set.
         help: What it does, in one line.
         detail: More about it, for the documentation; may be empty.
+        default: Its default, unless a dialect has another.
         choices: The allowed words; empty if any word is allowed.
         least: The smallest allowed number; None if there is no such limit.
         above: The number that it must exceed; None if there is no such limit.
         is_optional: Whether it may be None.
         artifact: The module of `stepscope.artifacts` that reads it; empty if there is none.
+        is_field: Whether it is a field of `CaptureConfig`; if not, it sets others.
     """
 
+    name: str
     kind: str
     help: str
     detail: str = ""
+    default: Any = None
     choices: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None
     is_optional: bool = False
     artifact: str = ""
+    is_field: bool = True
 
     @property
     def about(self) -> str:
@@ -55,9 +65,76 @@ class OptionInfo:
         return f"{self.help} {self.detail}".strip()
 
     @property
-    def is_for_code(self) -> bool:
-        """Whether only code can set it: functions and mappings."""
-        return self.kind == "code"
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_in_seconds(self) -> bool:
+        """Whether its value is a number of seconds, as its name says."""
+        return self.kind == "float" and self.name.endswith("_s")
+
+    def parse(self, value: object, origin: str) -> Any:
+        """Parse a text, or a value from TOML or a parser.
+
+        Args:
+            value: The value as given.
+            origin: Where it was given, for the error message; empty if the reader knows.
+
+        Raises:
+            ConfigError: The value is invalid.
+        """
+        from stepscope.capture.options.values import PARSERS, is_none
+
+        if self.is_optional and is_none(value):
+            return None
+        wanted = f"one of {', '.join(self.choices)}" if self.choices else "a text"
+        try:
+            if self.kind in PARSERS:
+                return PARSERS[self.kind](value)
+            text = os.fspath(value)  # type: ignore[call-overload]
+            if not text or not isinstance(text, str) or (self.choices and text not in self.choices):
+                raise ValueError(wanted)
+        except (TypeError, ValueError) as error:
+            before = f"{origin}: " if origin else ""
+            what = str(error) if isinstance(error, ValueError) else wanted
+            raise ConfigError(f"{before}{value!r} is not {what}") from None
+        return text
+
+    def text_of(self, value: object) -> str:
+        """A value of it as a person would write it, with its unit: "256MiB", "30 s"."""
+        from stepscope.capture.options.values import as_text, size_as_text
+
+        if self.kind == "size" and isinstance(value, int):
+            return size_as_text(value)
+        if self.is_in_seconds and isinstance(value, int | float):
+            return f"{value:g} s"
+        return as_text(value)
+
+    def problem(self, value: Any) -> str:
+        """What is wrong with a parsed value, and the remedy; empty if nothing is."""
+        if value is None and self.is_optional:
+            return ""
+        if self.kind == "bool":
+            return "" if isinstance(value, bool) else "is neither True nor False"
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if self.kind in {"int", "size"} and self.least is not None:
+            if not is_number or isinstance(value, float):
+                return "is not a whole number"
+            least = int(self.least)
+            return f"is too small: give {least} or more" if value < least else ""
+        if self.above is not None:
+            if is_number and self.above < value < math.inf:
+                return ""
+            return f"is not a duration: give a number of seconds above {self.above:g}"
+        if self.kind == "float" and self.least is not None:
+            if is_number and self.least <= value < math.inf:
+                return ""
+            return f"is invalid: give a number of {self.least:g} or more"
+        is_function = callable(value) and self.is_optional
+        if self.choices and not is_function and value not in self.choices:
+            return f"is unknown: choose one of {', '.join(self.choices)}"
+        return ""
 
 
 def option(
@@ -71,91 +148,74 @@ def option(
     above: float | None = None,
     artifact: str = "",
 ) -> Any:
-    """Declare a field of `CaptureConfig`.
+    """Declare a field of `CaptureConfig`; see `Option`.
 
-    Args:
-        default: Its default. An option with the default None may be left unset.
-        help_line: What it does, in one line.
-        detail: More about it, for the documentation.
-        kind: As `OptionInfo.kind`; derived from the annotation if empty.
-        choices: The allowed words.
-        least: The smallest allowed number.
-        above: The number that it must exceed.
-        artifact: The module of `stepscope.artifacts` that reads it, for options about files that
-            are made beside the training.
+    The kind is derived from the annotation if it is empty. An option with the default None may be
+    left unset.
     """
-    info = OptionInfo(
-        kind, help_line, detail, tuple(choices), least, above, default is None, artifact
+    described = Option(
+        "",
+        kind,
+        help_line,
+        detail,
+        default,
+        tuple(choices),
+        least,
+        above,
+        default is None,
+        artifact,
     )
-    return dataclasses.field(default=default, metadata={_KEY: info})
+    return dataclasses.field(default=default, metadata={_KEY: described})
 
 
-def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], OptionInfo]]:
-    """The fields of an options class or instance, each with its description."""
+def options_of(config: Any) -> dict[str, Option]:
+    """The options of an options class or instance, by name."""
+    found = {}
     for field in dataclasses.fields(config):
-        info: OptionInfo = field.metadata[_KEY]
-        kind = info.kind or _KINDS[str(field.type).removesuffix(" | None")]
-        yield field, dataclasses.replace(info, kind=kind)
+        described: Option = field.metadata[_KEY]
+        kind = described.kind or _KINDS[str(field.type).removesuffix(" | None")]
+        found[field.name] = dataclasses.replace(described, name=field.name, kind=kind)
+    return found
 
 
-def described(config: type) -> str:
-    """The docstring of an options class, with a line for each option."""
-    lines = (f"        {field.name}: {info.about}" for field, info in options_of(config))
-    return "\n".join((f"{config.__doc__}\n    Attributes:", *lines))
+@dataclass(frozen=True)
+class OptionNames:
+    """What the options are called where they were set: in code, on a command line, in a dialect.
 
-
-def check(name: str, value: object, info: OptionInfo) -> None:
-    """Check one value against the description of its option.
-
-    Raises:
-        ConfigError: The value is invalid.
+    Attributes:
+        flags: Canonical option to its command-line flag.
+        is_code: Whether the options are keywords in code. If not, an option without a flag is named
+            by its environment variable.
     """
-    problem = problem_of(value, info)
-    if problem:
-        raise ConfigError(f"{name}={value!r} {problem}")
+
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_code: bool = True
+
+    def name(self, option: str) -> str:
+        """What the option is called."""
+        if option in self.flags:
+            return self.flags[option]
+        return option if self.is_code else f"{PREFIX}{option.upper()}"
+
+    def setting(self, option: str, value: object) -> str:
+        """The option with a value, as it is written where it is set."""
+        space = " " if option in self.flags else "="
+        return f"{self.name(option)}{space}{value}"
+
+    def translated(self, message: str) -> str:
+        """A message about options, with each "option=value" as it is written where it is set."""
+        if self.is_code:
+            return message
+        return re.sub(
+            r"(?<![\w.])([a-z]\w*)=('[^']*'|\"[^\"]*\"|\([^)]*\)|\[[^\]]*\]|[^\s:,;)]+)",
+            lambda match: self.setting(match[1], match[2]),
+            message,
+        )
 
 
-def problem_of(value: object, info: OptionInfo) -> str:
-    """What is wrong with the value of an option, and the remedy; empty if nothing is."""
-    if value is None and info.is_optional:
-        return ""
-    if info.kind == "bool":
-        return "" if isinstance(value, bool) else "is neither True nor False"
-    if info.kind in {"int", "size"} and info.least is not None:
-        return _problem_of_whole(value, int(info.least))
-    if info.above is not None:
-        is_given = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_given and 0 < value < math.inf:  # type: ignore[operator]
-            return ""
-        return "is not a duration: give a number of seconds above 0"
-    if info.kind == "float" and info.least is not None:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and info.least <= value < math.inf:  # type: ignore[operator]
-            return ""
-        return f"is invalid: give a number of {info.least:g} or more"
-    if info.choices and not (callable(value) and info.is_optional) and value not in info.choices:
-        return f"is unknown: choose one of {', '.join(info.choices)}"
-    return ""
+IN_CODE = OptionNames()
 
 
-def _problem_of_whole(value: object, least: int) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return "is not a whole number"
-    return f"is too small: give {least} or more" if value < least else ""
-
-
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that a value is one of the allowed words."""
-    if value not in choices:
-        raise ConfigError(f"{name}={value!r} is unknown: choose one of {', '.join(choices)}")
-
-
-def functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
-    """One or more functions, as a tuple."""
-    given = () if value is None else value if isinstance(value, Sequence) else (value,)
-    for function in given:
-        if not callable(function):
-            raise ConfigError(
-                f"{name}={function!r} cannot be called: give a function of one argument"
-            )
-    return tuple(given)
+def flags_of_run(options: Iterable[str]) -> OptionNames:
+    """The options as `stepscope run` spells them."""
+    return OptionNames({name: f"--{name.replace('_', '-')}" for name in options}, is_code=False)

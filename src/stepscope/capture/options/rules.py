@@ -7,16 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.options.option import ConfigError, check_choice, functions
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.options.schedule import Schedule
 from stepscope.capture.together.ranks import parse_ranks
 from stepscope.errors import UsageError
-from stepscope.run.remote import is_url
 
 DEFAULT_OUTPUT_DIR = "profiles"
 ACTIVITIES = ("cpu", "cuda", "xpu")
-FUNCTIONS = ("on_trace_ready", "trigger_when", "artifacts")
-"""Options that hold one or more functions."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 _WORKER = re.compile(r"[A-Za-z0-9_+=@-]{1,100}")
 
@@ -24,21 +21,25 @@ Values = dict[str, Any]
 """The options by name."""
 
 
-def settle(values: Values) -> Values:
-    """Check the options against each other and normalise them.
+def settle(values: Values) -> None:
+    """Check the options against each other and normalise them in place.
 
     Args:
-        values: All options, each already checked on its own. Modified in place.
-
-    Returns:
-        The same mapping.
+        values: All options, each already checked on its own.
 
     Raises:
         ConfigError: Options contradict each other.
     """
-    for rule in _RULES:
-        rule(values)
-    return values
+    # In this order: later rules see the results of earlier ones.
+    _trial_step(values)
+    _cycle(values)
+    _max_steps(values)
+    _ranks(values)
+    _memory(values)
+    _activities(values)
+    _folders(values)
+    for name in ("on_trace_ready", "trigger_when", "artifacts"):
+        values[name] = _functions(name, values[name])
 
 
 def _trial_step(values: Values) -> None:
@@ -106,7 +107,10 @@ def _activities(values: Values) -> None:
         return
     words = (activities,) if isinstance(activities, str) else tuple(activities)
     for word in words:
-        check_choice("activities", word, (*ACTIVITIES, "auto"))
+        if word not in (*ACTIVITIES, "auto"):
+            raise ConfigError(
+                f"activities={word!r} is unknown: choose one of {', '.join(ACTIVITIES)}, auto"
+            )
     if not words or "auto" in words:
         raise ConfigError(
             f"activities={activities!r}: give 'auto', or some of {', '.join(ACTIVITIES)}"
@@ -121,7 +125,7 @@ def _folders(values: Values) -> None:
             f"run_name={name!r} is not a valid directory name: use up to 200 letters, digits and "
             ". _ + = @ -, beginning with a letter or digit"
         )
-    if isinstance(output, str) and is_url(output):
+    if _is_url(output):
         values["upload_to"] = values["upload_to"] or output
         values["output_dir"] = DEFAULT_OUTPUT_DIR
     if values["upload_to"] is not None:
@@ -132,7 +136,7 @@ def _folders(values: Values) -> None:
             f"tensorboard_worker={worker!r} is not part of a file name: use letters, digits, _ - "
             "and {rank}, {host}, {pid}"
         )
-    if is_url(str(values["tensorboard_dir"] or "")):
+    if _is_url(str(values["tensorboard_dir"] or "")):
         raise ConfigError(
             f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder; one inside the "
             "run's own is copied with it to upload_to"
@@ -143,14 +147,28 @@ def _folders(values: Values) -> None:
         raise ConfigError(f"output_dir={output!r} is not a path") from None
 
 
-def _functions(values: Values) -> None:
-    for name in FUNCTIONS:
-        values[name] = functions(name, values[name])
+def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+    """One or more functions, as a tuple."""
+    given = () if value is None else value if isinstance(value, Sequence) else (value,)
+    for function in given:
+        if not callable(function):
+            raise ConfigError(
+                f"{name}={function!r} cannot be called: give a function of one argument"
+            )
+    return tuple(given)
+
+
+def _is_url(value: object) -> bool:
+    if not isinstance(value, str) or "://" not in value:
+        return False
+    from stepscope.run.remote import is_url
+
+    return is_url(value)
 
 
 def _check_url(name: str, value: object) -> None:
     """Check that the URL can be written to in principle, without accessing the network."""
-    if not isinstance(value, str) or not is_url(value):
+    if not isinstance(value, str) or not _is_url(value):
         raise ConfigError(f"{name}={value!r} is not a URL: give one such as s3://bucket/profiles")
     import fsspec
 
@@ -158,16 +176,3 @@ def _check_url(name: str, value: object) -> None:
         fsspec.get_filesystem_class(value.partition("://")[0])
     except (ImportError, ValueError) as error:
         raise ConfigError(f"{name}={value!r} cannot be written to: {error}") from None
-
-
-_RULES: tuple[Callable[[Values], None], ...] = (
-    _trial_step,
-    _cycle,
-    _max_steps,
-    _ranks,
-    _memory,
-    _activities,
-    _folders,
-    _functions,
-)
-"""In order of application: later rules see the results of earlier ones."""

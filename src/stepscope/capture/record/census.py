@@ -30,10 +30,8 @@ class MemoryCensus:
     """Writes the census of one rank.
 
     Args:
-        layout: The rank's folder.
         note: Receives the record of the file.
         is_recording: Returns whether memory is being recorded.
-        most_bytes: The size at which the file is rotated.
     """
 
     def __init__(

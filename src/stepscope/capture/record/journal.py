@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.home import choose_home
 from stepscope.capture.record.job import describe_job
 from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.clock_sync import ClockOffset
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.error_words import error_in_words
 from stepscope.run.files import LineFile, digest_of, write_atomically
@@ -30,6 +30,9 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
+
+if TYPE_CHECKING:
+    from stepscope.capture.together.clock_sync import ClockOffset
 
 log = logging.getLogger("stepscope")
 

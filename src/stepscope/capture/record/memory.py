@@ -36,11 +36,7 @@ class MemoryWatch:
     """Records the allocator's history and state of this process as the options ask.
 
     Args:
-        config: The capture's options.
-        layout: The rank's directory.
-        rank: The rank.
         note: Called with each snapshot's record.
-        torch_module: torch, or a substitute in tests.
     """
 
     def __init__(

@@ -18,11 +18,6 @@ class RankMonitor:
     A single rank gets all visible GPUs. With several ranks, each can usually see all GPUs of the
     machine but uses only one, which is known once it has allocated memory there.
 
-    Args:
-        config: The options.
-        layout: The rank's folder.
-        identity: The rank.
-
     Attributes:
         is_waiting: Whether the rank's GPU is not known yet.
     """

@@ -19,7 +19,6 @@ from typing import Any
 import orjson
 
 from stepscope.capture.options.config import ScalarWriter
-from stepscope.capture.record.wandb_curves import WandbWriter
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.together.shared_store import SharedStore
 from stepscope.run.step_record import StepRecord
@@ -75,8 +74,6 @@ class ScalarSink:
     Args:
         writer: "tensorboard", "wandb", or a function.
         every: Number of steps per point.
-        directory: Where TensorBoard's files go.
-        identity: This rank.
 
     Attributes:
         hurry: Called when points wait to be written; makes the listening thread look soon.
@@ -192,6 +189,8 @@ class ScalarSink:
             return self._wanted
         try:
             if self._wanted == "wandb":
+                from stepscope.capture.record.wandb_curves import WandbWriter
+
                 return WandbWriter()
             return _TensorBoardWriter(self._directory)
         except Exception as error:  # noqa: BLE001 - a missing package, a folder, a service

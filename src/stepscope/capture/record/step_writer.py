@@ -25,13 +25,11 @@ class StepWriter:
     Nothing here calls torch: a thread inside torch when the interpreter exits ends the process.
 
     Args:
-        core: Where the rows are.
-        containment: Keeps failures from the training.
         lines: The step record; None to write none.
         ring: The path of the ring beside it.
-        looks: What else to do once a second.
 
     Attributes:
+        looks: The same, to add to.
         tally: Sums of the steps.
         takers: Called with each step, in order.
     """
@@ -42,7 +40,7 @@ class StepWriter:
         containment: Containment,
         lines: LineFile | None,
         ring: Path,
-        looks: tuple[Callable[[], object], ...] = (),
+        *looks: Callable[[], object],
     ) -> None:
         self.tally = StepTally()
         self.takers: list[tuple[str, Callable[[StepRecord], object]]] = [
@@ -52,7 +50,7 @@ class StepWriter:
         self._containment = containment
         self._lines = lines
         self._ring_path = ring
-        self._looks = looks
+        self.looks = list(looks)
         self._lock = threading.RLock()
         self._wakeup = threading.Event()
         self._is_closed = False
@@ -137,5 +135,5 @@ class StepWriter:
             if self._core.loaders is not None:
                 found = containment.attempt("looking at the loader", self._core.loaders.look)
                 wait_s = min(_EVERY_S, max(0.01, found or _EVERY_S))
-            for look in (self._core.look, *self._looks):
+            for look in (self._core.look, *self.looks):
                 containment.attempt("looking at the capture", look)

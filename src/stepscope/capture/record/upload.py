@@ -48,10 +48,7 @@ class Uploader:
 
     Args:
         url: Folder in which the copy is created; the copy has the name of the run.
-        layout: The layout of the run.
-        rank: This rank.
         file_system: Returns the file system and path of a URL; fsspec's by default.
-        look_s: How often to look for new files, in seconds.
         pauses_s: How long to wait before each further attempt, in seconds.
 
     Attributes:

@@ -6,34 +6,29 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import CaptureConfig, StepCondition
 from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.record.scalars import ScalarSink
 from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.capture.steps.clock import Clock
-from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
-from stepscope.capture.together.shared_store import SharedStore
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
 from stepscope.run.error_words import error_with_class
 from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
+
+if TYPE_CHECKING:
+    from stepscope.capture.record.scalars import ScalarSink
+    from stepscope.capture.together.clock_sync import ClockRounds
+    from stepscope.capture.together.shared_store import SharedStore
 
 log = logging.getLogger("stepscope")
 
 
 class RequestSources:
     """Passes requests from signals, files, code, slow steps and conditions to the planner.
-
-    Args:
-        config: The capture's options.
-        identity: This rank.
-        journal: Where problems are noted.
-        planner: Decides when windows open.
-        clock: This rank's clock.
-        step_now: Returns the number of the current step.
 
     Attributes:
         wake: Called when there is something to do at the end of the step.
@@ -63,6 +58,8 @@ class RequestSources:
         root = journal.layout.root
         self._scalars: ScalarSink | None = None
         if config.scalars is not None:
+            from stepscope.capture.record.scalars import ScalarSink
+
             board = Path(config.tensorboard_dir or root / "tensorboard")
             self._scalars = ScalarSink(config.scalars, config.scalars_steps, board, identity)
         self._desk: TriggerDesk | None = None
@@ -70,15 +67,9 @@ class RequestSources:
             self._desk = TriggerDesk(
                 root,
                 identity,
-                lambda: SharedStore.connect(root.name, own_connection=True),
+                self._connect,
                 self._accept,
-                ClockRounds(
-                    identity.rank,
-                    identity.local_rank,
-                    identity.world_size,
-                    lambda: clock.epoch(time.perf_counter_ns()),
-                    journal.note_clock,
-                ),
+                self._clock_rounds(clock) if identity.world_size > 1 else None,
                 chore=self._scalars.look if self._scalars is not None else None,
                 is_listening=config.triggers,
                 active=config.active,
@@ -88,6 +79,23 @@ class RequestSources:
             )
             if self._scalars is not None:
                 self._scalars.hurry = self._desk.hurry_chore
+
+    def _connect(self) -> SharedStore | None:
+        from stepscope.capture.together.shared_store import SharedStore
+
+        return SharedStore.connect(self._journal.layout.root.name, own_connection=True)
+
+    def _clock_rounds(self, clock: Clock) -> ClockRounds:
+        from stepscope.capture.together.clock_sync import ClockRounds
+
+        identity = self._identity
+        return ClockRounds(
+            identity.rank,
+            identity.local_rank,
+            identity.world_size,
+            lambda: clock.epoch(time.perf_counter_ns()),
+            self._journal.note_clock,
+        )
 
     def start(self) -> None:
         """Start listening."""

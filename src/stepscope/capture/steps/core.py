@@ -22,7 +22,6 @@ import orjson
 from stepscope.capture.options.schedule import NEVER
 from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.devices import NO_PEAKS, DeviceProbe, DeviceTimer, PeakMemory
-from stepscope.capture.steps.flop_counter import STEP_KIND
 from stepscope.capture.steps.gc_pauses import GcPauses
 from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
 from stepscope.run.error_words import error_in_words
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from stepscope.capture.steps.loaders import LoaderWatch
     from stepscope.capture.steps.phase_timer import Read
     from stepscope.capture.steps.work import Work
-    from stepscope.capture.windows.keeper import WindowKeeper
+    from stepscope.capture.windows.control import WindowControl
 
 MOST_ROWS = 200_000
 """Rows that may wait to be written, on a file system that hangs."""
@@ -200,7 +199,7 @@ class StepCore:
         self.recording: int | None = None
         self.phases: AutoPhases | None = None
         self.loaders: LoaderWatch | None = None
-        self.windows: WindowKeeper | None = None
+        self.windows: WindowControl | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.monitor: RankMonitor | None = None
@@ -365,7 +364,7 @@ class StepCore:
                 ended = self.number
                 self.number = ended + 1
                 if self.flops is not None and self.flops.is_counting:
-                    self.mark(STEP_KIND)
+                    self.mark(self.flops.step_kind)
                 row = self._end(ended)
                 if self.number >= self._due:
                     self._advance(row)

@@ -30,7 +30,12 @@ class FlopCount:
     Args:
         step: The step.
         write: Called with the text.
+
+    Attributes:
+        step_kind: The kind of the step that is counted.
     """
+
+    step_kind = STEP_KIND
 
     def __init__(self, step: int, write: Callable[[str], object]) -> None:
         self._step = step

@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from stepscope.capture.saying import memory_text
+from stepscope.capture.messages import memory_text
 from stepscope.capture.steps.resident import resident_bytes
 from stepscope.run.figures import percent
 from stepscope.run.step_record import StepRecord

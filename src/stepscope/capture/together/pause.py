@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from stepscope.capture.together.shared_store import SharedStore
 
@@ -24,35 +25,36 @@ class PauseTogether:
     """Announces pauses to the other ranks, with one counter per stage of each window.
 
     Args:
-        store: The process group's store.
+        connect: Returns the process group's store, or None until there is a process group.
         limit_s: How long a rank waits for the pauses of others at most, in seconds.
     """
 
-    def __init__(self, store: SharedStore, limit_s: float) -> None:
-        self._store = store
+    def __init__(self, connect: Callable[[], SharedStore | None], limit_s: float) -> None:
+        self._connect = connect
+        self._connected: SharedStore | None = None
         self._limit_s = limit_s
 
     def open(self, first_step: int) -> None:
         """Announce that this rank will record the window that begins at this step."""
-        self._store.add(f"pause/{first_step}/open", 1)
+        self._count(first_step, "open", 1)
 
     def begin(self, first_step: int) -> None:
         """Announce that this rank begins its pause."""
-        self._store.add(f"pause/{first_step}/begun", 1)
+        self._count(first_step, "begun", 1)
 
     def end(self, first_step: int) -> None:
         """Announce that this rank has ended its pause, or will have none."""
-        self._store.add(f"pause/{first_step}/done", 1)
+        self._count(first_step, "done", 1)
 
     def wait(self, first_step: int) -> float:
         """Wait while others pause; returns for how long, in seconds."""
         started = time.monotonic()
-        opened = self._store.add(f"pause/{first_step}/open", 0)
-        while opened > 0 and self._store.is_usable:
-            done = self._store.add(f"pause/{first_step}/done", 0)
+        opened = self._count(first_step, "open")
+        while opened > 0:
+            done = self._count(first_step, "done")
             if done >= opened or done < 0:
                 break
-            begun = self._store.add(f"pause/{first_step}/begun", 0)
+            begun = self._count(first_step, "begun")
             waited = time.monotonic() - started
             if waited > (self._limit_s if begun > done else min(_GRACE_S, self._limit_s)):
                 log.warning(
@@ -64,26 +66,10 @@ class PauseTogether:
             time.sleep(_LOOK_S)
         return time.monotonic() - started
 
-
-class Pauses:
-    """Connects to the other ranks as soon as there is a process group.
-
-    Args:
-        run_name: Name of the run.
-        world_size: Number of ranks; a single rank announces nothing.
-        limit_s: How long a rank waits for the pauses of others at most, in seconds; 0 to disable.
-    """
-
-    def __init__(self, run_name: str, world_size: int, limit_s: float) -> None:
-        self._run_name = run_name
-        self._is_wanted = world_size > 1 and limit_s > 0
-        self._limit_s = limit_s
-        self._words: PauseTogether | None = None
-
-    def words(self) -> PauseTogether | None:
-        """The connection; None without a process group or other ranks."""
-        if self._words is None and self._is_wanted:
-            store = SharedStore.connect(self._run_name, own_connection=False)
-            if store is not None:
-                self._words = PauseTogether(store, self._limit_s)
-        return self._words
+    def _count(self, first_step: int, stage: str, amount: int = 0) -> int:
+        """Add to a counter and return it; -1 if the store failed or there is none."""
+        if self._connected is None:
+            self._connected = self._connect()
+        if self._connected is None:
+            return -1
+        return self._connected.add(f"pause/{first_step}/{stage}", amount)

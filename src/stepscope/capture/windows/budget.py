@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.messages import duration_text, size_text
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.saying import duration_text, size_text
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -39,12 +39,7 @@ class StepSample:
 
 
 class Budget:
-    """Fits windows to the limits in the options and to the disk.
-
-    Args:
-        config: The capture's options.
-        layout: The rank's directory.
-    """
+    """Fits windows to the limits in the options and to the disk."""
 
     def __init__(self, config: CaptureConfig, layout: RankLayout) -> None:
         self._config = config

@@ -10,74 +10,42 @@ such client at a time.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity, records
-from stepscope.capture.windows.kinds import WindowMaker, WindowTools, finished
-from stepscope.capture.windows.plan import WindowPlan
-from stepscope.capture.windows.step_ranges import StepRanges
+from stepscope.capture.windows.planner import WindowPlan
+from stepscope.capture.windows.recorder import StepRanges, Window, WindowTools, finished
 from stepscope.run.manifest import WindowRecord
 
-log = logging.getLogger("stepscope")
 
-
-def missing_cuda(torch_module: Any = None) -> str:
-    """Why windows cannot be marked here; empty if they can."""
-    if torch_module is None:
-        import torch as torch_module
-    if torch_module.cuda.is_available():
-        return ""
-    return "torch finds no CUDA device here, so no window can be marked for nsys"
-
-
-class CudaRangeWindow:
-    """Marks one window for a tool outside this process.
+class CudaRangeWindow(Window):
+    """Marks one window for a tool outside this process; nothing happens in the warm-up.
 
     Args:
-        config: The capture's options.
-        plan: Which steps to mark.
-        is_leader: Whether this rank starts and stops the tool's collection for its machine.
         torch_module: torch, or a substitute in tests.
-
-    Attributes:
-        plan: Which steps to mark.
-        ranges: The steps' ranges.
-        is_recording: Whether the range is open.
-        is_prepared: Whether the warm-up has begun; nothing happens in it.
     """
 
-    is_of_one_thread = True
-
-    def __init__(
-        self,
-        config: CaptureConfig,
-        plan: WindowPlan,
-        *,
-        is_leader: bool,
-        torch_module: Any = None,
-    ) -> None:
+    def __init__(self, tools: WindowTools, plan: WindowPlan, torch_module: Any = None) -> None:
+        super().__init__(tools, plan)
         if torch_module is None:
             import torch as torch_module
-        self.plan = plan
-        self.ranges = StepRanges()
-        self.is_recording = False
-        self.is_prepared = False
+        config = tools.config
+        self.ranges: StepRanges = StepRanges()
         self._torch = torch_module
-        self._is_leader = is_leader
+        self._is_leader = is_leader(config, tools.identity)
         self._records_shapes = config.record_shapes or "record_shapes" in plan.details
         self._nvtx: Any = None
 
-    @property
-    def lengthens_step(self) -> bool:
-        """Whether the window slows the current step down."""
-        return self.is_recording
+    @staticmethod
+    def unavailable_reason() -> str:
+        """Why windows cannot be marked here; empty if they can."""
+        import torch
 
-    def prepare(self) -> None:
-        """Begin the warm-up, in which there is nothing to do."""
-        self.is_prepared = True
+        if torch.cuda.is_available():
+            return ""
+        return "torch finds no CUDA device here, so no window can be marked for nsys"
 
     def start(self) -> None:
         """Open the range.
@@ -119,9 +87,6 @@ class CudaRangeWindow:
                 nvtx.__exit__(None, None, None)
         return time.perf_counter_ns() - started_ns
 
-    def abandon(self) -> None:
-        """Leave the warm-up; there is nothing to undo."""
-
     def save(
         self,
         record: WindowRecord,
@@ -129,44 +94,6 @@ class CudaRangeWindow:
     ) -> tuple[WindowRecord, BaseException | None]:
         """Complete the record: the tool writes the files."""
         return finished(record, ()), None
-
-    def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
-        """Give the window up: close the range if it is open."""
-        if self.is_recording:
-            self.stop()
-
-
-class CudaRangeMaker:
-    """Makes windows that are marked for a tool outside the process.
-
-    Args:
-        tools: What the windows need to do their work.
-
-    Attributes:
-        hindrance: Why no window can be marked; empty if windows can be marked.
-    """
-
-    uses_torchs_profiler = True
-
-    def __init__(self, tools: WindowTools) -> None:
-        self._tools = tools
-        self.hindrance = missing_cuda()
-        if self.hindrance:
-            log.warning(
-                "stepscope: window_recorder=cuda-range: no windows are recorded: %s", self.hindrance
-            )
-
-    def get_ready(self) -> None:
-        """Do nothing: there is nothing to look up."""
-
-    def make(self, plan: WindowPlan) -> CudaRangeWindow:
-        """Make a window that has not begun."""
-        config, identity = self._tools.config, self._tools.identity
-        return CudaRangeWindow(config, plan, is_leader=is_leader(config, identity))
-
-    def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
-        """Return None: the end of a marked window causes no pause worth measuring."""
-        return
 
 
 def is_leader(config: CaptureConfig, identity: RankIdentity) -> bool:
@@ -182,4 +109,4 @@ def is_leader(config: CaptureConfig, identity: RankIdentity) -> bool:
     )
 
 
-MAKER: type[WindowMaker] = CudaRangeMaker
+RECORDER = CudaRangeWindow

@@ -1,7 +1,7 @@
 """Has windows' files made beside the training, and collects the results.
 
 Torch holds the interpreter's lock while it writes a trace, so a thread would gain nothing and
-another process does the work. `handover_mode` decides how; `finishing_process` runs the process.
+another process does the work, which `finishing_process` runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ from typing import Any
 
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
-from stepscope.capture.windows.finishing_process import FinishingProcess, fork, last_words, start
-from stepscope.capture.windows.handover_mode import FORK, INLINE, choose_mode
-from stepscope.capture.windows.torch_recorder import let_go
+from stepscope.capture.windows.finishing_process import (
+    FORK,
+    INLINE,
+    FinishingProcess,
+    choose_mode,
+    fork,
+    start,
+    stderr_tail,
+)
+from stepscope.capture.windows.torch_recorder import release_events
 from stepscope.errors import UnreadableInputError
 from stepscope.run.error_words import error_in_words
 from stepscope.run.manifest import (
@@ -39,12 +46,8 @@ class PendingWindow:
     """A window whose files are being made.
 
     Attributes:
-        job: The job of the finishing process.
-        record: What is known about the window so far.
-        process: The finishing process.
         profiler: Torch's profiler while its events may be needed again; None otherwise.
         deadline_ns: When to give up, on the monotonic clock.
-        scratch: Folder for temporary files.
     """
 
     job: FinishJob
@@ -109,7 +112,7 @@ class WindowFinisher:
             RawTrace(job.raw_path).check_ends()
             process = start(job, scratch)
             pending = PendingWindow(job, record, process, None, deadline_ns, scratch)
-            let_go(profiler, keep_events=is_raw_there)
+            release_events(profiler, keep_events=is_raw_there)
         pending.record = dataclasses.replace(
             record,
             state="saving",
@@ -163,27 +166,26 @@ class WindowFinisher:
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError as error:
-            self._try_again(pending, str(error))
+            message = stderr_tail(pending.scratch)
+            problem = f"the finishing process ended with code {pending.process.exit_code}"
+            self._retry(pending, problem + (f": {message}" if message else f" ({error})"))
             return
-        self._take_in(pending, finished)
+        self._apply_result(pending, finished)
 
     def _give_up(self, pending: PendingWindow) -> None:
-        """Handle a process that took too long and was killed.
-
-        Its files may exist all the same, and the work of a fork that hung can be done inline.
-        """
+        """Handle a process that took too long and was killed; its files may exist all the same."""
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError:
-            told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
-            if pending.profiler is None or _is_whole(pending.job):
-                self._fail(pending, told)
+            problem = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
+            if _is_whole(pending.job):
+                self._fail(pending, problem)
             else:
-                self._write_inline(pending, told)
+                self._retry(pending, problem)
             return
-        self._take_in(pending, finished)
+        self._apply_result(pending, finished)
 
-    def _take_in(self, pending: PendingWindow, finished: FinishedRecord) -> None:
+    def _apply_result(self, pending: PendingWindow, finished: FinishedRecord) -> None:
         self._drop_profiler(pending)
         _remove(pending.scratch)
         record = merge_finished(pending.record, finished)
@@ -191,34 +193,31 @@ class WindowFinisher:
             _remove(pending.job.window_path)
         self._done(record)
 
-    def _try_again(self, pending: PendingWindow, problem: str) -> None:
-        message = last_words(pending.scratch)
-        told = f"the finishing process ended with code {pending.process.exit_code}"
-        told += f": {message}" if message else f" ({problem})"
+    def _retry(self, pending: PendingWindow, problem: str) -> None:
+        """Write inline what a fork could not: its events are still in this process."""
         if pending.profiler is None:
-            self._fail(pending, told)
+            self._fail(pending, problem)
         else:
-            self._write_inline(pending, told)
+            self._write_inline(pending, problem)
 
-    def _write_inline(self, pending: PendingWindow, told: str) -> None:
-        # The events are still in this process, so it can write what the fork could not.
-        log.warning("stepscope: window %d: %s: writing it inline", pending.record.index, told)
+    def _write_inline(self, pending: PendingWindow, problem: str) -> None:
+        log.warning("stepscope: window %d: %s: writing it inline", pending.record.index, problem)
         profiler, pending.profiler = pending.profiler, None
         try:
             pending.scratch.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(pending.job.raw)
             RawTrace(pending.job.raw_path).check_ends()
             process = start(pending.job, pending.scratch)
-            let_go(profiler, keep_events=False)
+            release_events(profiler, keep_events=False)
         except (OSError, RawTraceError, RuntimeError) as error:
-            self._fail(pending, f"{told}; then {error_in_words(error)}")
+            self._fail(pending, f"{problem}; then {error_in_words(error)}")
             return
         note = f"{pending.record.note}; " if pending.record.note else ""
         pending.record = dataclasses.replace(
             pending.record,
             export_mode=INLINE,
-            export_reason=told,
-            note=f"{note}written inline after {told}",
+            export_reason=problem,
+            note=f"{note}written inline after {problem}",
         )
         pending.process = process
         pending.deadline_ns = time.monotonic_ns() + self._timeout_ns
@@ -229,7 +228,7 @@ class WindowFinisher:
     def _drop_profiler(pending: PendingWindow) -> None:
         profiler, pending.profiler = pending.profiler, None
         if profiler is not None:
-            let_go(profiler, keep_events=False)
+            release_events(profiler, keep_events=False)
 
     def _fail(self, pending: PendingWindow, reason: str) -> None:
         self._drop_profiler(pending)

@@ -1,24 +1,32 @@
-"""Hands a stopped window over to the user's functions and to the finishing process."""
+"""Hands a stopped window over: to the user's functions, and to the process that makes its files."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import socket
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace
-from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.config import CaptureConfig, TraceHandler
 from stepscope.capture.options.option import options_of
 from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
+from stepscope.run.error_words import error_in_words, error_with_class
+from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
+
+log = logging.getLogger("stepscope")
+
+TORCH_TIMELINE = "memory_timeline_torch.json.gz"
 
 SCRATCH = ".raw"
 """Folder inside a window's folder for files that are only needed until the window is finished."""
@@ -55,12 +63,12 @@ def hand_over(
         RawTrace(job.raw_path).check_ends()
         record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
         try:
-            problems = call_handlers(handlers, profiler, job.raw_path, job.renames, step_number)
+            problems = _call_handlers(handlers, profiler, job.raw_path, job.renames, step_number)
             record = dataclasses.replace(record, artifacts=tuple(problems))
         except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
             interruption = error
     if config.memory_timeline == "torch":
-        problem = torch_memory_timeline(profiler, job.window_path)
+        problem = _torch_memory_timeline(profiler, job.window_path)
         if problem is not None:
             record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
         else:
@@ -68,6 +76,78 @@ def hand_over(
             job = dataclasses.replace(job, made=made)
     record = finisher.submit(profiler, job, record, is_raw_there=bool(handlers))
     return record, interruption
+
+
+def _call_handlers(
+    handlers: tuple[TraceHandler, ...],
+    profiler: Any,
+    raw: Path,
+    renames: dict[str, str],
+    step_number: int,
+) -> list[ArtifactRecord]:
+    """Call each function with torch's profiler, and record those that raise.
+
+    Args:
+        handlers: The functions.
+        profiler: Torch's profiler, stopped and exported.
+        raw: The trace that torch wrote.
+        renames: Names of ranges to replace in what a function exports.
+        step_number: Value of `step_num` for the functions, as torch.profiler counts it.
+
+    Returns:
+        A record for each function that raised.
+    """
+    _keep_export(profiler, raw, renames)
+    profiler.step_num = step_number
+    failures = []
+    for handler in handlers:
+        name = getattr(handler, "__qualname__", type(handler).__name__)
+        try:
+            handler(profiler)
+        except Exception as error:
+            log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
+            failures.append(
+                ArtifactRecord("handler", name, problem=f"{name} raised {error_with_class(error)}")
+            )
+    return failures
+
+
+def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
+    """Let functions export the trace again: torch itself refuses a second export."""
+
+    def export_chrome_trace(path: str, *_: object, **__: object) -> None:
+        target = Path(path)
+        with replacing(target) as temporary:
+            compress(raw, temporary, format_of(target), renames)
+
+    profiler.export_chrome_trace = export_chrome_trace
+
+
+def _torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | None:
+    """Let torch write its own memory timeline; returns a record of the problem if that fails.
+
+    It takes about 0.3 ms per memory event, on this thread, and fails on some models.
+    """
+    path = directory / TORCH_TIMELINE
+    try:
+        with replacing(path) as temporary, warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # it is deprecated in favour of something that does not exist
+            written = temporary.with_name(f"{temporary.name}.json.gz")
+            try:
+                profiler.export_memory_timeline(str(written), device=_device_of(profiler))
+                written.replace(temporary)
+            finally:
+                written.unlink(missing_ok=True)
+    except Exception as error:  # noqa: BLE001 - torch asserts on real models
+        return ArtifactRecord("memory_timeline", TORCH_TIMELINE, problem=error_in_words(error))
+    return None
+
+
+def _device_of(profiler: Any) -> str:
+    device = getattr(profiler, "use_device", None)
+    return f"{device}:0" if device else "cpu"
 
 
 def job_of(
@@ -121,10 +201,10 @@ def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[st
         **changes: Options that differ for this window.
     """
     chosen: dict[str, dict[str, Any]] = {}
-    for field, info in options_of(config):
-        if info.artifact:
-            value = changes.get(field.name, getattr(config, field.name))
-            chosen.setdefault(info.artifact, {})[field.name] = value
+    for name, option in options_of(config).items():
+        if option.artifact:
+            value = changes.get(name, getattr(config, name))
+            chosen.setdefault(option.artifact, {})[name] = value
     return chosen
 
 

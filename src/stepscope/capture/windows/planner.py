@@ -6,16 +6,43 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.together.ranks import RankIdentity, records
-from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 
 log = logging.getLogger("stepscope")
 
 _MOST_REQUESTS = 16
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """What a window should record.
+
+    Attributes:
+        cause: What requested it.
+        note: How the plan was changed, and why; empty if it was not.
+        with_memory: Whether a memory snapshot is taken at its end.
+        details: Options that are off in the capture and on in this window.
+    """
+
+    index: int
+    first_step: int
+    steps: int
+    directory: Path
+    cause: str = "schedule"
+    note: str = ""
+    with_stack: bool = False
+    with_memory: bool = False
+    details: tuple[str, ...] = ()
+
+    @property
+    def last_step(self) -> int:
+        """The last step to record."""
+        return self.first_step + self.steps - 1
 
 
 @dataclass(frozen=True)
@@ -45,11 +72,8 @@ class WindowPlanner:
     """Decides when a window begins, and numbers the windows.
 
     Args:
-        config: The capture's options.
-        layout: The rank's directory.
-        identity: This rank.
         note: Notes a window that will not be recorded: its plan, a state and the reason.
-        hindrance: Why no window can be recorded at all; empty if windows can be recorded.
+        unavailable_reason: Why no window can be recorded at all; empty if windows can be recorded.
 
     Attributes:
         follows_schedule: Whether this rank records the scheduled windows.
@@ -62,14 +86,14 @@ class WindowPlanner:
         layout: RankLayout,
         identity: RankIdentity,
         note: Callable[[WindowPlan, str, str], None],
-        hindrance: str = "",
+        unavailable_reason: str = "",
     ) -> None:
         self._config = config
         self._schedule = config.schedule
         self._layout = layout
         self._note = note
-        self._hindrance = hindrance
-        self.follows_schedule = not hindrance and records(config.ranks, identity)
+        self._unavailable_reason = unavailable_reason
+        self.follows_schedule = not unavailable_reason and records(config.ranks, identity)
         self._others: dict[int, int] = {}
         self._requests: deque[WindowRequest] = deque()
         self._next_index = 0
@@ -78,8 +102,8 @@ class WindowPlanner:
 
     def request(self, request: WindowRequest) -> None:
         """Request a window outside the schedule. May be called from any thread."""
-        if self._hindrance:
-            log.warning("stepscope: a requested window is skipped: %s", self._hindrance)
+        if self._unavailable_reason:
+            log.warning("stepscope: a requested window is skipped: %s", self._unavailable_reason)
         elif len(self._requests) < _MOST_REQUESTS:
             self._requests.append(request)
             self.wake()
@@ -164,3 +188,11 @@ class WindowPlanner:
             with_memory=request is not None and request.with_memory,
             details=details,
         )
+
+
+def another_profiler_runs() -> bool:
+    """Whether a torch profiler is already recording in this process."""
+    import torch
+
+    enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(enabled()) if enabled is not None else False

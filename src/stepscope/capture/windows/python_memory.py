@@ -21,9 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope._package import PACKAGE
-from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.kinds import WindowMaker, WindowTools, finished
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
+from stepscope.capture.windows.recorder import Window, WindowTools, finished
 from stepscope.run.files import digest_of, write_atomically
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -37,10 +36,8 @@ class StepMemory:
     """What tracemalloc counted in one step.
 
     Attributes:
-        step: Its number.
         current_bytes: Bytes allocated since tracing began and not freed, at the step's end.
         peak_bytes: Maximum of that number in the step.
-        is_whole: Whether the step was completed.
     """
 
     step: int
@@ -91,30 +88,22 @@ class MeasuredSteps:
             self._end()
 
 
-class PythonMemoryWindow:
+class PythonMemoryWindow(Window):
     """Drives tracemalloc through warm-up, recording and stopping, and writes the result.
 
     If the script itself is tracing already, its tracing continues afterwards.
-
-    Args:
-        config: The capture's options.
-        plan: What to record.
-
-    Attributes:
-        plan: What to record.
-        ranges: The steps.
-        is_recording: Whether the window is open.
-        is_prepared: Whether tracing has begun.
     """
 
+    uses_torch_profiler = False
     is_of_one_thread = False
 
-    def __init__(self, config: CaptureConfig, plan: WindowPlan) -> None:
-        self.plan = plan
-        self.ranges = MeasuredSteps(config.tracemalloc_max_bytes, self._end_tracing)
-        self.is_recording = False
-        self.is_prepared = False
-        self._config = config
+    def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
+        super().__init__(tools, plan)
+        self._config = tools.config
+        self.ranges: MeasuredSteps = MeasuredSteps(
+            self._config.tracemalloc_max_bytes, self._end_tracing
+        )
+        self._is_tracing = False
         self._is_foreign = False
         self._first: tracemalloc.Snapshot | None = None
         self._last: tracemalloc.Snapshot | None = None
@@ -123,19 +112,17 @@ class PythonMemoryWindow:
     @property
     def lengthens_step(self) -> bool:
         """Whether the window slows the current step down: it traces from the warm-up on."""
-        return self.is_prepared or self.is_recording
+        return self._is_tracing or self.is_recording
 
     def prepare(self) -> None:
         """Begin tracing."""
         self._is_foreign = tracemalloc.is_tracing()
         if not self._is_foreign:
             tracemalloc.start(self._config.tracemalloc_frames)
-        self.is_prepared = True
+        self._is_tracing = True
 
     def start(self) -> None:
         """Begin the window: take the first snapshot."""
-        if not self.is_prepared:
-            self.prepare()
         self._first = tracemalloc.take_snapshot()
         self.is_recording = True
 
@@ -151,11 +138,6 @@ class PythonMemoryWindow:
         """Leave the warm-up and stop tracing."""
         self._first = None
         self._end_tracing()
-
-    def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
-        """Give the window up: stop tracing if the window is open."""
-        if self.is_recording:
-            self.stop()
 
     def save(
         self,
@@ -182,9 +164,9 @@ class PythonMemoryWindow:
 
     def _end_tracing(self) -> None:
         """Take the last snapshot and stop tracing; a second call does nothing."""
-        if not self.is_prepared:
+        if not self._is_tracing:
             return
-        self.is_prepared = False
+        self._is_tracing = False
         try:
             # The script may have stopped tracing, of which there is only one per process.
             if self._first is not None and tracemalloc.is_tracing():
@@ -246,31 +228,6 @@ class PythonMemoryWindow:
         return "\n".join(lines) + "\n"
 
 
-class PythonMemoryMaker:
-    """Makes windows that tracemalloc records.
-
-    Args:
-        tools: What the windows need to do their work.
-    """
-
-    uses_torchs_profiler = False
-    hindrance = ""
-
-    def __init__(self, tools: WindowTools) -> None:
-        self._config = tools.config
-
-    def get_ready(self) -> None:
-        """Do nothing: tracemalloc is part of Python."""
-
-    def make(self, plan: WindowPlan) -> PythonMemoryWindow:
-        """Make a window that has not begun."""
-        return PythonMemoryWindow(self._config, plan)
-
-    def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
-        """Return None: the end of the window causes no pause worth measuring."""
-        return
-
-
 def changes_between(
     first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
 ) -> list[tracemalloc.StatisticDiff]:
@@ -301,4 +258,4 @@ def _frame(frame: tracemalloc.Frame) -> str:
     return f"{frame.filename}:{frame.lineno}"
 
 
-MAKER: type[WindowMaker] = PythonMemoryMaker
+RECORDER = PythonMemoryWindow

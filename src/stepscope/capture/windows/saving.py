@@ -1,41 +1,39 @@
-"""The end of a window: stop it, hand it over, and note it in the manifest."""
+"""What makes and saves windows: imported when the first one comes."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.messages import WindowAnnouncer
+from stepscope.capture.options.config import WINDOW_RECORDERS, CaptureConfig
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.together.pause import Pauses, PauseTogether
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.budget import Budget
+from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
-from stepscope.capture.windows.kinds import Window, discard
-from stepscope.capture.windows.plan import WindowPlan
-from stepscope.capture.windows.teller import Teller
+from stepscope.capture.windows.planner import WindowPlan, another_profiler_runs
+from stepscope.capture.windows.recorder import Window, WindowTools
 from stepscope.run.error_words import error_in_words
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
+
+if TYPE_CHECKING:
+    from stepscope.capture.together.pause import PauseTogether
 
 log = logging.getLogger("stepscope")
 
 
 class WindowSaver:
-    """Saves windows and notes what became of them.
+    """Makes and saves windows, and notes what became of them.
 
-    Args:
-        config: The capture's options.
-        journal: Where windows are noted.
-        layout: The rank's directory.
-        identity: This rank.
+    Attributes:
         budget: The limits on windows; it learns from each.
-        pauses: Announces pauses to the other ranks.
-        snapshot: Takes a memory snapshot, given a reason.
-        teller: Prints what was saved.
     """
 
     def __init__(
@@ -44,22 +42,50 @@ class WindowSaver:
         journal: Journal,
         layout: RankLayout,
         identity: RankIdentity,
-        budget: Budget,
-        pauses: Pauses,
         snapshot: Callable[[str], object],
-        teller: Teller,
+        write_steps: Callable[[], object],
+        announcer: WindowAnnouncer,
+        pauses: PauseTogether | None,
     ) -> None:
-        self._teller = teller
         self._config = config
         self._journal = journal
         self._layout = layout
         self._identity = identity
-        self._budget = budget
-        self._pauses = pauses
         self._snapshot = snapshot
+        self.announcer = announcer
+        self._pauses = pauses
+        module = WINDOW_RECORDERS[config.window_recorder]
+        self.kind: type[Window] = (
+            importlib.import_module(f"stepscope.capture.windows.{module}").RECORDER
+            if module
+            else Window
+        )
+        self.budget = Budget(config, layout)
+        self.finisher = WindowFinisher(config.export_mode, config.export_timeout_s, self.settle)
+        self._tools = WindowTools(config, identity, self.finisher, write_steps)
+
+    def unavailable_reason(self) -> str:
+        """Why no window can be recorded at all; empty if windows can be recorded."""
+        reason = self.kind.unavailable_reason()
+        if reason:
+            recorder = self._config.window_recorder
+            log.warning(
+                "stepscope: window_recorder=%s: no windows are recorded: %s", recorder, reason
+            )
+        return reason
+
+    def refusal(self, plan: WindowPlan) -> str:
+        """Why this window may not be opened now; empty if it may."""
+        if self.kind.uses_torch_profiler and another_profiler_runs():
+            return "another torch profiler was recording in this process"
+        return self.budget.refusal(plan)
+
+    def make(self, plan: WindowPlan) -> Window:
+        """Make a window that has not begun."""
+        return self.kind(self._tools, plan)
 
     def save(self, window: Window, reason: str, step_number: int) -> None:
-        """Stop a window and hand it over.
+        """Stop a window and hand it over, while other ranks wait.
 
         Args:
             window: The window, being recorded.
@@ -67,18 +93,18 @@ class WindowSaver:
             step_number: Number of the step that begins.
         """
         plan = window.plan
-        words: PauseTogether | None = None
         try:
-            words = self._pauses.words()
-            if words is not None:
-                words.begin(plan.first_step)
+            if self._pauses is not None:
+                self._pauses.begin(plan.first_step)
             self._stop_and_hand_over(window, reason, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
-            discard(window)
+            _remove_if_empty(plan)
+            with contextlib.suppress(Exception):
+                window.discard()
             self.note(plan, "failed", error_in_words(error))
         finally:
-            if words is not None:
-                words.end(plan.first_step)
+            if self._pauses is not None:
+                self._pauses.end(plan.first_step)
 
     def note(self, plan: WindowPlan, state: str, reason: str) -> None:
         """Note a window that was not recorded."""
@@ -99,12 +125,12 @@ class WindowSaver:
         directory = self._layout.window(record.index)
         record = with_own_artifacts(record, self._config, directory, self._identity.rank)
         record, placed = self._journal.update_window(record)
-        self._teller.saved(record, placed)
-        self._budget.learn_from(record)
+        self.announcer.saved(record, placed)
+        self.budget.learn_from(record)
         self._prune()
 
     def _prune(self) -> None:
-        for removed in self._budget.prune(self._journal.windows):
+        for removed in self.budget.prune(self._journal.windows):
             self._journal.update_window(removed)
 
     def _stop_and_hand_over(self, window: Window, reason: str, step_number: int) -> None:
@@ -125,17 +151,13 @@ class WindowSaver:
                     note=plan.note,
                     details=plan.details,
                     stop_ns=stop_ns,
-                    predicted_pause_ns=self._budget.predicted_pause_ns(plan),
+                    predicted_pause_ns=self.budget.predicted_pause_ns(plan),
                 ),
                 step_number,
             )
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            _remove_if_empty(plan)
-            discard(window)
-            self.note(plan, "failed", error_in_words(error))
-            return
         except BaseException as error:
-            self.note(plan, "failed", f"{type(error).__name__} came while it was being saved")
+            if not isinstance(error, Exception):
+                self.note(plan, "failed", f"{type(error).__name__} came while it was being saved")
             raise
         if plan.with_memory:
             self._snapshot(f"{plan.cause}, window {plan.index}")
@@ -143,7 +165,7 @@ class WindowSaver:
         record = dataclasses.replace(record, pause_ns=pause_ns)
         self._journal.add_window(record)
         if record.state != "saving":
-            self._teller.saved(record, [])
+            self.announcer.saved(record, [])
             self._prune()
         if interruption is not None:
             raise interruption

@@ -3,81 +3,106 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.windows.budget import StepSample, sample_of
-from stepscope.capture.windows.forked_exit import let_forks_exit
 from stepscope.capture.windows.handover import SCRATCH, hand_over, job_of
-from stepscope.capture.windows.kinds import WindowMaker, WindowTools
-from stepscope.capture.windows.plan import WindowPlan
-from stepscope.capture.windows.rival import (
-    RivalWatch,
-    another_profiler_runs,
-    warn_of_interrupted_tool,
-)
-from stepscope.capture.windows.step_ranges import StepRanges
+from stepscope.capture.windows.planner import WindowPlan, another_profiler_runs
+from stepscope.capture.windows.recorder import StepRanges, Window, WindowTools
 from stepscope.capture.windows.torch_recorder import (
     ExecutionTrace,
     choose_activities,
     has_begun,
-    let_go,
+    let_forks_exit,
     make_profiler,
     prepare,
     record_nothing,
+    release_events,
 )
 from stepscope.run.manifest import WindowRecord
+
+log = logging.getLogger("stepscope")
 
 
 class WindowLostError(Exception):
     """The window's events are lost: another profiler took torch's only recorder."""
 
 
-class TorchWindow:
-    """Drives one torch profiler through warm-up, recording and stopping.
+class OtherProfilerGuard:
+    """Notices when another torch profiler starts while ours is recording.
 
-    Args:
-        tools: What the window needs to do its work.
-        plan: What to record.
-        activities: Torch activities, from `choose_activities`.
+    Torch replaces the recorder silently, and using the lost one afterwards crashes the process. So
+    the method with which every torch profiler begins is wrapped while a window is open.
 
     Attributes:
-        plan: What to record.
+        was_seen: Whether another profiler has been started.
+    """
+
+    def __init__(self) -> None:
+        self.was_seen = False
+        self._profile: Any = None
+        self._original: Callable[[Any], Any] | None = None
+        self._wrapper: Callable[[Any], Any] | None = None
+
+    def begin(self, ours: Any) -> None:
+        """Start watching; `ours` is the profiler that is allowed to begin."""
+        import torch
+
+        profile: Any = torch.autograd.profiler.profile
+        original = profile._prepare_trace
+
+        def watched(profiler: Any) -> Any:
+            if profiler is not ours:
+                self.was_seen = True
+            return original(profiler)
+
+        self._profile, self._original, self._wrapper = profile, original, watched
+        profile._prepare_trace = watched
+
+    def end(self) -> None:
+        """Stop watching and restore torch."""
+        profile = self._profile
+        # If other code wrapped the method after us, its wrapper stays, with ours inside it.
+        if self._wrapper is not None and profile._prepare_trace is self._wrapper:
+            profile._prepare_trace = self._original
+        self._wrapper = self._original = None
+
+
+class TorchWindow(Window):
+    """Drives one torch profiler through warm-up, recording and stopping.
+
+    Attributes:
         profiler: Torch's profiler.
-        ranges: Marks the steps in the trace.
-        is_recording: Whether events are being recorded.
-        is_prepared: Whether the recorder is running.
         execution_trace: Torch's execution trace of the window, if requested.
     """
 
-    is_of_one_thread = True
+    can_be_tried = True
 
-    def __init__(self, tools: WindowTools, plan: WindowPlan, activities: list[Any]) -> None:
+    def __init__(self, tools: WindowTools, plan: WindowPlan) -> None:
+        super().__init__(tools, plan)
         config = tools.config
-        self.plan = plan
-        self.is_recording = False
-        self.is_prepared = False
-        self.ranges = StepRanges()
-        self._tools = tools
-        self._activities = activities
-        self._rival = RivalWatch()
+        self.ranges: StepRanges = StepRanges()
+        self._is_prepared = False
+        self._activities = tools.activities
+        if not self._activities:
+            self._activities.extend(choose_activities(config.activities))
+        self._guard = OtherProfilerGuard()
         self.execution_trace = ExecutionTrace(plan.directory) if config.execution_trace else None
-        self.profiler: Any = make_profiler(config, plan, activities, self.execution_trace)
-
-    @property
-    def lengthens_step(self) -> bool:
-        """Whether the window slows the current step down."""
-        return self.is_recording
+        self.profiler: Any = make_profiler(config, plan, self._activities, self.execution_trace)
 
     def prepare(self) -> None:
         """Begin the warm-up: the recorder starts, and its events are discarded."""
         let_forks_exit()
         if self.plan.with_stack:
-            warn_of_interrupted_tool()
+            _warn_of_interrupted_tool()
         prepare(self.profiler)
-        self.is_prepared = True
-        self._rival.begin(self.profiler.profiler)
+        self._is_prepared = True
+        self._guard.begin(self.profiler.profiler)
 
     def start(self) -> None:
         """Begin recording.
@@ -85,8 +110,6 @@ class TorchWindow:
         Raises:
             WindowLostError: Another profiler has taken the recorder in the meantime.
         """
-        if not self.is_prepared:
-            self.prepare()
         self._check_ownership()
         self.profiler.start_trace()
         self.is_recording = True
@@ -104,7 +127,7 @@ class TorchWindow:
             self._check_ownership()
             self.profiler.stop_trace()
         finally:
-            self._rival.end()
+            self._guard.end()
             if self.execution_trace is not None:
                 self.execution_trace.close()
         if not has_begun(self.profiler.profiler.kineto_results):
@@ -113,18 +136,18 @@ class TorchWindow:
 
     def abandon(self) -> None:
         """Leave the warm-up without having recorded, and bring torch's recorder to rest."""
-        if not self.is_prepared:
+        if not self._is_prepared:
             return
         try:
-            if not self._rival.was_seen:
+            if not self._guard.was_seen:
                 self.profiler.start_trace()
                 self.profiler.stop_trace()
         finally:
-            self._rival.end()
+            self._guard.end()
             if self.execution_trace is not None:
                 self.execution_trace.close()
                 self.execution_trace.path.unlink(missing_ok=True)
-            let_go(self.profiler, keep_events=False)
+            release_events(self.profiler, keep_events=False)
 
     def discard(self, *, has_thread_ended: bool = False) -> None:
         """Give the window up, and bring torch's recorder to rest as far as possible.
@@ -133,14 +156,14 @@ class TorchWindow:
             has_thread_ended: Whether the thread that started the window has ended.
         """
         self.is_recording = False
-        self._rival.end()
+        self._guard.end()
         with contextlib.suppress(Exception):
-            if not self._rival.was_seen and another_profiler_runs():
+            if not self._guard.was_seen and another_profiler_runs():
                 self.profiler.stop_trace()
         with contextlib.suppress(Exception):
             if self.execution_trace is not None:
                 self.execution_trace.close()
-        let_go(self.profiler, keep_events=False)
+        release_events(self.profiler, keep_events=False)
         if has_thread_ended:
             with contextlib.suppress(Exception):
                 record_nothing()
@@ -175,39 +198,26 @@ class TorchWindow:
                 self.discard()
 
     def _check_ownership(self) -> None:
-        if self._rival.was_seen:
-            self._rival.end()
+        if self._guard.was_seen:
+            self._guard.end()
             raise WindowLostError(
                 "another torch profiler was started inside the window, and torch supports only one"
             )
 
 
-class TorchWindowMaker:
-    """Makes windows that torch's profiler records.
-
-    Args:
-        tools: What the windows need to do their work.
-    """
-
-    uses_torchs_profiler = True
-    hindrance = ""
-
-    def __init__(self, tools: WindowTools) -> None:
-        self._tools = tools
-        self._activities: list[Any] = []
-
-    def get_ready(self) -> None:
-        """Find out what torch can record on this machine."""
-        self._activities = self._activities or choose_activities(self._tools.config)
-
-    def make(self, plan: WindowPlan) -> TorchWindow:
-        """Make a window that has not begun."""
-        self.get_ready()
-        return TorchWindow(self._tools, plan, self._activities)
-
-    def make_trial(self, plan: WindowPlan) -> TorchWindow:
-        """Make a window that records one step on trial."""
-        return self.make(plan)
+def _warn_of_interrupted_tool() -> None:
+    """Warn of a tool that follows Python's calls: torch takes its place to record stacks."""
+    tool: Any = sys.getprofile()
+    if tool is None:
+        return
+    owner = tool if hasattr(tool, "__qualname__") else type(tool)
+    log.warning(
+        "stepscope: with_stack: torch's recording of stacks switches off %s.%s, which is active in "
+        "this thread: it sees no call from here on, also after the window. Use one of the two at a "
+        "time",
+        getattr(owner, "__module__", "?"),
+        owner.__qualname__,
+    )
 
 
-MAKER: type[WindowMaker] = TorchWindowMaker
+RECORDER = TorchWindow

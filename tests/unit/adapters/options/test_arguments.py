@@ -17,14 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepscope
-from stepscope.adapters.options import catalogue
-from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, WORD
+from stepscope.adapters.options.dialect import (
+    BOTH,
+    LIST,
+    OPTIONS,
+    SWITCH,
+    WORD,
+    options_as_text,
+)
 from stepscope.adapters.options.dialects import DIALECTS, find_dialect
-from stepscope.adapters.options.settings import resolve, strange_variables
-from stepscope.adapters.options.values import as_text, parse_size, size_as_text
+from stepscope.adapters.options.settings import misspelled_variables, resolve, settings_of
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import ConfigError, described, option, options_of
+from stepscope.capture.options.option import ConfigError, option, options_of
+from stepscope.capture.options.values import as_text, parse_size, size_as_text
 from stepscope.commands.main import main
 from stepscope.errors import UsageError
 
@@ -57,23 +62,21 @@ def config_of(words, dialect="native", **more):
 def test_every_field_of_the_capture_is_an_option_or_code_only():
     code_only = {"coordinates", "trigger_when", "artifacts", "on_trace_ready"}
     fields = {field.name for field in dataclasses.fields(CaptureConfig)}
-    assert {option.field for option in OPTIONS.values()} - {""} == fields - code_only
+    assert {one.name for one in OPTIONS.values() if one.is_field} == fields - code_only
 
 
-def test_an_option_is_one_field(monkeypatch):
+def test_an_option_is_one_field():
     @dataclasses.dataclass(frozen=True)
     class More(CaptureConfig):
         colour: str = option("red", "Colour of the step.", choices=("red", "blue"))
         most_bytes: int | None = option(None, "Greatest size.", kind="size", least=10)
 
-    monkeypatch.setattr(catalogue, "CaptureConfig", More)
-    options = catalogue._all_options()
+    options = options_as_text(More)
     assert list(options)[: len(OPTIONS)] == list(OPTIONS)
     colour, most = options["colour"], options["most_bytes"]
     assert (colour.kind, colour.default, colour.help) == ("word", "red", "Colour of the step.")
     assert (most.kind, most.default, most.is_optional) == ("size", None, True)
     assert most.parse("1KiB", "here") == 1024
-    assert "colour: Colour of the step." in described(More)
     with pytest.raises(ConfigError, match="colour='green' is unknown: choose one of red, blue"):
         More(colour="green")
     with pytest.raises(ConfigError, match="most_bytes=9 is too small: give 10 or more"):
@@ -82,8 +85,8 @@ def test_an_option_is_one_field(monkeypatch):
 
 
 def test_the_class_describes_each_of_its_options():
-    for field, info in options_of(CaptureConfig):
-        assert f"\n        {field.name}: {info.about}" in CaptureConfig.__doc__
+    for one in options_of(CaptureConfig).values():
+        assert f"\n        {one.name}: {one.about}" in CaptureConfig.__doc__
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -94,7 +97,7 @@ def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
     config = stepscope.Profiler.from_args(parsed([], name)).config
     assert not config.enabled
     for setting, value in dialect.defaults.items():
-        if OPTIONS[setting].field and setting != "output_dir":
+        if OPTIONS[setting].is_field and setting != "output_dir":
             assert getattr(config, setting) == value
 
 
@@ -112,8 +115,6 @@ def test_every_flag_of_every_dialect_reaches_its_option(name):
             number = "11" if option.name == "start_step" else "12"
             text = option.choices[-1] if option.choices else others.get(option.kind, number)
             words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
-        from stepscope.adapters.options.reading import settings_of
-
         setting = settings_of(parsed(words, name)).settings[flag.option]
         assert setting.value == wanted
         assert setting.origin == flag.names[0]
@@ -153,8 +154,6 @@ def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
     assert config.with_stack
     assert config.record_shapes
     assert config.profile_memory
-    from stepscope.adapters.options.reading import settings_of
-
     assert "memory timeline" in settings_of(arguments).settings["with_stack"].origin
 
 
@@ -277,7 +276,8 @@ def test_a_mistake_in_a_variable_names_it(monkeypatch):
     monkeypatch.setenv("STEPSCOPE_ACTIVE", "many")
     with pytest.raises(ConfigError, match="STEPSCOPE_ACTIVE"):
         resolve(find_dialect("native"), {})
-    assert strange_variables({"STEPSCOPE_WIAT": "1", "STEPSCOPE_WAIT": "1"}) == ["STEPSCOPE_WIAT"]
+    (line,) = misspelled_variables({"STEPSCOPE_WIAT": "1", "STEPSCOPE_WAIT": "1"})
+    assert line == "the variable STEPSCOPE_WIAT is not an option: did you mean STEPSCOPE_WAIT?"
 
 
 @pytest.mark.parametrize(

@@ -322,33 +322,41 @@ def clock(monkeypatch):
 
 
 def test_nobody_waits_where_nobody_records(clock):
-    words = PauseTogether(SharedStore(FakeStore(), ""), limit_s=60)
-    assert words.wait(5) == 0
+    store = SharedStore(FakeStore(), "")
+    assert PauseTogether(lambda: store, limit_s=60).wait(5) == 0
+
+
+def test_nobody_waits_without_a_process_group(clock):
+    pauses = PauseTogether(lambda: None, limit_s=60)
+    pauses.open(5)
+    assert pauses.wait(5) == 0
 
 
 def test_a_pause_that_is_over_costs_nothing(clock):
     store = SharedStore(FakeStore(), "")
-    words = PauseTogether(store, limit_s=60)
-    words.open(5)
-    words.begin(5)
-    words.end(5)
-    assert words.wait(5) == 0
+    pauses = PauseTogether(lambda: store, limit_s=60)
+    pauses.open(5)
+    pauses.begin(5)
+    pauses.end(5)
+    assert pauses.wait(5) == 0
 
 
 @pytest.mark.parametrize(("has_begun", "waits_s"), [(True, 10.0), (False, 2.0)])
 def test_waiting_for_a_dead_rank_has_a_limit(clock, caplog, has_begun, waits_s):
-    words = PauseTogether(SharedStore(FakeStore(), ""), limit_s=10.0)
-    words.open(5)
+    store = SharedStore(FakeStore(), "")
+    pauses = PauseTogether(lambda: store, limit_s=10.0)
+    pauses.open(5)
     if has_begun:
-        words.begin(5)
+        pauses.begin(5)
     with caplog.at_level(logging.WARNING, "stepscope"):
-        assert words.wait(5) == pytest.approx(waits_s, abs=0.1)
+        assert pauses.wait(5) == pytest.approx(waits_s, abs=0.1)
     assert "continued after waiting" in caplog.text
 
 
 def test_a_dead_store_ends_the_waiting(clock):
     store = FakeStore()
-    words = PauseTogether(SharedStore(store, ""), limit_s=60)
-    words.open(5)
+    shared = SharedStore(store, "")
+    pauses = PauseTogether(lambda: shared, limit_s=60)
+    pauses.open(5)
     store.is_broken = True
-    assert words.wait(5) == 0
+    assert pauses.wait(5) == 0

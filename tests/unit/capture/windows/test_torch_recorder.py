@@ -7,7 +7,7 @@ import torch
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.windows import torch_recorder as module
-from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.planner import WindowPlan
 
 
 class Asked(dict):
@@ -15,11 +15,11 @@ class Asked(dict):
 
 
 def torch_that_knows(*names):
-    def make(**wishes):
-        unknown = set(wishes) - set(names)
+    def make(**flags):
+        unknown = set(flags) - set(names)
         if unknown:
             raise TypeError(f"incompatible arguments: {unknown}")
-        return Asked(wishes)
+        return Asked(flags)
 
     return make
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.adapters.options.earlier import move_earlier
-from stepscope.adapters.options.layouts import Destination
+from stepscope.adapters.options.layouts import Destination, move_earlier
 from stepscope.capture.together.ranks import RankIdentity
 
 WORDS = {"model_name": "org/llama", "train_type": "qlora"}

@@ -1,27 +1,73 @@
-"""The lines that a capture prints about its windows."""
+"""Lines on standard error about the capture and its windows; steps, sizes and durations as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepscope.capture.saying import duration_text, say, size_text, steps_text
-from stepscope.capture.windows.plan import WindowPlan
-from stepscope.run.manifest import WindowRecord
+if TYPE_CHECKING:
+    from stepscope.capture.windows.planner import WindowPlan
+    from stepscope.run.manifest import WindowRecord
 
 _MOST_WINDOWS = 5
 """Number of windows that get lines; a capture may record thousands."""
 _IN_RUN = frozenset({"trace", "key_averages", "stacks", "memory_timeline", "python_memory"})
 
 
-class Teller:
-    """Prints a line when a window begins to warm up, and one when it is saved.
+def say(*lines: str) -> None:
+    """Print lines on standard error. Never raises: the stream may be closed, or a stranger's."""
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(Exception):
+        print("\n".join(f"stepscope: {line}" for line in lines), file=sys.stderr, flush=True)  # noqa: T201
 
-    Args:
-        rank: The rank that prints.
-        is_on: Whether to print anything.
-        run: The run directory.
-    """
+
+def steps_text(first: int, last: int) -> str:
+    """Consecutive steps in words."""
+    return f"step {first}" if first >= last else f"steps {first} to {last}"
+
+
+def size_text(size_bytes: int) -> str:
+    """The size of files in the decimal unit that a person would choose."""
+    return _in_unit(size_bytes, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)))
+
+
+def memory_text(size_bytes: int) -> str:
+    """An amount of memory in the binary unit that a person would choose."""
+    return _in_unit(size_bytes, (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)))
+
+
+def _in_unit(size_bytes: int, units: tuple[tuple[str, int], ...]) -> str:
+    for unit, scale in units:
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def duration_text(duration_ns: int) -> str:
+    """A duration in the unit that a person would choose."""
+    if duration_ns >= 1_000_000_000:
+        return f"{duration_ns / 1e9:.1f} s"
+    return (
+        f"{duration_ns / 1e6:.0f} ms"
+        if duration_ns >= 10_000_000
+        else f"{duration_ns / 1e6:.1f} ms"
+    )
+
+
+def listed(parts: Iterable[str], most: int = 4) -> str:
+    """Parts in a row; the middle of a long row is left out."""
+    every = list(parts)
+    if len(every) <= most:
+        return ", ".join(every)
+    return f"{', '.join(every[: most - 1])}, …, {every[-1]}"
+
+
+class WindowAnnouncer:
+    """Prints a line when a window begins to warm up, and one when it is saved."""
 
     def __init__(self, rank: int, is_on: bool, run: Path) -> None:
         self._where = f"rank {rank}: " if rank else ""
@@ -31,7 +77,7 @@ class Teller:
 
     def warms_up(self, plan: WindowPlan, step: int) -> None:
         """Announce a window whose warm-up, or recording, begins with this step."""
-        if not self._tells(plan.index):
+        if not self._announces(plan.index):
             return
         steps = steps_text(plan.first_step, plan.last_step)
         doing = f"recording {steps}" if step >= plan.first_step else f"warming up to record {steps}"
@@ -45,7 +91,7 @@ class Teller:
             record: The window.
             placed: The files beside the run that a layout put in place.
         """
-        if record.state not in {"complete", "partial"} or not self._tells(record.index):
+        if record.state not in {"complete", "partial"} or not self._announces(record.index):
             return
         what = "saved"
         if record.first_step is not None and record.last_step is not None:
@@ -55,22 +101,22 @@ class Teller:
         size = sum(item.bytes for item in record.artifacts if not item.problem)
         text = f"window {record.index}: {what}, {size_text(size)}"
         text += f", training paused for {duration_text(record.pause_ns)}"
-        files = [*placed, *self._boards(record)]
+        files = [*placed, *self._tensorboard_files(record)]
         if files:
-            self._say(f"{text}:", *(f"  {self._shown(path)}" for path in files))
+            self._say(f"{text}:", *(f"  {self._relative(path)}" for path in files))
         else:
             self._say(f"{text}: {self._in_run(record)}")
         if record.index + 1 == _MOST_WINDOWS:
             self._say("further windows are saved without a message; manifest.json lists them all")
 
-    def _tells(self, index: int) -> bool:
+    def _announces(self, index: int) -> bool:
         return self._is_on and index < _MOST_WINDOWS
 
     def _say(self, *lines: str) -> None:
         say(*(self._where + line for line in lines))
 
     @staticmethod
-    def _boards(record: WindowRecord) -> list[Path]:
+    def _tensorboard_files(record: WindowRecord) -> list[Path]:
         """The traces in TensorBoard's folder."""
         return [
             Path(item.path)
@@ -86,11 +132,11 @@ class Teller:
             if not item.problem and item.kind in _IN_RUN and not Path(item.path).is_absolute()
         ]
         if not names:
-            return self._shown(self._run)
-        folder = self._shown(self._run / names[0].parent)
+            return self._relative(self._run)
+        folder = self._relative(self._run / names[0].parent)
         return f"{folder}: {', '.join(path.name for path in names)}"
 
-    def _shown(self, path: Path) -> str:
+    def _relative(self, path: Path) -> str:
         """A path relative to where the training was started, if it lies below."""
         if self._base is not None and path.is_relative_to(self._base):
             return str(path.relative_to(self._base))

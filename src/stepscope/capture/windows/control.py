@@ -1,0 +1,402 @@
+"""Opens and closes windows: drives the states of `states.py` at the boundaries of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stepscope.capture.options.config import WINDOW_RECORDERS
+from stepscope.capture.windows.planner import WindowPlan, WindowPlanner
+from stepscope.capture.windows.states import (
+    RECORDS,
+    TRANSITIONS,
+    Action,
+    Boundary,
+    Event,
+    State,
+    next_event,
+)
+from stepscope.run.error_words import error_in_words
+
+if TYPE_CHECKING:
+    from stepscope.capture.options.config import CaptureConfig
+    from stepscope.capture.together.pause import PauseTogether
+    from stepscope.capture.together.ranks import RankIdentity
+    from stepscope.capture.windows.recorder import Window
+    from stepscope.capture.windows.saving import WindowSaver
+    from stepscope.run.layout import RankLayout
+
+log = logging.getLogger("stepscope")
+
+_NO_WINDOWS = "window_recorder=none: windows are not recorded"
+_ALWAYS_AVAILABLE = "torch_window"
+"""The recorder that every process has; it is imported when its first window comes."""
+_ELSEWHERE = "it was opened in another thread, and torch records per thread: "
+_IN_THE_SAME = _ELSEWHERE + "call step() and stop() in the same one"
+_IN_ONE_THAT_GOES_ON = _ELSEWHERE + "call step() and stop() in one that keeps running"
+
+
+class WindowThread:
+    """The thread that opened the window, and a window that another thread gave up.
+
+    Torch records per thread, and only that thread can stop it.
+
+    Attributes:
+        has_foreign_steps: Whether steps of the window were ended in another thread.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._leftover: Window | None = None
+        self.has_foreign_steps = False
+
+    def take(self) -> None:
+        """Note that the current thread opens a window."""
+        self._thread, self.has_foreign_steps = threading.current_thread(), False
+
+    def is_current(self) -> bool:
+        """Whether the current thread opened the window."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended, or there was none."""
+        return self._thread is None or not self._thread.is_alive()
+
+    @property
+    def has_leftover(self) -> bool:
+        """Whether a window that was given up is still recording in its thread."""
+        return self._leftover is not None
+
+    def leave(self, window: Window) -> None:
+        """Give a window up. Torch keeps recording until the owning thread calls `tidy`."""
+        self._leftover = window
+        self.tidy()
+
+    def tidy(self) -> None:
+        """End the window that was given up, if this thread owns it or the owner has ended."""
+        window = self._leftover
+        if window is not None and (self.is_current() or self.has_ended):
+            self._leftover = None
+            with contextlib.suppress(Exception):
+                window.discard(has_thread_ended=not self.is_current())
+
+
+class WindowControl:
+    """Opens the windows that the schedule or a request asks for, and has them saved at their end.
+
+    What records and saves them is imported before the first one comes, not with the capture.
+
+    Args:
+        make_saver: Imports and makes what records and saves windows.
+        pauses: Announces pauses to the other ranks; None if there are none.
+
+    Attributes:
+        planner: Decides when a window begins.
+        changed: Called with the indices `recording_index` and `lengthening_index` when they may
+            have changed.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig,
+        layout: RankLayout,
+        identity: RankIdentity,
+        make_saver: Callable[[], WindowSaver],
+        pauses: PauseTogether | None = None,
+    ) -> None:
+        self._make_saver = make_saver
+        self._pauses = pauses
+        self._saver: WindowSaver | None = None
+        self._lock = threading.RLock()
+        self._step = 0
+        recorder = WINDOW_RECORDERS[config.window_recorder]
+        reason = _NO_WINDOWS if recorder is None else ""
+        if recorder not in {None, _ALWAYS_AVAILABLE}:
+            reason = self.load().unavailable_reason()
+        self.planner = WindowPlanner(config, layout, identity, self._note, reason)
+        self._state = State.IDLE
+        self._window: Window | None = None
+        self._thread = WindowThread()
+        self._foreign_index: int | None = None
+        self.changed: Callable[[int | None, int | None], object] = lambda *_: None
+        self._actions: dict[Action, Callable[[WindowPlan, str], object]] = {
+            Action.TRY: self._try,
+            Action.MAKE: self._make,
+            Action.START: self._start,
+            Action.END_TRIAL: self._end_trial,
+            Action.SAVE: self._save,
+            Action.ABANDON: self._abandon,
+            Action.GIVE_UP: self._give_up,
+        }
+
+    def load(self) -> WindowSaver:
+        """Import what records and saves windows; in the first thread that needs it."""
+        with self._lock:
+            if self._saver is None:
+                self._saver = self._make_saver()
+            return self._saver
+
+    def look(self) -> None:
+        """Once a second, in a thread of the capture: have at hand what the next window needs."""
+        if self._saver is None and self.planner.follows_schedule:
+            self.load()
+
+    # -- what is going on -----------------------------------------------------------------------
+
+    @property
+    def foreign_index(self) -> int | None:
+        """Index of a window that another torch profiler is recording, or None."""
+        return self._foreign_index
+
+    @foreign_index.setter
+    def foreign_index(self, index: int | None) -> None:
+        self._foreign_index = index
+        self._report()
+
+    @property
+    def recording_index(self) -> int | None:
+        """Index of the window that is being recorded, or None."""
+        if self._foreign_index is not None:
+            return self._foreign_index
+        window = self._window
+        return window.plan.index if window and self._state is State.RECORDING else None
+
+    @property
+    def lengthening_index(self) -> int | None:
+        """Index of the window that slows the current step down, or None."""
+        window = self._window
+        is_trial = self._state in {State.TRIAL_WARMUP, State.TRIAL}
+        if window is not None and not is_trial and window.lengthens_step:
+            return window.plan.index
+        return self._foreign_index
+
+    @property
+    def has_leftover(self) -> bool:
+        """Whether a window that was given up is still recording in its thread."""
+        return self._thread.has_leftover
+
+    def _report(self) -> None:
+        self.changed(self.recording_index, self.lengthening_index)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether a window is being recorded that only another thread can end."""
+        window = self._window
+        return (
+            window is not None
+            and self._state in RECORDS
+            and window.is_of_one_thread
+            and not self._thread.is_current()
+        )
+
+    def _marks_steps(self) -> bool:
+        return self._state is State.RECORDING and not self._is_elsewhere()
+
+    # -- step boundaries ------------------------------------------------------------------------
+
+    def next_due(self, step: int) -> int:
+        """The first step from `step` on at whose beginning there may be something to do."""
+        is_busy = self._state is not State.IDLE or self._thread.has_leftover
+        if is_busy or (self._saver is not None and self._saver.finisher.is_busy):
+            return step
+        return self.planner.next_due(step)
+
+    def enter(self, step: int) -> None:
+        """Open a window if one starts with the first step of a loop."""
+        try:
+            self._move(step)
+        finally:
+            self._report()
+
+    def advance(self, ended: int) -> bool:
+        """Move on to the next step; returns whether this took a noticeable time."""
+        try:
+            saver, has_worked = self._saver, False
+            if saver is not None and saver.finisher.is_busy:
+                has_worked = saver.finisher.collect()
+            if self._pauses is not None:
+                first_step = self.planner.others_window(ended)
+                if first_step is not None:
+                    has_worked = self._pauses.wait(first_step) > 0 or has_worked
+            if self._is_elsewhere():
+                self._thread.has_foreign_steps = True
+            elif self._window is not None and self._state is State.RECORDING:
+                self._window.ranges.close(is_whole=not self._thread.has_foreign_steps)
+            return self._move(ended + 1) or has_worked
+        finally:
+            self._report()
+
+    def restart_step(self, step: int) -> None:
+        """Restart the current step: what came before it is not part of it."""
+        if self._window is not None and self._marks_steps():
+            self._window.ranges.close(is_whole=False)
+            self._window.ranges.open(step)
+
+    def leave_step(self) -> None:
+        """Drop the current step: the loop has ended."""
+        if self._window is not None and self._marks_steps():
+            self._window.ranges.close(is_whole=False)
+
+    def _move(self, step: int) -> bool:
+        """Bring the window into its state for the step that begins; whether that took a while."""
+        self._step = step
+        has_worked = False
+        while True:
+            window = self._window
+            if window is None:
+                plan = self.planner.next_plan(step) if self.planner.wants_window(step) else None
+                if plan is None:
+                    break
+                event = self._opening(plan, step)
+            else:
+                plan = window.plan
+                at = Boundary(
+                    step,
+                    plan.first_step,
+                    plan.last_step,
+                    self._is_elsewhere(),
+                    self._thread.has_ended,
+                )
+                event = next_event(self._state, at)
+                if event is None:
+                    break
+            has_worked = True
+            if event is not None and not self._apply(event, plan):
+                break
+        if self._window is not None and self._marks_steps():
+            self._window.ranges.open(step)
+        return has_worked
+
+    def _opening(self, plan: WindowPlan, step: int) -> Event | None:
+        """How a window begins that is due; None if it must not be opened."""
+        saver = self.load()
+        refusal = saver.refusal(plan)
+        if refusal:
+            self._note(plan, "skipped", refusal)
+            return None
+        saver.announcer.warms_up(plan, step)
+        is_tried = saver.budget.wants_sample and saver.kind.can_be_tried
+        return Event.TRIAL_DUE if is_tried and step < plan.first_step else Event.DUE
+
+    def _apply(self, event: Event, plan: WindowPlan, cause: str = "") -> bool:
+        """Follow the table; returns False if the action failed, and so discarded the window."""
+        state, action = TRANSITIONS[self._state, event]
+        try:
+            self._actions[action](plan, cause)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            window, self._window = self._window, None
+            self._state = State.IDLE
+            if window is not None:
+                _discard(window)
+            self._note(plan, "failed", error_in_words(error))
+            return False
+        self._state = state
+        return True
+
+    # -- actions --------------------------------------------------------------------------------
+
+    def _try(self, plan: WindowPlan, _: str = "") -> None:
+        self._window = self.load().make(plan)
+        self._window.prepare()
+
+    def _make(self, plan: WindowPlan, _: str = "") -> None:
+        """Warm up for a window as planned, or for a smaller one if it would cost too much."""
+        budget = self.load().budget
+        fitted = budget.fit(plan)
+        budget.warn_of_timeout(fitted)
+        self._window = self.load().make(fitted)
+        self._window.prepare()
+
+    def _start(self, plan: WindowPlan, _: str = "") -> None:
+        window = self._window
+        if window is None:
+            return
+        window.start()
+        self._thread.take()
+        if self._pauses is not None and self._state is State.WARMUP:
+            self._pauses.open(plan.first_step)
+
+    def _end_trial(self, plan: WindowPlan, _: str = "") -> None:
+        """Learn what the trial step cost, and warm up for a window that fits."""
+        trial, self._window = self._window, None
+        if trial is not None:
+            try:
+                self.load().budget.learn(trial.cost(), plan.details)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                log.warning("stepscope: a step recorded on trial was lost: %s", error)
+                _discard(trial)
+        self._make(plan)
+
+    def _save(self, _: WindowPlan, cause: str) -> None:
+        if not cause and self._thread.has_foreign_steps:
+            cause = "steps were ended in several threads"
+        window, self._window = self._window, None
+        # A signal may come while it is saved, and must not find it once more.
+        self._state = State.IDLE
+        if window is not None:
+            try:
+                self.load().save(window, cause, self._step)
+            except Exception:
+                _discard(window)
+                raise
+
+    def _abandon(self, plan: WindowPlan, cause: str) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            with contextlib.suppress(Exception):
+                window.stop() if self._state is State.TRIAL else window.abandon()
+        self._note(plan, "abandoned", f"{cause} while it was warming up")
+
+    def _give_up(self, plan: WindowPlan, cause: str) -> None:
+        window, self._window = self._window, None
+        self._note(plan, "failed", cause or _IN_ONE_THAT_GOES_ON)
+        if window is not None:
+            self._thread.leave(window)
+
+    def _note(self, plan: WindowPlan, state: str, reason: str) -> None:
+        self.load().note(plan, state, reason)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def flush(self, cause: str, step: int) -> None:
+        """Save the open window although it is incomplete, or leave its warm-up."""
+        self._step = step
+        window = self._window
+        if window is None:
+            return
+        try:
+            if self._is_elsewhere():
+                self._apply(Event.UNREACHABLE, window.plan, _IN_THE_SAME)
+                return
+            if self._state is State.RECORDING:
+                wanted = window.plan.steps
+                missing = max(0, wanted - len(window.ranges.whole_steps))
+                cause = f"{cause} in step {step}, {missing} of {wanted} steps early"
+            self._apply(Event.CUT_OFF, window.plan, cause)
+        finally:
+            self._report()
+
+    def restore_torch(self) -> None:
+        """Leave torch as it was, whatever happened before."""
+        with contextlib.suppress(Exception):
+            if self._is_elsewhere():
+                return
+        if self._window is not None:
+            _discard(self._window)
+
+    def tidy(self) -> None:
+        """End a window that was given up, if this thread can."""
+        self._thread.tidy()
+
+    def wait_for_files(self, limit_s: Callable[[], float]) -> None:
+        """Wait until the files of all windows exist, up to a limit."""
+        if self._saver is not None:
+            self._saver.finisher.finish(limit_s)
+
+
+def _discard(window: Window) -> None:
+    with contextlib.suppress(Exception):
+        window.discard()
