@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.errors import UsageError
@@ -34,7 +34,7 @@ _GUIDE_NAMES = {
 """Names of options in profiling guides for the Trainer, and ours."""
 
 
-class StepscopeCallback(TrainingDoor, TrainerCallback):
+class StepscopeCallback(CallbackBase, TrainerCallback):
     """Records each training of its Trainer as a separate run.
 
     Callbacks are not told about exceptions that the script catches: use `with callback:` around

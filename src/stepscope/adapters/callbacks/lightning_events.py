@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity, identify
@@ -61,7 +61,7 @@ def identity_in(trainer: Any) -> RankIdentity:
     return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
 
 
-class CallbackEvents(TrainingDoor):
+class CallbackEvents(CallbackBase):
     """The methods of a Lightning callback."""
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
@@ -121,7 +121,7 @@ class CallbackEvents(TrainingDoor):
         self._recorder.finish()
 
 
-class ProfilerEvents(TrainingDoor):
+class ProfilerEvents(CallbackBase):
     """The methods of a Lightning profiler, which is told when actions start and stop.
 
     Besides steps and phases, the hooks of callbacks and of the module appear in the trace by name.
@@ -147,7 +147,7 @@ class ProfilerEvents(TrainingDoor):
             recorder.come_back()
             recorder.leave_phase()
             if recorder.is_on and recorder.profiler is not None:
-                self._enter(action_name, recorder.profiler.waiting())
+                self._enter(action_name, recorder.profiler.session.steps.waiting())
         elif action_name == "run_training_batch":
             recorder.forward()
         elif action_name == "save_checkpoint":
@@ -230,7 +230,7 @@ class ProfilerEvents(TrainingDoor):
         name = re.sub(r"\{.*\}", "", action_name)
         if not recorder.excluded and not recorder.is_in_phase and self._times(action_name):
             self._enter(action_name, profiler.phase(name))
-        elif profiler.is_recording:
+        elif profiler.session.steps.recording is not None:
             import torch
 
             self._enter(action_name, torch.profiler.record_function(name))
