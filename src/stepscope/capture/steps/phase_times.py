@@ -219,10 +219,14 @@ class PhaseTimes:
         self.training.update("/".join(names[:depth]) for depth in range(1, len(names) + 1))
 
     def _close(self, token: object, now_ns: int, mark: Any) -> bool:
-        """End an open phase, mostly the innermost; returns whether it was open."""
+        """End an open phase, mostly the innermost; returns whether it was open.
+
+        What was begun inside another one and goes on after it has a time inside it and one outside.
+        """
         for depth in range(len(self.open) - 1, -1, -1):
             if self.open[depth].token is token:
-                self._add(depth, now_ns, mark)
+                for inner in range(depth, len(self.open)):
+                    self._add(inner, now_ns, mark)
                 del self.open[depth]
                 return True
         return False

@@ -201,7 +201,7 @@ def test_phases_that_are_left_in_another_order_are_all_timed(core, time, written
     time.pass_by(3)
     inner.__exit__(None, None, None)
     core.end_step()
-    assert written[0].phases == {"outer": 2, "inner": 5}
+    assert written[0].phases == {"outer": 2, "outer/inner": 2, "inner": 3}
 
 
 def test_waits_tokens_samples_and_kind_are_of_one_step(core, time, written):
