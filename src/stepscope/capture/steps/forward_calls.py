@@ -112,7 +112,8 @@ class ForwardCalls:
             finally:
                 self._is_inside = False
                 if core is not None:
-                    core.note(RETURN, records_gradients())
+                    has_loss = records_gradients()
+                    core.note(RETURN, has_loss, ends_phase=not has_loss)
 
         return called
 

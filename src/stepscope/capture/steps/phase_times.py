@@ -67,7 +67,7 @@ class PhaseTimes:
         self._backwards = 0
         self._is_stepping = False
         self._is_in_closure = False
-        self._returned: tuple[int, Any] | None = None
+        self._returned_ns = 0
 
     @property
     def has_own(self) -> bool:
@@ -82,30 +82,32 @@ class PhaseTimes:
                     self._suspend(now_ns, mark)
                 self._suspended += 1
                 self.open.append(Open(name=value.name, token=value, entered_ns=now_ns, mark=mark))
-            elif kind == CLOSE or kind == SAVE_ENDS:  # noqa: PLR1714 - each takes its time
+            elif kind in (CLOSE, SAVE_ENDS):
                 if self._close(SAVING if kind == SAVE_ENDS else value, now_ns, mark):
                     self._suspended -= 1
                     if self.detected:
                         self._resume(now_ns, mark)
             elif kind == LEFT_OUT:
-                self._leave_out(value, now_ns, mark)
+                self._leave_out(value, now_ns)
             elif kind == CALL:
                 self._call(value, now_ns, mark)
             elif kind == RETURN:
                 if self.detected == FORWARD and not self._suspended:
                     if value:
-                        self._returned = (now_ns, mark)
+                        self._returned_ns = now_ns
                     else:
                         self._leave(now_ns, mark)
             elif kind == BACKWARD_BEGINS:
-                self._returned = None
+                self._returned_ns = 0
                 if self.detected and (not self._is_stepping or self._is_in_closure):
                     self._leave(now_ns, mark)
                 if self.open:
                     self._note_training()
                 self._backwards += 1
                 if not self._suspended:
-                    self.open.append(Open(name=BACKWARD, token=BACKWARD, entered_ns=now_ns, mark=mark))
+                    self.open.append(
+                        Open(name=BACKWARD, token=BACKWARD, entered_ns=now_ns, mark=mark)
+                    )
             elif kind == BACKWARD_ENDS:
                 self._backwards = max(0, self._backwards - 1)
                 self._close(BACKWARD, now_ns, mark)
@@ -118,15 +120,17 @@ class PhaseTimes:
                 self._enter(OPTIMIZER, now_ns, mark)
             elif kind == ENTER:
                 self._enter(value, now_ns, mark)
-            elif kind == LEAVE or kind == OPTIMIZER_ENDS:  # noqa: PLR1714
+            elif kind in (LEAVE, OPTIMIZER_ENDS):
                 self._is_stepping = self._is_in_closure = False  # a step that raised never ended
                 if self.detected:
                     self._leave(now_ns, mark)
             elif kind == COLLECTIVE_BEGINS:
-                if self._returned is not None:
+                if self._returned_ns:
                     self._leave(now_ns, mark)
                 if not self._suspended:
-                    self.open.append(Open(name=COMMUNICATION, token=COMMUNICATION, entered_ns=now_ns, mark=mark))
+                    self.open.append(
+                        Open(name=COMMUNICATION, token=COMMUNICATION, entered_ns=now_ns, mark=mark)
+                    )
             elif kind == COLLECTIVE_ENDS:
                 self._close(COMMUNICATION, now_ns, mark)
             elif kind == SAVE_BEGINS:
@@ -145,9 +149,7 @@ class PhaseTimes:
                 self._is_in_closure = False
                 self._enter(OPTIMIZER, now_ns, mark)
 
-    def end_step(
-        self, now_ns: int, mark: Any
-    ) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
+    def end_step(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
         """End the step and begin the next; returns the times, on the host and on the device.
 
         The detected phase ends. What else is open goes on: each step has its part of the time.
@@ -170,11 +172,9 @@ class PhaseTimes:
         if self.detected != FORWARD:
             self._enter(FORWARD, now_ns, mark)
         elif depends:
-            self._returned = None
+            self._returned_ns = 0
         else:
-            self._suspend(*(self._returned or (now_ns, mark)))
-            self._returned = None
-            self._resume(now_ns, mark)
+            self._leave_out_tail(now_ns)
 
     def _enter(self, name: str, now_ns: int, mark: Any) -> None:
         if self.detected:
@@ -186,13 +186,15 @@ class PhaseTimes:
 
     def _leave(self, now_ns: int, mark: Any) -> None:
         """End it: forward with the return of its last call, if nothing followed that shows more."""
-        if self._returned is not None:
-            now_ns, mark = self._returned
-            self._returned = None
+        self._leave_out_tail(now_ns)
         self.detected = ""
-        if self._is_open:
-            self._is_open = False
-            self._close(self, now_ns, mark)
+        self._suspend(now_ns, mark)
+
+    def _leave_out_tail(self, now_ns: int) -> None:
+        returned_ns, self._returned_ns = self._returned_ns, 0
+        if returned_ns and self._is_open:
+            phase = next(one for one in self.open if one.token is self)
+            phase.entered_ns = min(now_ns, phase.entered_ns + now_ns - returned_ns)
 
     def _suspend(self, now_ns: int, mark: Any) -> None:
         if self._is_open:
@@ -203,16 +205,16 @@ class PhaseTimes:
         if self.detected and not self._suspended and not self._is_open:
             self._is_open = True
             self.open.append(Open(name=self.detected, token=self, entered_ns=now_ns, mark=mark))
-            if self._returned is not None:
-                self._returned = (now_ns, mark)
+            if self._returned_ns:
+                self._returned_ns = now_ns
 
     # -- any phase ------------------------------------------------------------------------------
 
-    def _leave_out(self, duration_ns: int, now_ns: int, mark: Any) -> None:
+    def _leave_out(self, duration_ns: int, now_ns: int) -> None:
         for phase in self.open:
             phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
-        if self._returned is not None:
-            self._returned = (now_ns, mark)
+        if self._returned_ns:
+            self._returned_ns = now_ns
 
     def _note_training(self) -> None:
         names = [phase.name for phase in self.open]

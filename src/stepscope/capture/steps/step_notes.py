@@ -147,11 +147,17 @@ class StepNotes:
         """Time a part of the step that the loop names: it suspends detected phases."""
         return Phase(self, name)
 
-    def note(self, kind: str, value: Any = None) -> None:
-        """Note an event of the training thread; see `phase_times`."""
+    def note(self, kind: str, value: Any = None, *, ends_phase: bool = True) -> None:
+        """Note an event of the training thread; see `phase_times`.
+
+        Args:
+            kind: The kind.
+            value: Its value.
+            ends_phase: Whether it may begin or end a phase, whose time on the device is needed.
+        """
         if not self.is_on:
             return
-        mark = None if self.device is None else self.device.mark()
+        mark = self.device.mark() if ends_phase and self.device is not None else None
         self._events.append((kind, value, perf_counter_ns(), mark))
         if self.recording is not None:
             self._attempt("marking a range", self._follow_ranges)

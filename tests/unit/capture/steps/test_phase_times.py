@@ -155,14 +155,14 @@ def test_each_part_of_a_phase_has_its_marks_on_the_device() -> None:
     times.see(
         [
             (kinds.CALL, False, 1, "a"),
-            (kinds.RETURN, True, 2, "b"),
+            (kinds.RETURN, True, 2, None),
             (kinds.COLLECTIVE_BEGINS, None, 3, "c"),
             (kinds.COLLECTIVE_ENDS, None, 4, "d"),
             (kinds.OPEN, OWN, 5, "e"),
         ]
     )
     assert times.end_step(6, "f")[1] == [
-        ("forward", "a", "b"),
+        ("forward", "a", "c"),
         ("communication", "c", "d"),
         ("mine", "e", "f"),
     ]
