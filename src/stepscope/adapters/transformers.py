@@ -110,13 +110,13 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Exclude an evaluation, which the Trainer may not have requested itself."""
-        self._recorder.leave_steps(EVALUATION)
+        self._recorder.suspend_steps(EVALUATION)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after an evaluation."""
         self._end_aside(EVALUATION)
         if control.should_save and not self._recorder.is_in_step:
-            self._recorder.leave_steps(CHECKPOINT)
+            self._recorder.suspend_steps(CHECKPOINT)
 
     def on_predict(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after a prediction."""
@@ -141,13 +141,13 @@ class StepscopeCallback(CallbackBase, TrainerCallback):
 
     def _step_aside(self, control: Any) -> None:
         if control.should_evaluate:
-            self._recorder.leave_steps(EVALUATION)
+            self._recorder.suspend_steps(EVALUATION)
         elif control.should_save:
-            self._recorder.leave_steps(CHECKPOINT)
+            self._recorder.suspend_steps(CHECKPOINT)
 
     def _end_aside(self, kind: str) -> None:
         if self._recorder.excluded == kind:
-            self._recorder.come_back()
+            self._recorder.resume_steps()
         else:
             # It was not announced, so its start is unknown; only its end is known.
             self._recorder.restart_step()

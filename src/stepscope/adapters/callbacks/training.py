@@ -184,7 +184,7 @@ class TrainingRecorder(Policy):
     def forward(self) -> None:
         """Begin the forward phase: a batch has arrived."""
         if self._is_on and self._detector is not None:
-            self.come_back()
+            self.resume_steps()
             self._is_in_step = True
             self._detector.enter(FORWARD)
 
@@ -216,13 +216,13 @@ class TrainingRecorder(Policy):
         """End the step; returns whether the training should end with it (`max_steps`)."""
         if not self._is_on or self.profiler is None:
             return False
-        self.come_back()
+        self.resume_steps()
         self._is_in_step = self.has_stepped = False
         self.profiler.step()
         return self.profiler.should_stop
 
-    def leave_steps(self, kind: str) -> None:
-        """Exclude what follows, such as an evaluation, from the steps until `come_back`.
+    def suspend_steps(self, kind: str) -> None:
+        """Exclude what follows, such as an evaluation, from the steps until `resume_steps`.
 
         In the middle of a step, it becomes a phase of that step.
         """
@@ -230,14 +230,14 @@ class TrainingRecorder(Policy):
             return
         if self._excluded is not None and self._excluded[0] == kind:
             return
-        self.come_back()
+        self.resume_steps()
         self.leave_phase()
         profiler = self.profiler
         context = profiler.phase(kind) if self._is_in_step else profiler.outside_steps(kind)
         context.__enter__()
         self._excluded = (kind, context)
 
-    def come_back(self) -> None:
+    def resume_steps(self) -> None:
         """Resume the steps."""
         self._end_exclusion(None)
 
@@ -287,7 +287,7 @@ class TrainingRecorder(Policy):
             return False
         if self.excluded == EVALUATION or (self.excluded and self._is_in_step):
             return False
-        self.come_back()
+        self.resume_steps()
         return True
 
     def batch_came(self, iterator: Any, batch: Any) -> None:  # noqa: ARG002

@@ -97,7 +97,7 @@ def test_a_training_from_its_beginning_to_its_end(tmp_path):
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
     # After its end nothing is recorded, and nothing fails.
     training.step()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     recorder.restart_step()
     recorder.phase("x")
     recorder.finish()
@@ -109,10 +109,10 @@ def test_what_is_done_between_steps_has_lines_of_its_own(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.leave_steps(EVALUATION)
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     training.evaluate()
-    recorder.leave_steps(CHECKPOINT)
+    recorder.suspend_steps(CHECKPOINT)
     training.step()  # the training's own data end what was done besides
     training.evaluate()  # not announced, and over without a word
     recorder.restart_step()
@@ -160,10 +160,10 @@ def test_an_evaluation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path):
     training = Training(recorder)
     training.begin()
     training.batch()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     training.evaluate()
     recorder.restart_step()  # would lose the first half
-    recorder.come_back()
+    recorder.resume_steps()
     training.step()
     recorder.finish()
     assert kinds(tmp_path) == []
@@ -176,7 +176,7 @@ def test_an_evaluation_that_fails_is_a_partial_line(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     recorder.finish(ValueError("planted"))
     (line,) = [line for line in open_run(tmp_path).ranks[0].steps if line.kind != "train"]
     assert (line.kind, line.is_partial) == ("evaluation", True)
