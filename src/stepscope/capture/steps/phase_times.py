@@ -186,7 +186,8 @@ class PhaseTimes:
 
     def _leave(self, now_ns: int, mark: Any) -> None:
         """End it: forward with the return of its last call, if nothing followed that shows more."""
-        self._leave_out_tail(now_ns)
+        if self._returned_ns:
+            self._leave_out_tail(now_ns)
         self.detected = ""
         self._suspend(now_ns, mark)
 
