@@ -193,17 +193,17 @@ def worker(training: Training, folder: str) -> Iterator[Callable[[], None]]:
     """What a worker of Ray runs. Ray itself takes no part in a step."""
     with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
         steps = OptimizerSteps(profiler)
-        steps.watch.install(fetches=False)
+        steps.detector.install(fetches=False)
         yield training.whole_step
-        steps.watch.remove()
+        steps.detector.remove()
 
 
 @contextlib.contextmanager
 def launched(training: Training, folder: str) -> Iterator[Callable[[], None]]:
     recorder = ScriptRecorder({"output_dir": folder, **QUIET}, "optimizer", Path(folder))
-    recorder.watch.install()
+    recorder.detector.install()
     yield training.whole_step
-    recorder.watch.remove()
+    recorder.detector.remove()
     recorder.finish()
 
 

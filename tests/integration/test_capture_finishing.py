@@ -197,7 +197,7 @@ def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, 
         for batch in batches(4):
             training.step(batch)
             profiler.step()
-        while not (profiler.rank_path / "window-0000" / "window.json").exists():
+        while not (profiler.session.rank_path / "window-0000" / "window.json").exists():
             time.sleep(0.02)
     (window,) = open_run(tmp_path).windows
     assert window.record.state == manifest_of(tmp_path).windows[0].state == "complete"

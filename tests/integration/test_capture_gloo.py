@@ -52,9 +52,8 @@ def test_all_ranks_record_the_same_steps_in_one_directory(tmp_path, ranks):
 # Steps go on until something of every rank's manifest is there: the listeners look once a second.
 UNTIL = """
         time.sleep(0.02)
-        is_there = torch.tensor(
-            float(bool(json.loads((profiler.rank_path / "manifest.json").read_bytes())[{field!r}]))
-        )
+        manifest = profiler.session.rank_path / "manifest.json"
+        is_there = torch.tensor(float(bool(json.loads(manifest.read_bytes())[{field!r}])))
         distributed.all_reduce(is_there, distributed.ReduceOp.MIN)
         if is_there:
             break

@@ -63,7 +63,10 @@ def test_own_artifacts_find_the_windows_steps_however_slow_the_disk_is(tmp_path,
         for number, batch in enumerate(batches(10**6)):
             training.step(batch)
             profiler.step()
-            while number == 3 and not (profiler.rank_path / "window-0000/window.json").exists():
+            while (
+                number == 3
+                and not (profiler.session.rank_path / "window-0000/window.json").exists()
+            ):
                 time.sleep(0.02)
             if seen:
                 break

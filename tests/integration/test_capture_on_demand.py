@@ -58,7 +58,7 @@ def test_a_file_asks(tmp_path):
                 ask(profiler.run_path, Trigger(steps=1))
             training.step(batch)
             profiler.step()
-            if (profiler.rank_path / "window-0000").exists():
+            if (profiler.session.rank_path / "window-0000").exists():
                 break
             time.sleep(0.02)
     assert training.losses == bare_losses(number + 1)

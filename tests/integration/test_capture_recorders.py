@@ -238,7 +238,7 @@ def test_a_window_asked_for_is_refused_with_the_reason(tmp_path, caplog):
     with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
         for batch in batches(6):
             training.step(batch)
-            if profiler.step_number == 1:
+            if profiler.session.steps.number == 1:
                 profiler.trigger()
             profiler.step()
     assert manifest_of(tmp_path).windows == ()

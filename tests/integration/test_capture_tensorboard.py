@@ -66,7 +66,7 @@ def board(tmp_path_factory):
         for batch in profiler.watch(list(batches(20))):
             with profiler.phase("train"):
                 training.step(batch)
-    return folder / "logs" / "run", profiler.rank_path
+    return folder / "logs" / "run", profiler.session.rank_path
 
 
 def read_by(script, folder, tmp_path):

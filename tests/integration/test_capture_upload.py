@@ -197,7 +197,7 @@ def test_a_service_that_does_not_answer_holds_neither_the_steps_nor_the_end(tmp_
             training.step(batch)
             profiler.step()
         # The limit is meant for the copy, and not for the window's files.
-        while not (profiler.rank_path / "window-0000" / "window.json").exists():
+        while not (profiler.session.rank_path / "window-0000" / "window.json").exists():
             time.sleep(0.02)
     assert not broken.gate.is_set()
     broken.gate.set()

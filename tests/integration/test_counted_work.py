@@ -150,16 +150,16 @@ def test_a_loop_with_accelerate(tmp_path):
 
 def test_the_loops_own_number_holds(tmp_path):
     with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
-        profiler.offer(Work(4, 40))
+        profiler.session.steps.offer(Work(4, 40))
         profiler.step()
-        profiler.offer(Work(4, 40))
-        profiler.offer(Work(4, None))
+        profiler.session.steps.offer(Work(4, 40))
+        profiler.session.steps.offer(Work(4, None))
         profiler.count(samples=3)
         profiler.step()
-        profiler.offer(Work(4, 40))
+        profiler.session.steps.offer(Work(4, 40))
         profiler.step(tokens=7)
-        profiler.offer(Work(4, 40))
-        profiler.restart_step()
+        profiler.session.steps.offer(Work(4, 40))
+        profiler.session.restart_step()
         profiler.step()
     steps = [(step.samples, step.tokens) for step in steps_of(tmp_path)]
     assert steps == [(4, 40), (3, None), (4, 7), (None, None)]

@@ -117,7 +117,7 @@ def test_modules_are_listed_with_what_is_inside_them(tmp_path):
     ],
 )
 def test_a_step_that_no_window_records_is_chosen(options, step):
-    assert Profiler(flop_counter=True, **options).detail_step == step
+    assert Profiler(flop_counter=True, **options).config.detail_step == step
 
 
 def test_a_step_that_never_comes_is_told(tmp_path):

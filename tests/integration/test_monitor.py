@@ -82,7 +82,7 @@ def test_a_profiled_training_leaves_metrics_and_its_results_alone(tmp_path):
     with Profiler(
         output_dir=tmp_path, wait=2, warmup=1, active=2, monitor=True, monitor_interval_s=0.05
     ) as profiler:
-        metrics = profiler.rank_path / "metrics.csv"
+        metrics = profiler.session.rank_path / "metrics.csv"
         for batch in profiler.watch(batches(20)):
             watched.step(batch)
         # The next but one was begun after the last step, whatever was being written meanwhile.
@@ -111,7 +111,7 @@ def test_a_profiled_training_leaves_metrics_and_its_results_alone(tmp_path):
 def test_it_is_off_unless_asked_for_and_its_options_are_checked(tmp_path):
     with Profiler(output_dir=tmp_path, wait=1) as profiler:
         profiler.step()
-    assert not (profiler.rank_path / "metrics.csv").exists()
+    assert not (profiler.session.rank_path / "metrics.csv").exists()
     for options in ({"monitor": 1}, {"monitor_interval_s": 0.0}, {"monitor_max_bytes": 10}):
         with pytest.raises(ConfigError, match=next(iter(options))):
             Profiler(**options)
@@ -187,7 +187,7 @@ def test_forked_workers_do_not_keep_the_sampler_alive(tmp_path):
 
 def test_a_sampler_that_is_killed_is_noted_and_nothing_else(tmp_path):
     with Profiler(output_dir=tmp_path, wait=5, monitor=True, monitor_interval_s=0.05) as profiler:
-        metrics = profiler.rank_path / "metrics.csv"
+        metrics = profiler.session.rank_path / "metrics.csv"
         wait_for(lambda: rows_in(metrics) >= 1 and record_path(metrics).exists())
         os.kill(read_metrics_record(metrics).process_id, signal.SIGKILL)
         for _ in range(3):

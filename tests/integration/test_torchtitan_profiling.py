@@ -175,6 +175,7 @@ class Snapshots:
     """A capture that can take snapshots, as one with CUDA can."""
 
     def __init__(self, folder):
+        self.session = self
         self.rank_path = folder
         self.reasons = []
 

@@ -34,7 +34,7 @@ for number in range(int(sys.argv[2])):
                 with profiler.phase("work"):
                     time.sleep(random.expovariate(300))
                 profiler.step()
-                os.pwrite(told, b"%9d" % profiler.step_number, 0)
+                os.pwrite(told, b"%9d" % profiler.session.steps.number, 0)
     os.wait()
 """
 

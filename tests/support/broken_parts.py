@@ -31,6 +31,7 @@ WALLS = {
     "profiler",
     "session",
     "steps.core",
+    "steps.step_notes",
     # What checks options before anything starts, and raises for wrong ones.
     "options.config",
     "options.option",
@@ -56,8 +57,7 @@ SPARED = {
     "steps.compile_time.CompileClock.__init__",
     # How torch comes to it.
     "steps.attempt.attempt",
-    "steps.phases.PhaseWatch.before_optimizer",
-    "steps.phases.PhaseWatch.after_optimizer",
+    "steps.attempt.missed",
 }
 OPTIONS = {
     "windows.python_memory": {"window_recorder": "tracemalloc"},
@@ -135,8 +135,8 @@ def train(output, **more):
         with profiler.outside_steps("evaluation"):
             profiler.trigger()
         for batch in list(batches(STEPS))[STEPS - 2 :]:
-            with profiler.waiting():
-                profiler.restart_step()
+            with profiler.session.steps.waiting():
+                profiler.session.restart_step()
             training.step(batch)
             profiler.count(tokens=1)
             profiler.snapshot()

@@ -61,7 +61,7 @@ def click_options(dialect: str = "native", **more: Any) -> Callable[[_Function],
                 if source is click.core.ParameterSource.COMMANDLINE and value is not None:
                     given[flag.option] = (flag.meant(value), flag.names[0])
             try:
-                profiler = Profiler.from_settings(resolve(chosen, given), context.params, **more)
+                profiler = Profiler._from_settings(resolve(chosen, given), context.params, **more)
             except ConfigError as error:
                 raise click.UsageError(str(error), context) from None
             return function(*positional, profiler=profiler, **keywords)

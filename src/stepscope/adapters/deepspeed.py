@@ -16,15 +16,16 @@ removed when the capture ends.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from stepscope.adapters.profiler import Profiler
+from stepscope.adapters.script.engines import EngineFollower, Engines
 from stepscope.errors import UsageError
 from stepscope.run.step_record import (
     BACKWARD,
@@ -40,6 +41,8 @@ log = logging.getLogger("stepscope")
 FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
 COMMS_KIND, COMMS_FILE = "deepspeed_comms", "comms_summary.txt"
 MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
+_PARTS = {"backward": "bwd", "step": "step", "train_batch": "iter"}
+"""DeepSpeed's names of what is timed beside the forward pass, by the engine's method."""
 _MOST_MEMORY_BYTES = 8 << 20
 """Limit of `memory_deepspeed.txt`, about ten thousand steps; later lines are only printed."""
 
@@ -74,7 +77,7 @@ def follow(engine: Any, profiler: Profiler) -> EngineWatch:
         return EngineWatch(engine, profiler)
     if profiler.run_path is None:
         raise UsageError("start the profiler before it follows an engine: use it in a with block")
-    earlier = profiler.engine_watch
+    earlier = profiler.session.engine
     if isinstance(earlier, EngineWatch):
         earlier.detach()
     watch = EngineWatch(engine, profiler)
@@ -82,7 +85,47 @@ def follow(engine: Any, profiler: Profiler) -> EngineWatch:
     return watch
 
 
-class EngineWatch:
+def follow_new_engines(profiler: Profiler) -> None:
+    """Follow the first engine that is constructed from now on, while the profiler runs.
+
+    It serves integrations without code, whose script names its profiler but not its engine. Steps
+    still end where the loop ends them, so that none counts twice. The engine's parts are timed and
+    its texts written. An engine that is constructed before the profiler starts is followed from its
+    start.
+
+    Args:
+        profiler: The capture, not started.
+    """
+    finder = _FirstEngine(profiler)
+    engines = Engines(finder)
+    profiler.session.after_start.append(finder.started)
+    profiler.session.before_end.append(engines.restore)
+    engines.wrap_all()
+
+
+class _FirstEngine(EngineFollower):
+    """Notices the first engine that is constructed."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._first: weakref.ref[Any] | None = None
+
+    def made(self, engine: Any) -> None:
+        """Follow it if the profiler runs."""
+        if self._first is None or self._first() is None:
+            self._first = weakref.ref(engine)
+            if self._profiler.run_path is not None:
+                self.started()
+
+    def started(self) -> None:
+        """Follow the engine that was there before the start."""
+        engine = self._first() if self._first is not None else None
+        if engine is not None and self._profiler.session.engine is None:
+            with self._profiler.session.contain("following the engine"):
+                EngineWatch(engine, self._profiler, ends_steps=False).attach()
+
+
+class EngineWatch(EngineFollower):
     """The wrappers around one engine.
 
     Args:
@@ -95,35 +138,29 @@ class EngineWatch:
         self._engine = engine
         self._profiler = profiler
         self._ends_steps = ends_steps
-        self._replaced: dict[str, Any] = {}
-        self._is_attached = False
-        self._is_inside = False
+        self._engines: Engines | None = None
         self._flops: FlopsProfile | None = None
         self._memory: MemoryLines | None = None
 
     def attach(self) -> None:
         """Wrap the engine's methods, and prepare what the options ask for."""
-        self._is_attached = True
-        profiler, config = self._profiler, self._profiler.config
-        profiler.engine_watch = self
+        session, config = self._profiler.session, self._profiler.config
+        session.engine = self
         if self._ends_steps:
-            profiler.watch_ends_steps = False
-        if profiler.records_windows and config.deepspeed_flops:
-            self._flops = FlopsProfile(self._engine, profiler)
+            session.watch_ends_steps = False
+        if session.records_windows and config.deepspeed_flops:
+            self._flops = FlopsProfile(self._engine, self._profiler)
         if config.deepspeed_memory:
-            self._memory = MemoryLines(profiler)
+            self._memory = MemoryLines(self._profiler)
         if has_deepspeed():
-            profiler.add_overview(memory_overview)
-        self._replace("forward", self._around_forward)
-        self._replace("backward", self._around_backward)
-        self._replace("step", self._around_step)
-        if hasattr(self._engine, "train_batch"):
-            self._replace("train_batch", self._around_step)
-        profiler.before_end(self.close)
+            session.overviews.append(memory_overview)
+        self._engines = Engines(self)
+        self._engines.wrap(self._engine, ("forward", "backward", "step", "train_batch"))
+        session.before_end.append(self.close)
 
     def close(self) -> None:
         """Restore the engine, and write the files of the end."""
-        if not self._is_attached:
+        if self._engines is None:
             return
         self.detach()
         if self._flops is not None:
@@ -137,107 +174,42 @@ class EngineWatch:
 
     def detach(self) -> None:
         """Restore the engine."""
-        self._is_attached = False
-        for name, wrapper in self._replaced.items():
-            # If other code wrapped it after us, its wrapper stays, and ours inside does nothing.
-            if vars(self._engine).get(name) is wrapper:
-                delattr(self._engine, name)
+        engines, self._engines = self._engines, None
+        if engines is not None:
+            engines.restore()
 
     # -- what is wrapped ------------------------------------------------------------------------
 
-    def _replace(self, name: str, around: Callable[[Callable[..., Any], str], Any]) -> None:
-        original = getattr(self._engine, name)
-        wrapper = functools.wraps(original)(around(original, name))
-        setattr(self._engine, name, wrapper)
-        self._replaced[name] = wrapper
+    def entering(self, engine: Any, name: str) -> contextlib.AbstractContextManager[object]:
+        """Time the call as a phase; `train_batch` of a pipeline contains everything of a step."""
+        is_training = bool(getattr(engine, "training", True))
+        phases = {
+            "forward": FORWARD if is_training else EVALUATION,
+            "backward": BACKWARD,
+            "step": OPTIMIZER,
+        }
+        flops, part = self._flops, _PARTS.get(name)
+        with contextlib.ExitStack() as stack:
+            if name in phases:
+                stack.enter_context(self._profiler.phase(phases[name]))
+            if flops is not None and part is not None and flops.is_timing(part):
+                stack.enter_context(flops.timing(part))
+            if flops is not None and is_training and name in {"forward", "train_batch"}:
+                stack.enter_context(flops.counting())
+            return stack.pop_all()
 
-    def _around_forward(self, original: Callable[..., Any], _: str) -> Callable[..., Any]:
-        def forward(*arguments: Any, **keywords: Any) -> Any:
-            if not self._is_attached or self._is_inside:
-                return original(*arguments, **keywords)
-            is_training = bool(getattr(self._engine, "training", True))
-            name = FORWARD if is_training else EVALUATION
-            with (
-                self._outermost(),
-                self._profiler.phase(name),
-                self._flops_counted(is_wanted=is_training),
-            ):
-                output = original(*arguments, **keywords)
-            self._see_memory("forward")
-            return output
-
-        return forward
-
-    def _around_backward(self, original: Callable[..., Any], _: str) -> Callable[..., Any]:
-        def backward(*arguments: Any, **keywords: Any) -> Any:
-            if not self._is_attached or self._is_inside:
-                return original(*arguments, **keywords)
-            with self._outermost(), self._profiler.phase(BACKWARD), self._timed("bwd"):
-                result = original(*arguments, **keywords)
-            self._see_memory("backward")
-            return result
-
-        return backward
-
-    def _around_step(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap `step`, or `train_batch` of a pipeline, which contains everything of a step."""
-        is_whole = name == "train_batch"
-
-        def step(*arguments: Any, **keywords: Any) -> Any:
-            if not self._is_attached or self._is_inside:
-                return original(*arguments, **keywords)
-            engine, profiler = self._engine, self._profiler
-            before = engine.global_steps
-            phase = contextlib.nullcontext() if is_whole else profiler.phase(OPTIMIZER)
-            timed = self._timed("iter" if is_whole else "step")
-            with self._outermost(), phase, timed, self._flops_counted(is_wanted=is_whole):
-                result = original(*arguments, **keywords)
-            # The engine counts its optimizer steps itself, including those that an overflow
-            # skipped.
-            is_boundary = engine.global_steps != before
-            if is_boundary:
-                self._see_memory("step")
-            if self._ends_steps and (is_boundary or profiler.config.step_unit == MICRO_BATCH):
-                profiler.step()
-                if self._flops is not None:
-                    self._flops.write()
-            return result
-
-        return step
-
-    @contextlib.contextmanager
-    def _outermost(self) -> Iterator[None]:
-        """Mark the outermost call, the only one that counts: wrapped methods call each other."""
-        self._is_inside = True
-        try:
-            yield
-        finally:
-            self._is_inside = False
-
-    @contextlib.contextmanager
-    def _flops_counted(self, *, is_wanted: bool) -> Iterator[None]:
-        flops = self._flops if is_wanted else None
-        if flops is None:
-            yield
+    def left(self, engine: Any, name: str, *, has_stepped: bool) -> None:  # noqa: ARG002 - the one
+        """End the step where the engine has counted one."""
+        if name in {"forward", "backward"}:
+            self._see_memory(name)
             return
-        flops.begin()
-        try:
-            yield
-        except BaseException:
-            flops.drop()
-            raise
-        flops.end()
-
-    @contextlib.contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        if self._flops is None or not self._flops.is_timing(part):
-            yield
-            return
-        _synchronise()
-        started_ns = time.perf_counter_ns()
-        yield
-        _synchronise()
-        self._flops.took(part, time.perf_counter_ns() - started_ns)
+        if has_stepped:
+            self._see_memory("step")
+        profiler = self._profiler
+        if self._ends_steps and (has_stepped or profiler.config.step_unit == MICRO_BATCH):
+            profiler.step()
+            if self._flops is not None:
+                self._flops.write()
 
     def _see_memory(self, where: str) -> None:
         if self._memory is not None:
@@ -272,7 +244,7 @@ class FlopsProfile:
     def __init__(self, engine: Any, profiler: Profiler) -> None:
         self._engine = engine
         self._profiler = profiler
-        self._step = profiler.detail_step
+        self._step = profiler.config.detail_step
         self._profile: Any = None
         self._text = ""
         self._latency_ns: dict[str, int] = {}
@@ -282,9 +254,29 @@ class FlopsProfile:
         if is_theirs() and engine.flops_profiler_profile_step() == self._step:
             self._step += 1
 
-    def begin(self) -> None:
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Profile the block if it is the first forward pass of the step."""
+        self._begin()
+        try:
+            yield
+        except BaseException:
+            self._drop()
+            raise
+        self._end()
+
+    @contextlib.contextmanager
+    def timing(self, part: str) -> Iterator[None]:
+        """Time a part of the step, on a device that has nothing else to do."""
+        _synchronise()
+        started_ns = time.perf_counter_ns()
+        yield
+        _synchronise()
+        self._latency_ns[part] = time.perf_counter_ns() - started_ns
+
+    def _begin(self) -> None:
         """Start the profile if this is the first forward pass of the step."""
-        if self._is_over or self._profiler.step_number != self._step:
+        if self._is_over or self._profiler.session.steps.number != self._step:
             return
         self._is_over = True
         try:
@@ -299,7 +291,7 @@ class FlopsProfile:
         self._profile = profile
         self._profiler.mark("flops profile")
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End the profile and keep its text."""
         if self._profile is None:
             return
@@ -320,15 +312,11 @@ class FlopsProfile:
         text, self._text = self._text, ""
         if text:
             self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text + self._latencies())
-            self._profiler.restart_step()
+            self._profiler.session.restart_step()
 
     def is_timing(self, part: str) -> bool:
         """Whether this part of the current step is timed: once, in the step of the profile."""
-        return part not in self._latency_ns and self._profiler.step_number == self._step
-
-    def took(self, part: str, duration_ns: int) -> None:
-        """Note how long a part of the step took."""
-        self._latency_ns[part] = duration_ns
+        return part not in self._latency_ns and self._profiler.session.steps.number == self._step
 
     def _latencies(self) -> str:
         """The latencies of the step, in the manner of DeepSpeed's table."""
@@ -356,7 +344,7 @@ class FlopsProfile:
                 self._step,
             )
 
-    def drop(self) -> None:
+    def _drop(self) -> None:
         """Drop the profile of a pass that raised."""
         profile, self._profile = self._profile, None
         if profile is not None:
@@ -386,7 +374,7 @@ class MemoryLines:
     def see(self, where: str) -> None:
         """Call DeepSpeed, which prints nothing on ranks other than the first."""
         with self._profiler.phase(f"{OF_OPTION}deepspeed_memory"):
-            text = see_memory_usage(f"After {where} of step {self._profiler.step_number}")
+            text = see_memory_usage(f"After {where} of step {self._profiler.session.steps.number}")
             sys.stdout.write(text)
         if text and self._bytes < _MOST_MEMORY_BYTES:
             self._lines.append(text)

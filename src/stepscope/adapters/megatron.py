@@ -51,7 +51,7 @@ def follow_timers(timers: Any, profiler: Profiler) -> TimersWatch:
     watch = TimersWatch(timers, profiler)
     if profiler.config.enabled:
         watch.attach()
-        profiler.before_end(watch.close)
+        profiler.session.before_end.append(watch.close)
     return watch
 
 
@@ -120,7 +120,9 @@ class TimersWatch:
             _, phase = self._open.pop()
             phase.__exit__(None, None, None)
         for name in wanted[kept:]:
-            phase = self._profiler.waiting() if name in WAITS else self._profiler.phase(name)
+            profiler = self._profiler
+            is_wait = name in WAITS
+            phase = profiler.session.steps.waiting() if is_wait else profiler.phase(name)
             phase.__enter__()
             self._open.append((name, phase))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("stepscope")
 
-_ENGINES = "stepscope.adapters.deepspeed_engines"
+_DEEPSPEED = "stepscope.adapters.deepspeed"
 """What follows an engine, where options ask for it. It stands on this module."""
 
 
@@ -55,10 +55,6 @@ class Profiler(capture.Profiler):
         placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
 
-    Attributes:
-        engine_watch: The DeepSpeed engine that is followed, if any.
-        after_start: Functions to call when the capture has started.
-
     Raises:
         ConfigError: An option is invalid.
     """
@@ -81,12 +77,9 @@ class Profiler(capture.Profiler):
         self._placed = placed
         self._newest_placed = -1
         self._has_placed = False
-        self._overviews: list[Callable[[], str]] = []
-        self.engine_watch: object | None = None
-        self.after_start: list[Callable[[], object]] = []
         self._printed_rows = 0
 
-    def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
+    def _renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
         """A new profiler with the same options, not started.
 
         Args:
@@ -103,9 +96,9 @@ class Profiler(capture.Profiler):
             words=self._words,
             snapshot_path=self._snapshot_path,
             placed=self._placed,
-            identity=identity or self._session.given_identity,
+            identity=identity or self.session.given_identity,
         )
-        profiler.option_names = self.option_names
+        profiler.session.option_names = self.session.option_names
         return profiler
 
     @classmethod
@@ -128,7 +121,7 @@ class Profiler(capture.Profiler):
         from stepscope.adapters.options.settings import is_parsed, settings_of
 
         try:
-            return cls.from_settings(settings_of(args, dialect), args, **more)
+            return cls._from_settings(settings_of(args, dialect), args, **more)
         except ConfigError as error:
             if not is_parsed(args):
                 raise
@@ -136,7 +129,7 @@ class Profiler(capture.Profiler):
             raise SystemExit(2) from None
 
     @classmethod
-    def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
+    def _from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
         from stepscope.adapters.options.settings import misspelled_variables
 
@@ -159,10 +152,10 @@ class Profiler(capture.Profiler):
             words=_words_of(args),
             snapshot_path=settings.value("memory_snapshot_path"),
         )
-        profiler.option_names = settings.names
+        profiler.session.option_names = settings.names
         profiler._printed_rows = settings.dialect.printed_rows
         if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
-            importlib.import_module(_ENGINES).follow_new_engines(profiler)
+            importlib.import_module(_DEEPSPEED).follow_new_engines(profiler)
         return profiler
 
     def start(self) -> None:
@@ -171,32 +164,24 @@ class Profiler(capture.Profiler):
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
         """
-        running = capture.Profiler.running()
-        if self.config.enabled and running is not None and running.gives_way is not None:
-            running.gives_way(self)
+        running = capture.running_profiler()
+        gives_way = None if running is None else running.session.gives_way
+        if self.config.enabled and gives_way is not None:
+            gives_way(self)
         super().start()
-        if self._session.journal is not None:
-            self._session.journal.window_ready = self._put_in_place
-            self._session.journal.file_ready = self._put_file_in_place
+        if self.session.journal is not None:
+            self.session.journal.window_ready = self._put_in_place
+            self.session.journal.file_ready = self._put_file_in_place
             if self._printed_rows:
-                self._session.after_files.append(self._print_table)
-        for function in self.after_start:
-            self.contained("calling functions at the start", function)
-
-    def contained(self, where: str, call: Callable[[], object]) -> None:
-        """Call a function; its errors are noted and do not reach the training.
-
-        Args:
-            where: What it does, for the message.
-            call: The function.
-        """
-        with self._session.contain(where):
-            call()
+                self.session.after_files.append(self._print_table)
+        for function in self.session.after_start:
+            with self.session.contain("calling functions at the start"):
+                function()
 
     def _print_table(self) -> None:
         """Print the head of the table of operators of the newest window, as some guides do."""
-        journal, folder = self._session.journal, self.rank_path
-        if journal is None or folder is None or self._session.identity.rank:
+        journal, folder = self.session.journal, self.session.rank_path
+        if journal is None or folder is None or self.session.identity.rank:
             return
         for window in reversed(journal.windows):
             for item in window.artifacts:
@@ -207,27 +192,23 @@ class Profiler(capture.Profiler):
     def _batch_came(self, loader: object, batch: object) -> None:
         # Without collation, what arrives may be one sample as well as many.
         if getattr(loader, "_auto_collation", False):
-            self.offer(work_of(batch))
-
-    def add_overview(self, overview: Callable[[], str]) -> None:
-        """Register a function that adds text to the overview of memory that a layout writes."""
-        self._overviews.append(overview)
+            self.session.steps.offer(work_of(batch))
 
     def _put_in_place(self, window: WindowRecord) -> list[Path]:
         if not self._layout:
             return []
         from stepscope.adapters.options.layouts import LAYOUTS
 
-        destination, folder = self._destination(window.index), self.rank_path
+        destination, folder = self._destination(window.index), self.session.rank_path
         if destination is None or folder is None:
             return []
         files: list[Path] = []
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
             self._make_room(destination)
-            with self._session.contain("writing the files of the layout"):
+            with self.session.contain("writing the files of the layout"):
                 files = LAYOUTS[self._layout](destination, folder, window)
-                self._session.copy_beside(files)
+                self.session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
         return files
@@ -237,14 +218,14 @@ class Profiler(capture.Profiler):
             return
         from stepscope.adapters.options.layouts import LONE_FILES, put_lone_file, put_snapshot
 
-        destination, folder = self._destination(), self.rank_path
+        destination, folder = self._destination(), self.session.rank_path
         if destination is None or folder is None:
             return
         if record.kind in LONE_FILES.get(self._layout, {}):
             self._make_room(destination)
-        with self._session.contain("writing a file of the layout"):
+        with self.session.contain("writing a file of the layout"):
             lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
-            self._session.copy_beside([lone] if lone is not None else [])
+            self.session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, destination, folder / record.path)
 
@@ -253,7 +234,7 @@ class Profiler(capture.Profiler):
         if self._has_placed:
             return
         self._has_placed = True
-        with self._session.contain("moving the files of an earlier recording"):
+        with self.session.contain("moving the files of an earlier recording"):
             from stepscope.adapters.options.layouts import move_earlier
 
             for folder in move_earlier(self._layout, destination):
@@ -267,9 +248,9 @@ class Profiler(capture.Profiler):
             return None
         return Destination(
             self.run_path.parent,
-            self._session.identity,
+            self.session.identity,
             self._words,
-            tuple(self._overviews),
+            tuple(self.session.overviews),
             is_newest=window is None or window >= self._newest_placed,
         )
 

@@ -8,9 +8,7 @@ starts a profiler before it and ends the profiler after it.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,9 @@ from typing import Any
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
-from stepscope.capture.steps.main_optimizer import MainOptimizer
-from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.profiler import running_profiler
+from stepscope.capture.steps.detector import Detector, Policy
+from stepscope.capture.steps.step_policy import MainOptimizer
 from stepscope.errors import UsageError
 from stepscope.run.step_record import OPTIMIZER_STEP
 
@@ -66,7 +65,7 @@ def profiled_worker(
 
 def current_profiler() -> Profiler:
     """The profiler of the calling worker, or one that does nothing outside of a worker."""
-    running = Profiler.running()
+    running = running_profiler()
     return running if isinstance(running, Profiler) else Profiler(enabled=False)
 
 
@@ -96,88 +95,34 @@ class WorkerFunction:
         with profiler:
             steps = OptimizerSteps(profiler) if self._step_on == OPTIMIZER else None
             if steps is not None:
-                steps.watch.install(fetches=False)
+                steps.detector.install(fetches=False)
             try:
                 if self._wants_profiler:
                     keywords["profiler"] = profiler
                 return self._train_loop(*arguments, **keywords)
             finally:
                 if steps is not None:
-                    steps.watch.remove()
+                    steps.detector.remove()
 
 
-class OptimizerSteps:
+class OptimizerSteps(Policy):
     """Ends a step with each step of the first optimizer that this thread uses; times nothing.
 
     Args:
         profiler: Records the steps.
 
     Attributes:
-        watch: The hooks in torch.
+        detector: The hooks in torch.
     """
 
     def __init__(self, profiler: Profiler) -> None:
-        profiler.watch_ends_steps = False
+        profiler.session.watch_ends_steps = False
         self._profiler = profiler
-        self._thread = threading.get_ident()
         self._main = MainOptimizer()
-        self.watch = PhaseWatch(self)
+        # It notes nothing: the phases are those that the loop names, or `auto_phases` detects.
+        self.detector = Detector(self)
 
-    def listens(self) -> bool:
-        """Whether this is the thread of the training."""
-        return threading.get_ident() == self._thread
-
-    def before_fetch(self, iterator: Any) -> None:
-        """Leave the wait for a batch to the loop."""
-
-    def after_fetch(self, profiler: Any, batch: Any) -> None:
-        """Leave the wait for a batch to the loop."""
-
-    def before_workers(self, data: Any, *, is_start: bool) -> None:
-        """Leave the loader's workers to the loop."""
-
-    def before_backward(self) -> _Untimed:
-        """Follow a backward pass, because optimizers may step within it."""
-        return _Untimed()
-
-    def before_optimizer(self) -> _Untimed:
-        """Follow a step of an optimizer."""
-        return _Untimed()
-
-    def after_optimizer(self, optimizer: Any) -> None:
+    def optimizer_ended(self, optimizer: Any) -> None:
         """End the step."""
         if self._main.ends_steps(optimizer):
             self._profiler.step()
-
-
-class _Untimed:
-    """Times nothing: the phases are those that the loop names, or that `auto_phases` detects."""
-
-    def phase(self, _: str, /) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def leave_out(self, _: int, /) -> None:
-        """Do nothing."""
-
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def add_wait(self, _: int, /) -> None:
-        """Do nothing."""
-
-    def see_loader(self, _: Any, /, *, read: Any = None) -> None:
-        """Do nothing."""
-
-    def loader_ends(self, _: Any, /) -> None:
-        """Do nothing."""
-
-    def add_loader_time(
-        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
-    ) -> None:
-        """Do nothing."""
-
-    def note_training_work(self) -> None:
-        """Do nothing."""
-
-    def note_exchanges(self) -> None:
-        """Do nothing."""

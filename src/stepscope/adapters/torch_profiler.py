@@ -125,7 +125,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
             self._is_stepping = False
         if self._run is not None and self._run.saved != saved:
             # The time to save a trace is the profiler's, not a step's.
-            self._run.restart_step()
+            self._run.session.restart_step()
         self._follow(before)
 
     def export_chrome_trace(self, path: str, *arguments: Any, **options: Any) -> None:
@@ -183,8 +183,8 @@ class _RunOfTorch(capture.Profiler):
 
     def follow(self, is_recording: bool) -> None:
         """Note whether torch records the step that begins."""
-        if self._session.steps.windows is not None:
-            self._session.steps.windows.foreign_index = self.saved if is_recording else None
+        if self.session.steps.windows is not None:
+            self.session.steps.windows.foreign_index = self.saved if is_recording else None
 
     def save(
         self,
@@ -200,15 +200,15 @@ class _RunOfTorch(capture.Profiler):
         """
         started_ns = time.perf_counter_ns()
         record = None
-        with self._session.contain("keeping a trace of torch.profiler"):
+        with self.session.contain("keeping a trace of torch.profiler"):
             record = self._keep(export, steps, is_whole)
         export_ns = time.perf_counter_ns() - started_ns
         try:
             call_handler()
         finally:
-            job, journal = self._job, self._session.journal
+            job, journal = self._job, self.session.journal
             if record is not None and job is not None and journal is not None:
-                with self._session.contain("handing a trace of torch.profiler over"):
+                with self.session.contain("handing a trace of torch.profiler over"):
                     # Not torch's profiler, which continues: the finisher frees the one that it
                     # gets.
                     record = self._finisher.submit(None, job, record, is_raw_there=True)
@@ -237,24 +237,22 @@ class _RunOfTorch(capture.Profiler):
 
     def end(self, error: BaseException | None) -> None:
         """Wait for the files and close the run."""
-        with self._session.contain("waiting for the files"):
+        with self.session.contain("waiting for the files"):
             self._finisher.finish(lambda: self.config.export_timeout_s)
-        self._session.finish(error)
+        self.session.finish(error)
 
     def _keep(
         self, export: Callable[[str], None], steps: range, is_whole: bool
     ) -> WindowRecord | None:
-        if self._session.journal is None:
+        if self.session.journal is None:
             return None
-        directory = self._session.journal.layout.rank(self._session.identity.rank).window(
-            self.saved
-        )
+        directory = self.session.journal.layout.rank(self.session.identity.rank).window(self.saved)
         job = FinishJob(
             raw=str(directory / SCRATCH / "trace.json"),
             directory=str(directory),
             index=self.saved,
             steps=tuple(steps),
-            rank=self._session.identity.rank,
+            rank=self.session.identity.rank,
             artifacts=artifact_options(
                 self.config,
                 with_stack=self._with_stack,
@@ -282,5 +280,5 @@ class _RunOfTorch(capture.Profiler):
         )
 
     def _settle(self, record: WindowRecord) -> None:
-        if self._session.journal is not None:
-            self._session.journal.update_window(record)
+        if self.session.journal is not None:
+            self.session.journal.update_window(record)

@@ -24,6 +24,7 @@ from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
 from stepscope.adapters.options.settings import resolve, values_of
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.profiler import running_profiler
 from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import MANIFEST_FILE
@@ -156,7 +157,7 @@ class SnapshotRing:
 
     def end(self, profiler: adapted.Profiler) -> None:
         """Put the snapshot of an out-of-memory error in place, once the capture is over."""
-        folder = profiler.rank_path
+        folder = profiler.session.rank_path
         if folder is None:
             return
         with contextlib.suppress(StepscopeError, OSError):
@@ -232,7 +233,7 @@ def maybe_enable_memory_snapshot(
     base = _base_of(profiling_config, base_folder)
     folder = base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
     every = _snapshot_every(section)
-    running = adapted.Profiler.running()
+    running = running_profiler()
     with contextlib.ExitStack() as stack:
         if not isinstance(running, adapted.Profiler):
             alone = {**section, "enable_profiling": False}

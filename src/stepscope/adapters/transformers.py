@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.errors import UsageError
@@ -34,7 +34,7 @@ _GUIDE_NAMES = {
 """Names of options in profiling guides for the Trainer, and ours."""
 
 
-class StepscopeCallback(TrainingDoor, TrainerCallback):
+class StepscopeCallback(CallbackBase, TrainerCallback):
     """Records each training of its Trainer as a separate run.
 
     Callbacks are not told about exceptions that the script catches: use `with callback:` around
@@ -110,13 +110,13 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Exclude an evaluation, which the Trainer may not have requested itself."""
-        self._recorder.leave_steps(EVALUATION)
+        self._recorder.suspend_steps(EVALUATION)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after an evaluation."""
         self._end_aside(EVALUATION)
         if control.should_save and not self._recorder.is_in_step:
-            self._recorder.leave_steps(CHECKPOINT)
+            self._recorder.suspend_steps(CHECKPOINT)
 
     def on_predict(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after a prediction."""
@@ -141,13 +141,13 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
 
     def _step_aside(self, control: Any) -> None:
         if control.should_evaluate:
-            self._recorder.leave_steps(EVALUATION)
+            self._recorder.suspend_steps(EVALUATION)
         elif control.should_save:
-            self._recorder.leave_steps(CHECKPOINT)
+            self._recorder.suspend_steps(CHECKPOINT)
 
     def _end_aside(self, kind: str) -> None:
         if self._recorder.excluded == kind:
-            self._recorder.come_back()
+            self._recorder.resume_steps()
         else:
             # It was not announced, so its start is unknown; only its end is known.
             self._recorder.restart_step()

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.disable_dynamo import is_compiling
 from stepscope.capture.steps.loaders import (
     has_workers,
     kept_iterator,
     taken_sampler_time,
     time_first_indices,
 )
-from stepscope.capture.steps.phase_timer import Read
-from stepscope.capture.steps.uncompiled import compiled_phase, is_compiling
-from stepscope.capture.steps.work import Work
+from stepscope.capture.steps.step_notes import Phase, Read
 from stepscope.capture.together.holder import ProcessClaim
-from stepscope.capture.together.ranks import RankIdentity, records
+from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
-from stepscope.run.layout import RunLayout
 
 _Batch = TypeVar("_Batch")
 _Own = TypeVar("_Own", bound="Profiler")
@@ -59,11 +56,7 @@ class Profiler:
 
     Attributes:
         config: The options.
-        watch_ends_steps: Whether `watch` ends a step after each batch. Integrations that end steps
-            from a framework's engine set this to False.
-        gives_way: Called with another profiler that is about to start in this process, and expected
-            to end this one. None refuses the other profiler.
-        option_names: What the options are called in messages.
+        session: What records, for integrations.
 
     Raises:
         ConfigError: An option is invalid.
@@ -81,15 +74,15 @@ class Profiler:
         if config is None:
             config = _config_of(options)
         self.config = config
-        self.watch_ends_steps = True
-        self.gives_way: Callable[[Profiler], object] | None = None
-        self.option_names = IN_CODE
-        self._session = CaptureSession(config, identity)
-        self._session.profiler = self
-        self._core = self._session.steps
+        self._record_with(CaptureSession(config, identity))
         self._stepped_in_watch = False
         self._watch_depth = 0
         self._loop_began = 0
+
+    def _record_with(self, session: CaptureSession) -> None:
+        self.session = session
+        self._core = session.steps
+        session.profiler = self
 
     def __copy__(self: _Own) -> _Own:
         return self
@@ -100,15 +93,16 @@ class Profiler:
 
     def __getstate__(self) -> dict[str, Any]:
         # In another process this is a profiler that has not been started.
-        session = CaptureSession(self.config, self._session.given_identity)
         fresh = {"_stepped_in_watch": False, "_watch_depth": 0, "_loop_began": 0}
-        return {**self.__dict__, "_session": session, "_core": None, **fresh}
+        session = self.session
+        kept = (session.given_identity, session.option_names)
+        return {**self.__dict__, "session": kept, "_core": None, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        identity, option_names = state.pop("session")
         self.__dict__.update(state)
-        self._session = CaptureSession(self.config, self._session.given_identity)
-        self._session.profiler = self
-        self._core = self._session.steps
+        self._record_with(CaptureSession(self.config, identity))
+        self.session.option_names = option_names
 
     def __enter__(self: _Own) -> _Own:
         self.start()
@@ -120,7 +114,7 @@ class Profiler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._session.finish(error)
+        self.session.finish(error)
 
     def start(self) -> None:
         """Start the capture: create the run directory and open step 0.
@@ -128,11 +122,11 @@ class Profiler:
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
         """
-        self._session.start()
+        self.session.start()
 
     def stop(self) -> None:
         """End the capture: save the open window and close the files."""
-        self._session.finish(None)
+        self.session.finish(None)
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """End the current step and begin the next one.
@@ -145,7 +139,7 @@ class Profiler:
         core = self._core
         if not core.is_on:
             core.number += 1
-            self._session.tidy()
+            self.session.tidy()
             return
         try:
             core.end_step(tokens, samples)
@@ -172,64 +166,60 @@ class Profiler:
         if self._watch_depth:
             yield from loader
             return
+        core, session = self._core, self.session
+        iterator: Iterator[_Batch] | None = None
+        steps_itself = batches_per_step < 1 or not session.watch_ends_steps
+        batches = 0
         self._watch_depth += 1
-        self._loop_began = self._core.number
+        self._loop_began = core.number
         try:
-            yield from self._watch(loader, batches_per_step)
+            session.restart_step()
+            while self.config.max_steps <= 0 or not self.should_stop:
+                self._stepped_in_watch = False
+                starts_epoch, has_new_workers = iterator is None, False
+                fetch = core.begin_fetch()
+                try:
+                    if iterator is None:
+                        kept, started_ns = attempt(kept_iterator, loader), time.perf_counter_ns()
+                        iterator = iter(loader)
+                        made_ns = time.perf_counter_ns() - started_ns
+                        has_new_workers = iterator is not kept and bool(
+                            attempt(has_workers, iterator)
+                        )
+                        attempt(time_first_indices, iterator)
+                    batch = next(iterator, _END)
+                finally:
+                    read_ns, cpu_ns = core.end_fetch(fetch)
+                if isinstance(batch, _End):
+                    break
+                core.batch_came(loader, iterator, Read(batch, read_ns, cpu_ns))
+                if starts_epoch:
+                    sampler_ns = attempt(taken_sampler_time, iterator) or 0
+                    core.add_loader_time(
+                        epoch_start_ns=read_ns,
+                        workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
+                        sampler_ns=sampler_ns,
+                    )
+                self._batch_came(loader, batch)
+                try:
+                    yield batch
+                except GeneratorExit:
+                    with session.contain("leaving the loop"):
+                        if not self._stepped_in_watch:
+                            core.break_off()
+                    raise
+                batches += 1
+                steps_itself |= self._stepped_in_watch or not session.watch_ends_steps
+                if not steps_itself and batches % batches_per_step == 0:
+                    Profiler.step(self)
+            # The last batches may not fill a step; they count as one all the same.
+            if not steps_itself and batches % batches_per_step and core.is_on:
+                Profiler.step(self)
+            if core.is_on:
+                with session.contain("leaving the loop"):
+                    core.leave_loop()
         finally:
             self._watch_depth -= 1
-
-    def _watch(self, loader: Iterable[_Batch], batches_per_step: int) -> Iterator[_Batch]:
-        core = self._core
-        iterator: Iterator[_Batch] | None = None
-        steps_itself = batches_per_step < 1 or not self.watch_ends_steps
-        batches = 0
-        if core.is_on:
-            with self._session.contain("beginning a loop"):
-                core.restart_step()
-        while not self.should_stop:
-            self._stepped_in_watch = False
-            starts_epoch, has_new_workers = iterator is None, False
-            fetch = core.begin_fetch()
-            started_ns = time.perf_counter_ns()
-            try:
-                if iterator is None:
-                    kept = attempt(kept_iterator, loader)
-                    iterator = iter(loader)
-                    made_ns = time.perf_counter_ns() - started_ns
-                    has_new_workers = iterator is not kept and bool(attempt(has_workers, iterator))
-                    attempt(time_first_indices, iterator)
-                batch = next(iterator, _END)
-            finally:
-                read_ns, cpu_ns = core.end_fetch(fetch)
-            if isinstance(batch, _End):
-                break
-            core.batch_came(loader, iterator, Read(batch, read_ns, cpu_ns))
-            if starts_epoch:
-                sampler_ns = attempt(taken_sampler_time, iterator) or 0
-                core.add_loader_time(
-                    epoch_start_ns=read_ns,
-                    workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
-                    sampler_ns=sampler_ns,
-                )
-            self._batch_came(loader, batch)
-            try:
-                yield batch
-            except GeneratorExit:
-                with self._session.contain("leaving the loop"):
-                    if not self._stepped_in_watch:
-                        core.break_off()
-                raise
-            batches += 1
-            steps_itself = steps_itself or self._stepped_in_watch or not self.watch_ends_steps
-            if not steps_itself and batches % batches_per_step == 0:
-                Profiler.step(self)
-        # The last batches may not fill a step; they count as one all the same.
-        if not steps_itself and batches % batches_per_step and core.is_on:
-            Profiler.step(self)
-        if core.is_on:
-            with self._session.contain("leaving the loop"):
-                core.leave_loop()
 
     def _batch_came(self, loader: object, batch: object) -> None:
         """Take notice of a batch that `watch` passes on."""
@@ -241,71 +231,12 @@ class Profiler:
         torch.compile compiles, a phase is what `torch.profiler.record_function` is there: it breaks
         no graph, and is not timed.
         """
-        if is_compiling():
-            return compiled_phase(name)
-        return self._core.named_phase(name)
+        import torch
 
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """Count the time inside as waiting for the step's batch, unless it ends with an error."""
-        return self._core.waiting()
-
-    def add_wait(self, duration_ns: int) -> None:
-        """Count time that has just passed as waiting for the step's batch.
-
-        Args:
-            duration_ns: How long.
-        """
-        self._core.add_wait(duration_ns)
-
-    def leave_out(self, duration_ns: int) -> None:
-        """Leave time that has just passed out of the open phases.
-
-        Args:
-            duration_ns: How long.
-        """
-        self._core.leave_out(duration_ns)
-
-    def see_loader(self, *parts: object, read: Read | None = None) -> None:
-        """Note the DataLoader that a batch came from; `watch` does it by itself.
-
-        Args:
-            parts: The DataLoader, its iterator, or both.
-            read: How the batch was read; None if unknown.
-        """
-        self._core.see_loader(*parts, read=read)
-
-    def loader_ends(self, iterator: object) -> None:
-        """Measure a DataLoader's workers for the last time, before its iterator ends them.
-
-        Args:
-            iterator: The iterator.
-        """
-        self._core.loader_ends(iterator)
-
-    def add_loader_time(
-        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
-    ) -> None:
-        """Note what parts of the wait were; see the fields of `StepRecord`.
-
-        Args:
-            epoch_start_ns: At the start of a DataLoader's iterator.
-            workers_ns: Starting or ending its workers.
-            sampler_ns: Waiting for the sampler's first indices.
-        """
-        self._core.add_loader_time(
-            epoch_start_ns=epoch_start_ns, workers_ns=workers_ns, sampler_ns=sampler_ns
-        )
-
-    def note_training_work(self) -> None:
-        """Note that the open phases contain a backward pass or an optimizer's step."""
-        self._core.note_training_work()
-
-    def note_exchanges(self) -> None:
-        """Note that ranks exchange data one to one, as the stages of a pipeline do.
-
-        They wait for each other by design, so that none of them is called late for it.
-        """
-        self._core.note_exchanges()
+        # Called here: the compiler must see that it is asked.
+        if torch.compiler.is_compiling():
+            return torch.profiler.record_function(name)
+        return Phase(self._core, name)
 
     def outside_steps(self, kind: str) -> contextlib.AbstractContextManager[None]:
         """Exclude work between two steps, such as an evaluation, from the step times.
@@ -319,17 +250,6 @@ class Profiler:
             kind: What the work is, such as "evaluation" or "checkpoint"; not "train".
         """
         return self._core.outside_steps(kind)
-
-    def restart_step(self, kind: str = "") -> None:
-        """Restart the current step: what came before belongs to no step.
-
-        Args:
-            kind: What that was, such as "evaluation": the step record gets a separate line of this
-                kind, with its duration and the number of the step. By default it gets none.
-        """
-        if self._core.is_on:
-            with self._session.contain("restarting a step"):
-                self._core.restart_step(kind)
 
     def trigger(
         self,
@@ -349,11 +269,11 @@ class Profiler:
             details: Options to switch on for this window alone: some of "record_shapes",
                 "profile_memory", "with_stack", "cuda_sync_events".
         """
-        if self._core.is_on and self._session.requests is not None:
-            with self._session.contain("requesting a window"):
+        if self._core.is_on and self.session.requests is not None:
+            with self.session.contain("requesting a window"):
                 from stepscope.run.triggers import checked_details
 
-                self._session.requests.ask(
+                self.session.requests.ask(
                     "code",
                     steps or 0,
                     ranks,
@@ -369,8 +289,8 @@ class Profiler:
         """
         path: Path | None = None
         if self._core.is_on:
-            with self._session.contain("taking a memory snapshot"):
-                path = self._session.snapshot(reason)
+            with self.session.contain("taking a memory snapshot"):
+                path = self.session.snapshot(reason)
         return path
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:
@@ -387,31 +307,18 @@ class Profiler:
             The file, or None if nothing is recorded or it could not be written.
         """
         path: Path | None = None
-        if self._core.is_on and self._session.journal is not None:
-            with self._session.contain("adding a file"):
-                path = self._session.journal.add_text(kind, Path(name).name, text)
+        if self._core.is_on and self.session.journal is not None:
+            with self.session.contain("adding a file"):
+                path = self.session.journal.add_text(kind, Path(name).name, text)
         return path
-
-    def before_end(self, function: Callable[[], object]) -> None:
-        """Call a function when the capture ends, while files can still be added to it."""
-        self._session.before_end.append(function)
 
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the current step; does nothing inside a compiled function."""
         if is_compiling():
             return
         if self._core.is_on:
-            with self._session.contain("counting work"):
+            with self.session.contain("counting work"):
                 self._core.count(tokens, samples)
-
-    def offer(self, work: Work) -> None:
-        """Add what an integration knows about the work in the current step.
-
-        If the loop itself counts samples or tokens in that step, the loop's number is used.
-        """
-        if self._core.is_on:
-            with self._session.contain("counting work"):
-                self._core.offer(work)
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step, such as "evaluation" or "checkpoint".
@@ -421,32 +328,8 @@ class Profiler:
         if is_compiling():
             return
         if self._core.is_on:
-            with self._session.contain("marking a step"):
+            with self.session.contain("marking a step"):
                 self._core.mark(str(kind))
-
-    @classmethod
-    def running(cls) -> Any:
-        """The profiler that is recording in this process, or None."""
-        return getattr(ProcessClaim.holder(), "profiler", None)
-
-    @property
-    def says_where(self) -> bool:
-        """Whether the capture prints at its end where the run is, and what its steps show."""
-        return self._session.says_where
-
-    @says_where.setter
-    def says_where(self, says: bool) -> None:
-        self._session.says_where = says
-
-    @property
-    def records_windows(self) -> bool:
-        """Whether this rank records windows and the capture is running."""
-        return self._core.is_on and records(self.config.ranks, self._session.identity)
-
-    @property
-    def detail_step(self) -> int:
-        """The step over which detailed counters run: outside any window if possible."""
-        return self.config.detail_step
 
     @property
     def should_stop(self) -> bool:
@@ -455,25 +338,14 @@ class Profiler:
         return 0 < self.config.max_steps <= self._core.number - began
 
     @property
-    def step_number(self) -> int:
-        """Number of the current step, counted from 0."""
-        return self._core.number
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether a window is being recorded."""
-        return self._core.recording is not None
-
-    @property
     def run_path(self) -> Path | None:
         """The run directory once the capture has started; None if it could not be created."""
-        return self._session.journal.layout.root if self._session.journal is not None else None
+        return self.session.journal.layout.root if self.session.journal is not None else None
 
-    @property
-    def rank_path(self) -> Path | None:
-        """This rank's folder in the run directory, or None."""
-        path = self.run_path
-        return RunLayout(path).rank(self._session.identity.rank).root if path is not None else None
+
+def running_profiler() -> Any:
+    """The profiler that is recording in this process, or None."""
+    return getattr(ProcessClaim.holder(), "profiler", None)
 
 
 def _config_of(options: dict[str, Any]) -> CaptureConfig:

@@ -67,10 +67,18 @@ class CaptureSession:
         journal: The files of the run; None if there are none, and so no capture.
         requests: Requests for windows outside the schedule.
         memory: Watches device memory.
+        after_start: Functions to call when the capture has started.
         before_end: Functions to call when the capture ends, while files can still be added.
         after_files: Functions to call at the end, when the windows' files exist.
+        overviews: Functions that add text to the overview of memory that a layout writes.
+        engine: What follows the engine of a framework, if anything does.
         profiler: The profiler that owns this session.
+        gives_way: Called with another profiler that is about to start in this process, and expected
+            to end this one. None refuses the other profiler.
+        option_names: What the options are called in messages.
         says_where: Whether to print at the end where the run is, and what its steps show.
+        watch_ends_steps: Whether `watch` ends a step after each batch. Integrations that end steps
+            from a framework's engine set this to False.
     """
 
     def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
@@ -80,10 +88,16 @@ class CaptureSession:
         self.journal: Journal | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
+        self.after_start: list[Callable[[], object]] = []
         self.before_end: list[Callable[[], object]] = []
         self.after_files: list[Callable[[], object]] = []
+        self.overviews: list[Callable[[], str]] = []
+        self.engine: object | None = None
         self.profiler: Any = None
+        self.gives_way: Callable[[Any], object] | None = None
+        self.option_names = IN_CODE
         self.says_where = True
+        self.watch_ends_steps = True
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
         self._uploader: Uploader | None = None
@@ -108,6 +122,28 @@ class CaptureSession:
     def is_on(self) -> bool:
         """Whether anything is recorded. Never in a fork, which shares its parent's open files."""
         return self.steps.is_on
+
+    @property
+    def records_windows(self) -> bool:
+        """Whether this rank records windows and the capture is running."""
+        return self.is_on and records(self.config.ranks, self.identity)
+
+    @property
+    def rank_path(self) -> Path | None:
+        """This rank's folder in the run directory; None if it could not be created."""
+        journal = self.journal
+        return None if journal is None else journal.layout.rank(self.identity.rank).root
+
+    def restart_step(self, kind: str = "") -> None:
+        """Restart the current step: what came before belongs to no step.
+
+        Args:
+            kind: What that was, such as "evaluation": the step record gets a separate line of this
+                kind, with its duration and the number of the step. By default it gets none.
+        """
+        if self.is_on:
+            with self.contain("restarting a step"):
+                self.steps.restart_step(kind)
 
     def forget(self) -> None:
         """Record nothing more: this process is a fork of the one that records."""
@@ -147,8 +183,7 @@ class CaptureSession:
             with self.contain("listening to torch"):
                 from stepscope.capture.steps.auto_phases import AutoPhases
 
-                self.steps.phases = AutoPhases(lambda: self.steps if self.is_on else None)
-                self.steps.phases.install()
+                AutoPhases(self.steps).detector.install()
         with self.contain("opening the first step"):
             self.steps.begin()
             if self._writer is not None:
@@ -332,8 +367,8 @@ class CaptureSession:
             with self.contain("calling functions at the end"):
                 function()
         with self.contain("restoring torch"):
-            if steps.phases is not None:
-                steps.phases.remove()
+            if steps.detector is not None:
+                steps.detector.remove()
         with self.contain("closing the last step"):
             if steps.flops is not None:
                 steps.flops.leave()
@@ -368,8 +403,8 @@ class CaptureSession:
         verdict = ""
         # The manifest says how the run ended before we wait for files: a kill may come meanwhile.
         with self.contain("closing the run"):
-            if steps.problem:
-                journal.note("timing steps", steps.problem, steps.number)
+            if steps.device is not None and steps.device.problem:
+                journal.note("timing steps", steps.device.problem, steps.number)
             verdict = self._writer.tally.verdict() if self._writer is not None else ""
             if self.identity.rank == 0 and verdict and not self._is_told_to_end:
                 with self.contain("comparing the ranks"):
@@ -423,8 +458,7 @@ class CaptureSession:
         from stepscope.capture.summary import Recorded
 
         windows = self.journal.windows if self.journal is not None else ()
-        names = getattr(self.profiler, "option_names", IN_CODE)
-        return Recorded(self.config, self.identity, windows, self.steps.number, names)
+        return Recorded(self.config, self.identity, windows, self.steps.number, self.option_names)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         from stepscope.capture.ending import describe_end

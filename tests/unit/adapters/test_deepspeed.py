@@ -54,10 +54,11 @@ class Listener:
 
     def __init__(self, step_unit="iteration"):
         self.told = []
-        self.step_number = 0
+        self.session = self
+        self.engine = None
         self.watch_ends_steps = True
         self.records_windows = True
-        self.ends = []
+        self.before_end = []
         self.config = SimpleNamespace(
             enabled=True, deepspeed_flops=False, deepspeed_memory=False, step_unit=step_unit
         )
@@ -70,12 +71,6 @@ class Listener:
         self.told.append(f"+{name}")
         yield
         self.told.append(f"-{name}")
-
-    def before_end(self, function):
-        self.ends.append(function)
-
-    def add_overview(self, function):
-        pass
 
     def add_text(self, *_):
         raise AssertionError("there is nothing to write")
@@ -141,7 +136,7 @@ def test_at_the_end_the_engine_is_what_it_was():
     watched(engine, listener)
     assert set(vars(engine)) >= {"forward", "backward", "step", "train_batch"}
     kept = engine.step
-    (end,) = listener.ends
+    (end,) = listener.before_end
     end()
     end()
     assert not set(vars(engine)) & {"forward", "backward", "step", "train_batch"}

@@ -46,10 +46,8 @@ class Listener:
         self.open = []
         self.told = []
         self.config = SimpleNamespace(enabled=True)
-        self.ends = []
-
-    def before_end(self, function):
-        self.ends.append(function)
+        self.session = self.steps = self
+        self.before_end = []
 
     @contextlib.contextmanager
     def phase(self, name):
@@ -115,7 +113,7 @@ def test_after_the_end_the_timers_are_what_they_were():
     follow_timers(timers, listener)
     kept = timers("optimizer")
     kept.start()
-    (end,) = listener.ends
+    (end,) = listener.before_end
     end()
     assert listener.open == []
     assert type(timers) is Timers

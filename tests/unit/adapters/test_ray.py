@@ -58,7 +58,7 @@ def within_backward(config, profiler):
         for weight in weights:
             inputs = (inputs @ weight).tanh()
         inputs.square().mean().backward()
-    return [profiler.step_number, len(optimizers)]
+    return [profiler.session.steps.number, len(optimizers)]
 
 
 def broken(config):

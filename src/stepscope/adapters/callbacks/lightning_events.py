@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity, identify
@@ -61,7 +61,7 @@ def identity_in(trainer: Any) -> RankIdentity:
     return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
 
 
-class CallbackEvents(TrainingDoor):
+class CallbackEvents(CallbackBase):
     """The methods of a Lightning callback."""
 
     def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
@@ -94,17 +94,17 @@ class CallbackEvents(TrainingDoor):
 
     def on_validation_start(self, *_: Any) -> None:
         """Exclude an evaluation from the steps."""
-        self._recorder.leave_steps(EVALUATION)
+        self._recorder.suspend_steps(EVALUATION)
 
     def on_validation_end(self, *_: Any) -> None:
         """Resume the steps after an evaluation."""
         if self._recorder.excluded == EVALUATION:
-            self._recorder.come_back()
+            self._recorder.resume_steps()
 
     def on_save_checkpoint(self, *_: Any) -> None:
         """Exclude a checkpoint from the steps; Lightning does not announce its end."""
         if not self._recorder.is_in_step:
-            self._recorder.leave_steps(CHECKPOINT)
+            self._recorder.suspend_steps(CHECKPOINT)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """End the recording with the error that ended the training."""
@@ -121,7 +121,7 @@ class CallbackEvents(TrainingDoor):
         self._recorder.finish()
 
 
-class ProfilerEvents(TrainingDoor):
+class ProfilerEvents(CallbackBase):
     """The methods of a Lightning profiler, which is told when actions start and stop.
 
     Besides steps and phases, the hooks of callbacks and of the module appear in the trace by name.
@@ -144,20 +144,20 @@ class ProfilerEvents(TrainingDoor):
         if action_name == "run_training_epoch":
             self._begin()
         elif action_name.endswith(".train_dataloader_next"):
-            recorder.come_back()
+            recorder.resume_steps()
             recorder.leave_phase()
             if recorder.is_on and recorder.profiler is not None:
-                self._enter(action_name, recorder.profiler.waiting())
+                self._enter(action_name, recorder.profiler.session.steps.waiting())
         elif action_name == "run_training_batch":
             recorder.forward()
         elif action_name == "save_checkpoint":
-            self._leave_steps(CHECKPOINT)
+            self._suspend_steps(CHECKPOINT)
         elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
             # Older versions have no action around a checkpoint: it ends when the training
             # continues.
-            self._leave_steps(CHECKPOINT)
+            self._suspend_steps(CHECKPOINT)
         elif action_name.endswith(".on_validation_model_eval"):
-            self._leave_steps(EVALUATION)
+            self._suspend_steps(EVALUATION)
         elif _RANGES.fullmatch(action_name):
             self._mark(action_name)
 
@@ -174,10 +174,10 @@ class ProfilerEvents(TrainingDoor):
             if error is not None and error is not self._error_before:
                 recorder.finish(error)
         elif action_name == "save_checkpoint":
-            recorder.come_back()
+            recorder.resume_steps()
         elif action_name.endswith(".on_validation_model_train"):
             if recorder.excluded:
-                recorder.come_back()
+                recorder.resume_steps()
             else:
                 # A checkpoint at its end was excluded separately; the rest belongs to no step
                 # either.
@@ -216,11 +216,11 @@ class ProfilerEvents(TrainingDoor):
         if (has_grown or recorder.counts_micro_batches) and recorder.step_ended() and trainer:
             trainer.should_stop = True
 
-    def _leave_steps(self, kind: str) -> None:
+    def _suspend_steps(self, kind: str) -> None:
         """Exclude what follows from the steps. The phase of the hook that does it ends here."""
         for action_name in [name for name in self._open if self._is_timed.get(name)]:
             self._open.pop(action_name).close()
-        self._recorder.leave_steps(kind)
+        self._recorder.suspend_steps(kind)
 
     def _mark(self, action_name: str) -> None:
         recorder, profiler = self._recorder, self._recorder.profiler
@@ -230,7 +230,7 @@ class ProfilerEvents(TrainingDoor):
         name = re.sub(r"\{.*\}", "", action_name)
         if not recorder.excluded and not recorder.is_in_phase and self._times(action_name):
             self._enter(action_name, profiler.phase(name))
-        elif profiler.is_recording:
+        elif profiler.session.steps.recording is not None:
             import torch
 
             self._enter(action_name, torch.profiler.record_function(name))

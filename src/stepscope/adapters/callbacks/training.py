@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,9 +12,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.adapters.profiler import Profiler
-from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.capture.together.ranks import RankIdentity, identify
@@ -33,7 +31,7 @@ _NO_STEP = (
     "had ended"
 )
 
-_Door = TypeVar("_Door", bound="TrainingDoor")
+_Callback = TypeVar("_Callback", bound="CallbackBase")
 
 
 class BrokenOffError(StepscopeError):
@@ -70,7 +68,7 @@ def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
     return RankIdentity(rank, local_rank, world_size, identify().node)
 
 
-class TrainingRecorder:
+class TrainingRecorder(Policy):
     """Records the trainings that a framework's callbacks announce, each as a separate run.
 
     Waits for DataLoaders, backward passes and optimizer steps are timed during a training. The
@@ -89,10 +87,10 @@ class TrainingRecorder:
         self._prototype = prototype
         self.profiler: Profiler | None = None
         self.has_stepped = False
-        self._watch: PhaseWatch | None = None
+        self._detector: Detector | None = None
         self._is_on = False
         self._is_in_step = False
-        self._owner = (0, 0)
+        self._process_id = 0
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
         self._excluded: tuple[str, AbstractContextManager[None]] | None = None
@@ -132,7 +130,7 @@ class TrainingRecorder:
             self.finish(BrokenOffError("another training began before this one had ended"))
         if not self._prototype.config.enabled:
             return
-        profiler = self._prototype.renewed(
+        profiler = self._prototype._renewed(
             identity=identity, step_unit=unit_of(self._prototype.config), auto_phases=False
         )
         try:
@@ -145,26 +143,27 @@ class TrainingRecorder:
         self.profiler = profiler
         self._is_on = True
         self._is_in_step = self.has_stepped = False
-        self._owner = (os.getpid(), threading.get_ident())
+        self._process_id = os.getpid()
         self._data = None if data is None else id(data)
         self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
-        self._watch = PhaseWatch(self)
-        self._watch.install(fetches=times_fetches)
+        self._detector = Detector(self)
+        self._detector.attach(profiler.session.steps)
+        self._detector.install(fetches=times_fetches)
         self._hook_before = sys.excepthook
         sys.excepthook = self._on_uncaught
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the recording, with the error that ended the training if any. Idempotent."""
-        profiler, watch = self.profiler, self._watch
-        if not self._is_on or profiler is None or os.getpid() != self._owner[0]:
+        profiler, detector = self.profiler, self._detector
+        if not self._is_on or profiler is None or os.getpid() != self._process_id:
             return
         self._is_on = False
-        if watch is not None:
-            watch.remove()
+        if detector is not None:
+            detector.remove()
         self._end_exclusion(error)
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._hook_before
-        if error is None and not profiler.step_number:
+        if error is None and not profiler.session.steps.number:
             log.warning("stepscope: %s", _NO_STEP)
         profiler.__exit__(type(error) if error is not None else None, error, None)
 
@@ -184,19 +183,19 @@ class TrainingRecorder:
 
     def forward(self) -> None:
         """Begin the forward phase: a batch has arrived."""
-        if self._is_on and self.profiler is not None and self._watch is not None:
-            self.come_back()
+        if self._is_on and self._detector is not None:
+            self.resume_steps()
             self._is_in_step = True
-            self._watch.enter(self.profiler, FORWARD)
+            self._detector.enter(FORWARD)
 
     def use_batch(self, batch: Any = None) -> None:
         """Count the work of a batch: this one, or the oldest that was fetched."""
         if not self._is_on or self.profiler is None:
             return
         if batch is not None:
-            self.profiler.offer(work_of(batch))
+            self.profiler.session.steps.offer(work_of(batch))
         elif self._fetched is not None:
-            self.profiler.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
+            self.profiler.session.steps.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
 
     def forget_batches(self) -> None:
         """Drop batches that were fetched and will not be used."""
@@ -205,26 +204,25 @@ class TrainingRecorder:
 
     def phase(self, name: str) -> None:
         """Begin a phase; it ends with the next one or with `leave_phase`."""
-        if self._is_on and self.profiler is not None and self._watch is not None:
-            self._watch.enter(self.profiler, name)
+        if self._is_on and self._detector is not None:
+            self._detector.enter(name)
 
     def leave_phase(self) -> None:
         """End the open phase."""
-        if self._watch is not None:
-            self._watch.leave()
+        if self._detector is not None:
+            self._detector.leave()
 
     def step_ended(self) -> bool:
         """End the step; returns whether the training should end with it (`max_steps`)."""
         if not self._is_on or self.profiler is None:
             return False
-        self.come_back()
-        self.leave_phase()
+        self.resume_steps()
         self._is_in_step = self.has_stepped = False
         self.profiler.step()
         return self.profiler.should_stop
 
-    def leave_steps(self, kind: str) -> None:
-        """Exclude what follows, such as an evaluation, from the steps until `come_back`.
+    def suspend_steps(self, kind: str) -> None:
+        """Exclude what follows, such as an evaluation, from the steps until `resume_steps`.
 
         In the middle of a step, it becomes a phase of that step.
         """
@@ -232,14 +230,14 @@ class TrainingRecorder:
             return
         if self._excluded is not None and self._excluded[0] == kind:
             return
-        self.come_back()
+        self.resume_steps()
         self.leave_phase()
         profiler = self.profiler
         context = profiler.phase(kind) if self._is_in_step else profiler.outside_steps(kind)
         context.__enter__()
         self._excluded = (kind, context)
 
-    def come_back(self) -> None:
+    def resume_steps(self) -> None:
         """Resume the steps."""
         self._end_exclusion(None)
 
@@ -256,13 +254,12 @@ class TrainingRecorder:
     @property
     def is_in_phase(self) -> bool:
         """Whether a phase is open."""
-        return self._watch is not None and self._watch.is_open
+        return self._detector is not None and self._detector.is_in_phase
 
     def restart_step(self) -> None:
         """Restart the step: what came since the last one belongs to no step."""
         if self._is_on and self.profiler is not None and not self._is_in_step:
-            self.leave_phase()
-            self.profiler.restart_step()
+            self.profiler.session.restart_step()
 
     def _end_exclusion(self, error: BaseException | None) -> None:
         excluded, self._excluded = self._excluded, None
@@ -275,49 +272,43 @@ class TrainingRecorder:
             if raised is not error:
                 raise
 
-    # -- what the watch asks and tells ----------------------------------------------------------
+    # -- what the detector asks and reports ------------------------------------------------------
 
-    def listens(self) -> bool:
-        """Whether this is the thread that began the training, in its process."""
-        return self._is_on and self._owner == (os.getpid(), threading.get_ident())
-
-    def before_fetch(self, iterator: Any) -> Profiler | None:
+    def wants_batch(self, iterator: Any) -> bool:
         """Decide whether to time a fetch. One from the training's data ends an exclusion."""
-        return self._before_wait(getattr(iterator, "_dataset", None))
+        return self._wants_wait(getattr(iterator, "_dataset", None))
 
-    def before_workers(self, data: Any, *, is_start: bool) -> Profiler | None:
+    def wants_workers(self, data: Any, *, is_start: bool) -> bool:
         """Decide whether to time a start or an end of workers, as a fetch."""
-        if not is_start and self._excluded is not None:
-            return None
-        return self._before_wait(data)
+        return (is_start or self._excluded is None) and self._wants_wait(data)
 
-    def _before_wait(self, data: Any) -> Profiler | None:
+    def _wants_wait(self, data: Any) -> bool:
         if self._data is not None and id(data) != self._data:
-            return None
+            return False
         if self.excluded == EVALUATION or (self.excluded and self._is_in_step):
-            return None
-        self.come_back()
-        return self.profiler
+            return False
+        self.resume_steps()
+        return True
 
-    def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:  # noqa: ARG002
+    def batch_came(self, iterator: Any, batch: Any) -> None:  # noqa: ARG002
         """Remember the work of a batch; the framework says where its forward pass begins."""
         if self._fetched is not None:
             self._fetched.append(work_of(batch))
 
-    def before_backward(self) -> Profiler | None:
-        """Decide whether to time a backward pass."""
-        return None if self._excluded is not None else self.profiler
+    def backward_begins(self) -> bool:
+        """Time a backward pass unless it is excluded from the steps."""
+        return self._excluded is None
 
-    def before_optimizer(self) -> Profiler | None:
-        """Decide whether to time an optimizer step."""
-        return None if self._excluded is not None else self.profiler
+    def optimizer_begins(self) -> bool:
+        """Time an optimizer step unless it is excluded from the steps."""
+        return self._excluded is None
 
-    def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
+    def optimizer_ended(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
         """Remember that the optimizer has stepped."""
         self.has_stepped = True
 
 
-class TrainingDoor:
+class CallbackBase:
     """Base of the callbacks of all frameworks: their options, and the run that they record.
 
     Args:
@@ -334,7 +325,9 @@ class TrainingDoor:
         self._recorder = TrainingRecorder(prototype_of(profiler, options))
 
     @classmethod
-    def from_args(cls: type[_Door], args: Any, *, dialect: str | None = None, **more: Any) -> _Door:
+    def from_args(
+        cls: type[_Callback], args: Any, *, dialect: str | None = None, **more: Any
+    ) -> _Callback:
         """Create one from parsed arguments, like `Profiler.from_args`.
 
         It does nothing if they do not ask for a recording.

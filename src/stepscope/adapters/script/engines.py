@@ -1,124 +1,142 @@
-"""Counts the steps of DeepSpeed engines in scripts that do not use Stepscope.
+"""Wraps the engines of DeepSpeed: their construction, and the calls that make up a step.
 
 Such an engine calls its optimizer once per parameter group (ZeRO 1 and 2) or once per part of a
 group (ZeRO 3), once more during its construction (BF16), and not at all if an overflow makes it
-skip the update. Its own count (`global_steps`) is right in every case;
-`stepscope.adapters.deepspeed.follow` uses it too.
+skip the update. Its own count (`global_steps`) is right in every case.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
+from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.imports import when_imported
-from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.replacements import Replacements
+
+ENGINE, PIPELINE = "DeepSpeedEngine", "PipelineEngine"
+_MODULES = {ENGINE: "deepspeed.runtime.engine", PIPELINE: "deepspeed.runtime.pipe.engine"}
 
 
-class Recorder(Protocol):
-    """What counts steps."""
+class EngineFollower:
+    """What is made of engines; nothing, by default."""
 
-    watch: PhaseWatch
+    def making_begins(self) -> None:
+        """An engine is about to be constructed: the steps of its optimizer train nothing."""
 
-    def listens(self) -> bool:
-        """Whether this process and thread is the one whose steps are recorded."""
+    def making_ends(self) -> None:
+        """It has been constructed, or could not be."""
 
-    def after_optimizer(self, optimizer: Any) -> None:
-        """A step of an optimizer, or of an engine, has ended."""
+    def made(self, engine: Any) -> None:
+        """An engine has been constructed."""
+
+    def entering(self, engine: Any, name: str) -> AbstractContextManager[object] | None:
+        """An engine's method is called, by no other one; returns what to enter around it, if any.
+
+        None: the call is not followed.
+        """
+
+    def left(self, engine: Any, name: str, *, has_stepped: bool) -> None:
+        """Such a call has returned, and the engine has counted a step in it or not."""
 
 
-class EngineSteps:
-    """Turns one step of an engine into one step of the recorder.
+class Engines:
+    """The wrapped engines.
 
     Args:
-        recorder: Counts steps. It ignores what happens while `is_making`, and optimizers that step
-            while `hides`.
+        follower: Learns what they do.
 
     Attributes:
-        is_making: Whether an engine is being constructed: the steps of its optimizer train nothing.
-        hides: Whether an optimizer that steps now does so on behalf of an engine.
+        is_inside: Whether a call is being followed: what steps now does so for an engine.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.is_making = False
-        self.hides = False
+    def __init__(self, follower: EngineFollower) -> None:
+        self.is_inside = False
+        self._follower = follower
+        self._is_over = False
+        self._making = 0
+        self._replacements = Replacements()
 
-    def install(self) -> None:
-        """Wrap DeepSpeed's engines once DeepSpeed is imported."""
-        when_imported("deepspeed.runtime.engine", self._wrap_engine)
-        when_imported("deepspeed.runtime.pipe.engine", self._wrap_pipeline)
+    def wrap_all(self, methods: Mapping[str, Iterable[str]] | None = None) -> None:
+        """Wrap the constructors of all engines, once DeepSpeed is imported.
+
+        Args:
+            methods: Names of methods to wrap as well, by the name of the class.
+        """
+        for name, module in _MODULES.items():
+            wrap = functools.partial(self._wrap_class, name, (methods or {}).get(name, ()))
+            self._replacements.undo_by(when_imported(module, wrap))
+
+    def wrap(self, engine: Any, methods: Iterable[str]) -> None:
+        """Wrap methods of one engine, those that it has."""
+        for name in methods:
+            if hasattr(engine, name):
+                self._replacements.replace(
+                    engine, name, functools.partial(self._around_call, name, engine)
+                )
+
+    def restore(self) -> None:
+        """Restore everything, unless other code wrapped it after us."""
+        self._is_over = True
+        self._replacements.restore()
 
     def forget(self) -> None:
         """Reset the state after a fork: what happens in the parent does not happen here."""
-        self.is_making = self.hides = False
+        self.is_inside = False
+        self._making = 0
 
-    def _wrap_engine(self, module: ModuleType) -> None:
-        engine = module.DeepSpeedEngine
-        engine.__init__ = self._around_making(engine.__init__)
-        engine.step = self._around_step(engine.step)
-
-    def _wrap_pipeline(self, module: ModuleType) -> None:
-        engine = module.PipelineEngine
-        engine.train_batch = self._around_train_batch(engine.train_batch)
+    def _wrap_class(self, name: str, methods: Iterable[str], module: ModuleType) -> None:
+        kind = getattr(module, name)
+        self._replacements.replace(kind, "__init__", self._around_making)
+        for method in methods:
+            self._replacements.replace(
+                kind, method, functools.partial(self._around_call, method, None)
+            )
 
     def _around_making(self, make: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(make)
-        def made(*arguments: Any, **keywords: Any) -> None:
-            if not self._recorder.listens():
-                make(*arguments, **keywords)
+        def made(engine: Any, *arguments: Any, **keywords: Any) -> None:
+            # A pipeline's constructor calls that of its base: it is complete after the outer one.
+            if self._making or self._is_over:
+                make(engine, *arguments, **keywords)
                 return
-            self.is_making = True
+            self._making += 1
+            attempt(self._follower.making_begins)
             try:
-                make(*arguments, **keywords)
+                make(engine, *arguments, **keywords)
             finally:
-                self.is_making = False
+                self._making -= 1
+                attempt(self._follower.making_ends)
+            attempt(self._follower.made, engine)
 
         return made
 
-    def _around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an engine's `step`: an optimizer step where the engine counts one."""
+    def _around_call(
+        self, name: str, engine: Any, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Wrap a method of an engine, or of a class of engines (`engine` is None)."""
 
-        @functools.wraps(step)
-        def counted(engine: Any, *arguments: Any, **keywords: Any) -> Any:
-            if self.hides or not self._recorder.listens():
-                return step(engine, *arguments, **keywords)
-            watch, before = self._recorder.watch, engine.global_steps
-            watch.before_optimizer(engine, (engine,), {})
-            with self._hiding():
-                result = step(engine, *arguments, **keywords)
-            if engine.global_steps != before:
-                watch.after_optimizer(engine)
-            else:
-                with self._hiding():
-                    watch.after_optimizer(engine)
+        @functools.wraps(original)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            one = arguments[0] if engine is None else engine
+            around = None
+            if not self._is_over and not self.is_inside:
+                around = attempt(self._follower.entering, one, name)
+            if around is None:
+                return original(*arguments, **keywords)
+            # The engine counts its optimizer steps itself, including those that an overflow
+            # skipped.
+            before = one.global_steps
+            self.is_inside = True
+            try:
+                with around:
+                    result = original(*arguments, **keywords)
+            finally:
+                self.is_inside = False
+            self._follower.left(one, name, has_stepped=one.global_steps != before)
             return result
 
-        return counted
-
-    def _around_train_batch(self, train_batch: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a pipeline's `train_batch`, which contains everything of a step."""
-
-        @functools.wraps(train_batch)
-        def counted(engine: Any, *arguments: Any, **keywords: Any) -> Any:
-            if self.hides or not self._recorder.listens():
-                return train_batch(engine, *arguments, **keywords)
-            before = engine.global_steps
-            with self._hiding():
-                result = train_batch(engine, *arguments, **keywords)
-            if engine.global_steps != before:
-                self._recorder.after_optimizer(engine)
-            return result
-
-        return counted
-
-    @contextlib.contextmanager
-    def _hiding(self) -> Iterator[None]:
-        self.hides = True
-        try:
-            yield
-        finally:
-            self.hides = False
+        return called

@@ -16,39 +16,30 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stepscope.adapters.script.engines import EngineSteps
+from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
 from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
-from stepscope.adapters.script.module_calls import ModuleCalls
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
-from stepscope.capture.profiler import Profiler
-from stepscope.capture.steps.main_optimizer import MainOptimizer
-from stepscope.capture.steps.modes import ModeWatch
-from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.profiler import Profiler, running_profiler
+from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.detector import Detector, Policy
+from stepscope.capture.steps.step_policy import BY_FORWARD, STEP, StepPolicy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
-from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 log = logging.getLogger("stepscope")
 
-_REST = "the rest of a step"
-"""What lies between the optimizer that ended the steps so far and the end of the iteration."""
-_AFTER = "after the last step"
-"""What a script does after its last step that is no evaluation and saves nothing."""
 _LONG_NS = 1_000_000_000
-"""It is recorded if it takes longer than the end of any process."""
-_MOST_BATCHES = 4096
-"""More batches of a step are not told apart."""
+"""What a script does after its last step is recorded if it takes longer than a process's end."""
 _THEIRS = (
     "the script records itself: the run is its own, and the options given here do not apply to it"
 )
@@ -66,11 +57,7 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
-    recorder.watch.install()
-    recorder.modes.install()
-    recorder.engines.install()
-    if launch["step_on"] == "forward":
-        recorder.calls.install()
+    recorder.install()
     os.register_at_fork(after_in_child=recorder.forked)
     before = sys.excepthook
 
@@ -92,7 +79,7 @@ def install(launch: dict[str, Any]) -> ScriptRecorder:
     return recorder
 
 
-class ScriptRecorder:
+class ScriptRecorder(Policy, EngineFollower):
     """Turns what a script does with torch into steps, waits and phases.
 
     Only the main thread counts, and no DataLoader worker. The capture begins with the first batch,
@@ -100,15 +87,12 @@ class ScriptRecorder:
 
     Args:
         options: Fields of `CaptureConfig`.
-        step_on: "optimizer", "iteration" (the request for the next batch after training on one),
-            "batch" (any request for the next batch) or "forward" (the outermost call of a module).
+        step_on: What ends a step, as in `StepPolicy`.
         notes: Folder in which each process reports what became of it.
 
     Attributes:
-        watch: Reports waits, phases and optimizers.
-        modes: Reports models that are set to evaluation and back.
+        detector: Reports waits, phases, optimizers, and models that are set to evaluation and back.
         engines: Reports engines that have their own optimizers.
-        calls: Reports the outermost calls of modules.
         error: The error that ended the script, if any.
         after_step: Called after each step with the number of steps so far; may raise to end the
             script.
@@ -116,33 +100,22 @@ class ScriptRecorder:
 
     def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
         self._options = options
-        self._is_iteration = step_on == "iteration"
-        self._is_batch = step_on == "batch"
-        self._is_forward = step_on == "forward"
-        self._ends_by_optimizer = step_on == "optimizer"
-        self._has_batch = False
         self._notes = notes
+        self._steps = StepPolicy(step_on)
+        self._is_inference = step_on == BY_FORWARD
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
-        is_forward = None if self._is_forward else self._is_forward_call
-        self.watch = PhaseWatch(self, lambda: self._profiler, is_forward=is_forward)
-        self.modes = ModeWatch(self.listens, self.mode_changed)
-        self.engines = EngineSteps(self)
-        self.calls = ModuleCalls(self)
+        self.detector = Detector(
+            self, finds_forward=not self._is_inference, times_calls=True, finds_modes=True
+        )
+        self.detector.thread = _main_thread()
+        self.engines = Engines(self)
         self.error: BaseException | None = None
         self.after_step: Callable[[int], None] | None = None
-        self._has_trained = False
-        self._backwards = 0
-        self._batches = 0
-        self._batches_of_steps: Counter[int] = Counter()
-        self._has_learned = False
-        self._main = MainOptimizer()
-        self._fetched: set[tuple[int, bool]] = set()
-        self._training_data: set[tuple[int, bool]] = set()
-        self._excluded: dict[tuple[int, bool], int] = {}
-        self._evaluated: tuple[int, bool] | None = None
+        self._calls = 0
         self._saves = self._ended_ns = 0
+        self._is_hidden = False
         self._is_batched = False
         self._work: Work | None = None
         self._last_work = UNKNOWN
@@ -151,113 +124,16 @@ class ScriptRecorder:
         self._parent_id = os.getppid()
         self._exit: tuple[int, object] | None = None
 
-    # -- what the watch asks and tells ----------------------------------------------------------
+    def install(self) -> None:
+        """Hook into torch."""
+        self.detector.install()
+        self.engines.wrap_all({ENGINE: ("step",), PIPELINE: ("train_batch",)})
+        if self._is_inference:
+            from torch.nn.modules import module
 
-    def listens(self) -> bool:
-        """Whether this is the main thread of a process that may be recorded."""
-        if self._is_off or self.engines.is_making:
-            return False
-        return threading.current_thread() is threading.main_thread()
-
-    def before_fetch(self, iterator: Any) -> Profiler | None:
-        """End the iteration, or exclude an evaluation from the step: a batch is requested."""
-        profiler = self._running(is_from_start=True)
-        if profiler is None:
-            return None
-        self._is_batched = bool(getattr(iterator, "_auto_collation", False))
-        data = _key_of(getattr(iterator, "_dataset", iterator))
-        self._batch_is_wanted(profiler, data)
-        self._fetched.add(data)
-        return profiler
-
-    def before_workers(self, data: Any, *, is_start: bool) -> Profiler | None:
-        """End the iteration where the training's loader starts again, before its first fetch."""
-        profiler = self._profiler
-        if profiler is not None and is_start and (key := _key_of(data)) in self._training_data:
-            self._batch_is_wanted(profiler, key)
-        return profiler
-
-    def _batch_is_wanted(self, profiler: Profiler, data: tuple[int, bool]) -> None:
-        """End the iteration, or exclude an evaluation, because a batch of this data is wanted."""
-        self.watch.leave()
-        if self._is_batch:
-            if self._has_batch:
-                self._has_batch = False
-                self._has_trained = True
-                self._end_step(profiler)
-        elif self._is_iteration and self._backwards:
-            self._end_step(profiler)
-        elif self._ends_by_optimizer and self._main.batch_is_wanted():
-            # The loop's iterations end here, and not where an optimizer ended the steps so far.
-            self._begin_afresh(profiler, _REST)
-        elif not self._backwards:
-            foreign = self._fetched - self._training_data - {data}
-            if foreign and (data in self._training_data or not self._training_data):
-                # No backward pass followed these batches, and now the training continues.
-                self._leave_out(profiler, foreign)
-
-    def after_fetch(self, profiler: Profiler, batch: Any) -> None:
-        """Begin the forward phase: a batch has arrived."""
-        self._has_batch = True
-        # Without collation, what arrives may be one sample as well as many.
-        work = work_of(batch) if self._is_batched else UNKNOWN
-        self._work = work if self._work is None else self._work + work
-        self._batches += 1
-        self.watch.batch_came(profiler)
-
-    def _is_forward_call(self) -> bool:
-        """Whether an outermost call of a module is part of the forward phase: any is."""
-        return True
-
-    def before_backward(self) -> Profiler | None:
-        """Note that the batches since the last step were for training: a backward pass begins."""
-        profiler = self._running(is_from_start=False)
-        if profiler is not None:
-            self._training_data |= self._fetched
-            self._backwards += 1
-            self._has_learned = True
-        return profiler
-
-    def mode_changed(self, module: Any, is_training: bool) -> None:
-        """Exclude an evaluation from the step: a model was set to evaluation, and is set back.
-
-        That counts if no backward pass came between, and none before in the step.
-        """
-        profiler = self._profiler
-        if profiler is None or self._backwards or self._is_batch or self._is_forward:
-            return
-        what = (id(module), False)
-        if not is_training:
-            self._evaluated = what
-        elif self._evaluated == what:
-            self._evaluated = None
-            if what not in self._training_data:
-                self.watch.leave()
-                self._leave_out(profiler, {what})
-
-    def before_optimizer(self) -> Profiler | None:
-        """Decide whether to time an optimizer step."""
-        return self._running(is_from_start=False)
-
-    def after_optimizer(self, optimizer: Any) -> None:
-        """End the step: an optimizer, or an engine with everything it does, has stepped."""
-        if self._profiler is None or self.engines.hides:
-            return
-        self._has_trained = True
-        if self._is_batch or self._is_forward:
-            return
-        if self._main.ends_steps(optimizer) and not (self._is_iteration and self._training_data):
-            self._end_step(self._profiler)
-
-    def before_call(self) -> None:
-        """Start recording: a model is called."""
-        self._running(is_from_start=True)
-
-    def after_call(self) -> None:
-        """End the step: the call of a model has ended."""
-        if self._profiler is not None:
-            self._has_trained = True
-            self._end_step(self._profiler)
+            # Torch's hooks for all modules make each call of a module a little slower.
+            module.register_module_forward_pre_hook(self._call_begins)
+            module.register_module_forward_hook(self._call_ended, always_call=True)
 
     def forked(self) -> None:
         """Reset the state after a fork: the parent's recording is not ours."""
@@ -265,8 +141,96 @@ class ScriptRecorder:
         self._profiler = self._exit = None
         self._process_id = os.getpid()
         self._parent_id = os.getppid()
-        self.watch.forget()
+        self.detector.forget()
+        self.detector.is_off = self._is_off
         self.engines.forget()
+
+    # -- what the detector asks and reports ------------------------------------------------------
+
+    def wants_batch(self, iterator: Any) -> bool:
+        """End the iteration, or exclude an evaluation from the step: a batch is requested."""
+        profiler = self._running(is_from_start=True)
+        if profiler is None:
+            return False
+        self._is_batched = bool(getattr(iterator, "_auto_collation", False))
+        data = _key_of(getattr(iterator, "_dataset", iterator))
+        self._act(profiler, self._steps.batch_wanted(data))
+        return True
+
+    def wants_workers(self, data: Any, *, is_start: bool) -> bool:
+        """End the iteration where the training's loader starts again, before its first fetch."""
+        profiler = self._profiler
+        if profiler is None:
+            return False
+        if is_start and self._steps.trains_on(key := _key_of(data)):
+            self.detector.leave()
+            self._act(profiler, self._steps.epoch_begins(key))
+        return True
+
+    def batch_came(self, iterator: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
+        """Begin the forward phase: a batch has arrived."""
+        self._steps.batch_came()
+        # Without collation, what arrives may be one sample as well as many.
+        work = work_of(batch) if self._is_batched else UNKNOWN
+        self._work = work if self._work is None else self._work + work
+        self.detector.begin_forward()
+
+    def backward_begins(self) -> bool:
+        """Note that the batches since the last step were for training: a backward pass begins."""
+        if self._running(is_from_start=False) is None:
+            return False
+        self._steps.backward_begins()
+        return True
+
+    def mode_changed(self, module: Any, is_training: bool) -> None:
+        """Exclude an evaluation from the step: a model was set to evaluation, and is set back."""
+        if self._profiler is not None:
+            self._act(self._profiler, self._steps.mode_changed((id(module), False), is_training))
+
+    def optimizer_begins(self) -> bool:
+        """Decide whether to time an optimizer step."""
+        return self._running(is_from_start=False) is not None
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """End the step: an optimizer, or an engine with everything it does, has stepped."""
+        if self._profiler is not None and not self.engines.is_inside and not self._is_hidden:
+            self._act(self._profiler, self._steps.optimizer_ended(optimizer))
+
+    def _call_begins(self, *_: Any) -> None:
+        if self.detector.listens():
+            self._calls += 1
+            if self._calls == 1:
+                attempt(functools.partial(self._running, is_from_start=True))
+
+    def _call_ended(self, *_: Any) -> None:
+        if self._calls and self.detector.listens():
+            self._calls -= 1
+            if not self._calls and self._profiler is not None:
+                self._act(self._profiler, self._steps.call_ended())
+
+    # -- engines ---------------------------------------------------------------------------------
+
+    def making_begins(self) -> None:
+        """Ignore what an optimizer does while its engine is constructed."""
+        self.detector.is_off = True
+
+    def making_ends(self) -> None:
+        """Go on."""
+        self.detector.is_off = self._is_off
+
+    def entering(self, engine: Any, name: str) -> contextlib.AbstractContextManager[object] | None:
+        """Follow an engine's `step` as that of an optimizer, and a pipeline's `train_batch`."""
+        if not self.detector.listens():
+            return None
+        if name == "step":
+            self.detector.before_optimizer(engine, (engine,), {})
+        return contextlib.nullcontext()
+
+    def left(self, engine: Any, name: str, *, has_stepped: bool) -> None:
+        """End the step where the engine has counted one."""
+        self._is_hidden = not has_stepped
+        attempt(self.detector.after_optimizer if name == "step" else self.optimizer_ended, engine)
+        self._is_hidden = False
 
     # -- the steps ------------------------------------------------------------------------------
 
@@ -277,30 +241,31 @@ class ScriptRecorder:
         import torch.utils.data
 
         if torch.utils.data.get_worker_info() is not None:
-            self._is_off = True
+            self._turn_off()
             return None
         try:
             profiler = Profiler(CaptureConfig(**self._options))
             # `stepscope run` prints it after everything else; only this process knows about a copy.
-            profiler.says_where = bool(profiler.config.upload_to)
-            profiler.gives_way = self._give_way
-            profiler.option_names = flags_of_run(options_of(CaptureConfig))
+            session = profiler.session
+            session.says_where = bool(profiler.config.upload_to)
+            session.gives_way = self._give_way
+            session.option_names = flags_of_run(options_of(CaptureConfig))
             profiler.start()
         except NestedProfilerError as error:
-            self._is_off = True
-            self._theirs = Profiler.running()
+            self._turn_off()
+            self._theirs = running_profiler()
             self._problem = _THEIRS if self._theirs is not None else str(error)
             self.note()
             return None
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-            self._is_off = True
+            self._turn_off()
             self._problem = f"{type(error).__name__}: {error}"
             log.warning("stepscope: nothing is recorded: %s", error)
             self.note()
             return None
         if profiler.run_path is None:
             # The log has the reason.
-            self._is_off = True
+            self._turn_off()
             self._problem = f"no run could be created in {profiler.config.output_dir}"
             self.note()
             return None
@@ -308,47 +273,28 @@ class ScriptRecorder:
             # Its start was not seen, so it must not count as a complete step.
             profiler.mark("the first step, seen in part")
         self._profiler = profiler
+        self.detector.attach(session.steps)
         atexit.register(self.finish)
         # Forked processes of multiprocessing do not run atexit handlers.
         process_util.Finalize(None, self.finish, exitpriority=100)
         self.note()
         return profiler
 
-    def _leave_out(self, profiler: Profiler, what: set[tuple[int, bool]]) -> None:
-        """Exclude what came before in the step: it was an evaluation.
+    def _turn_off(self) -> None:
+        self._is_off = self.detector.is_off = True
 
-        Args:
-            profiler: Records the steps.
-            what: The data that was fetched for it, or the model. What recurs in every step is no
-                evaluation but part of the step, and counts as that of the training from then on.
-        """
-        self._begin_afresh(profiler, EVALUATION)
-        now = profiler.step_number
-        for one in what:
-            if self._excluded.get(one) == now - 1:
-                self._training_data.add(one)
-            self._excluded[one] = now
-
-    def _begin_afresh(self, profiler: Profiler, kind: str) -> None:
-        """Restart the step: what came before in it is something else."""
-        profiler.restart_step(kind)
-        self._fetched.clear()
-        self._work = None
-        self._backwards = self._batches = 0
-
-    def _end_step(self, profiler: Profiler) -> None:
-        self.watch.leave()
-        self._evaluated = None
-        # Several losses of one batch are no accumulation; nor is a batch without a loss.
-        self._batches_of_steps[min(self._batches, self._backwards, _MOST_BATCHES)] += 1
-        self._backwards = self._batches = 0
-        self._fetched.clear()
-        work = self._work_of_step()
-        profiler.step(tokens=work.tokens, samples=work.samples)
-        self._saves = self.watch.saves
-        self._ended_ns = time.perf_counter_ns()
-        if self.after_step is not None:
-            self.after_step(profiler.step_number)
+    def _act(self, profiler: Profiler, before: str) -> None:
+        """Do what the policy says about what was done up to now."""
+        if before == STEP:
+            work = self._work_of_step()
+            profiler.step(tokens=work.tokens, samples=work.samples)
+            self._saves = self.detector.saves
+            self._ended_ns = time.perf_counter_ns()
+            if self.after_step is not None:
+                self.after_step(profiler.session.steps.number)
+        elif before:
+            self._work = None
+            profiler.session.restart_step(before)
 
     def _work_of_step(self) -> Work:
         """The work of the batches since the last step.
@@ -365,15 +311,6 @@ class ScriptRecorder:
             None if last.tokens is None else 0,
         )
 
-    def _usual_batches(self) -> int:
-        """How many batches most steps trained on; 0 without steps.
-
-        Not the most: at the end of an epoch some may be left for the next step, and a step may be
-        skipped, as for an overflow.
-        """
-        counts = self._batches_of_steps
-        return max(counts, key=lambda batches: (counts[batches], -batches), default=0)
-
     # -- the end --------------------------------------------------------------------------------
 
     def _give_way(self, theirs: Profiler) -> None:
@@ -381,12 +318,11 @@ class ScriptRecorder:
         self._theirs = theirs
         self._problem = _THEIRS
         profiler, self._profiler = self._profiler, None
-        self._is_off = True
+        self._turn_off()
         if profiler is None:
             return
-        self.watch.leave()
         profiler.stop()
-        if not profiler.step_number:
+        if not profiler.session.steps.number:
             _remove_run(profiler)
 
     def asks_to_exit(self, code: object = None, *_: object) -> None:
@@ -394,15 +330,15 @@ class ScriptRecorder:
 
         A step that ends afterwards shows that the script went on.
         """
-        if self._profiler is not None and self.listens():
-            self._exit = (self._profiler.step_number, code)
+        if self._profiler is not None and self.detector.listens():
+            self._exit = (self._steps.steps, code)
 
-    def _ending(self, profiler: Profiler) -> BaseException | None:
+    def _ending(self) -> BaseException | None:
         """What ended the script: an error, an exit code other than 0, or nothing of the kind."""
         if self.error is not None or self._exit is None:
             return self.error
         step, code = self._exit
-        return ScriptExit(code) if step == profiler.step_number and code not in (None, 0) else None
+        return ScriptExit(code) if step == self._steps.steps and code not in (None, 0) else None
 
     def finish(self) -> None:
         """Save everything at the end of the process, or remove a run without training."""
@@ -413,53 +349,54 @@ class ScriptRecorder:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
-        self._is_off = True
-        self.watch.leave()
-        is_open = (self._is_iteration and self._backwards) or (self._is_batch and self._has_batch)
-        if is_open and self.error is None:
+        self._turn_off()
+        if self._steps.is_open and self.error is None:
             # The loop was left: its last iteration has no other end.
             profiler.mark("the last step, seen in part")
             profiler.step()
-        error = self._ending(profiler)
-        if self.error is None and profiler.step_number and (rest := self._rest_kind()):
-            profiler.restart_step(rest)
+        error = self._ending()
+        steps = profiler.session.steps
+        if self.error is None and steps.number and (rest := self._rest_kind()):
+            profiler.session.restart_step(rest)
         with repeated_interrupts_ignored():
             profiler.__exit__(type(error) if error is not None else None, error, None)
-        if not self._has_trained and not profiler.step_number:
+        if not self._steps.has_trained and not steps.number:
             _remove_run(profiler)
         self.note(profiler)
 
     def _rest_kind(self) -> str:
         """What the script did after its last step; empty for nothing that is known of."""
-        if self._backwards or self._is_batch or self._is_forward:
-            return ""
-        calls = self.watch.forward_calls
-        called = calls is not None and calls.calls
-        if self._batches or called or (self._evaluated and not (calls and calls.is_found)):
-            return EVALUATION
-        if self.watch.saves > self._saves:
-            return CHECKPOINT
-        is_long = time.perf_counter_ns() - self._ended_ns >= _LONG_NS
-        return _AFTER if is_long else ""
+        calls = self.detector.calls
+        return self._steps.rest_kind(
+            has_called=calls is not None and calls.calls > 0,
+            finds_calls=calls is not None and calls.is_found,
+            has_saved=self.detector.saves > self._saves,
+            is_long=time.perf_counter_ns() - self._ended_ns >= _LONG_NS,
+        )
 
     def note(self, profiler: Profiler | None = None) -> None:
         """Report the state of this process to `stepscope run`."""
         profiler = profiler or self._profiler or self._theirs
+        session = profiler.session if profiler is not None else None
         path = profiler.run_path if profiler is not None else None
-        rank_path = profiler.rank_path if profiler is not None else None
+        rank_path = session.rank_path if session is not None else None
         note = {
             "process_id": os.getpid(),
             "parent_id": self._parent_id,
             "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
             "run": str(path.absolute()) if path is not None and path.is_dir() else None,
-            "steps": profiler.step_number if profiler is not None else 0,
-            "has_trained": self._has_trained,
-            "batches_per_step": self._usual_batches(),
-            "has_learned": self._has_learned,
+            "steps": session.steps.number if session is not None else 0,
+            "has_trained": self._steps.has_trained,
+            "batches_per_step": self._steps.usual_batches(),
+            "has_learned": self._steps.has_learned,
             "problem": self._problem,
         }
         with contextlib.suppress(OSError):
             write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _main_thread() -> int:
+    return threading.main_thread().ident or 0
 
 
 def _key_of(data: Any) -> tuple[int, bool]:
@@ -475,7 +412,7 @@ def _key_of(data: Any) -> tuple[int, bool]:
 
 def _remove_run(profiler: Profiler) -> None:
     """Remove a run without training: this rank's part, and the rest if it is empty."""
-    root, rank = profiler.run_path, profiler.rank_path
+    root, rank = profiler.run_path, profiler.session.rank_path
     if root is None or rank is None:
         return
     shutil.rmtree(rank, ignore_errors=True)

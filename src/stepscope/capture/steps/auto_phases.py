@@ -1,94 +1,69 @@
-"""The option `auto_phases`: detects phases from what the loop does with torch."""
+"""The option `auto_phases`: phases and evaluations in a loop that ends its steps itself."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.modes import ModeWatch
-from stepscope.capture.steps.phase_timer import PhaseTimer
-from stepscope.capture.steps.phases import PhaseWatch, records_gradients
+from stepscope.capture.steps.detector import Detector, Policy
+from stepscope.capture.steps.forward_calls import records_gradients
 from stepscope.run.step_record import EVALUATION
 
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
 
-class AutoPhases:
-    """Detects phases for a profiler whose loop ends the steps itself.
 
-    Only the thread that created it counts.
+class AutoPhases(Policy):
+    """Tells evaluations from the training; a step ends where the loop says so.
+
+    An evaluation is what is done without gradients with batches, or with a model that was set to
+    evaluation. It is a phase as a whole: the training waits for none of its batches.
 
     Args:
-        running: Returns what times the phases, or None while nothing is recorded.
+        core: Records the steps.
 
     Attributes:
-        watch: The hooks in torch.
+        detector: The hooks in torch.
     """
 
-    def __init__(self, running: Callable[[], PhaseTimer | None]) -> None:
-        self._running = running
-        self._owner = (os.getpid(), threading.get_ident())
-        self._fetches = 0
+    def __init__(self, core: StepCore) -> None:
+        self.detector = Detector(
+            self, finds_forward=True, times_calls=True, finds_modes=True, finds_evaluations=True
+        )
+        self.detector.attach(core)
         self._has_loader = False
         self._has_batch = False
         self._has_unused_batch = False
         self._evaluated: int | None = None
-        self.watch = PhaseWatch(self, running, self.data_ended, self._is_forward)
-        self._modes = ModeWatch(self.listens, self.mode_changed)
 
-    def install(self) -> None:
-        """Hook into torch, until `remove`."""
-        self.watch.install()
-        self._modes.install()
-
-    def remove(self) -> None:
-        """Restore torch."""
-        self._modes.remove()
-        self.watch.remove()
-
-    def listens(self) -> bool:
-        """Whether this is the training thread, in its process."""
-        return self._owner == (os.getpid(), threading.get_ident())
-
-    def begin_fetch(self) -> bool:
-        """Start the loop's own wait for a batch; a DataLoader's wait inside is part of it.
-
-        Returns:
-            Whether `end_fetch` must follow.
-        """
-        if not self.listens():
+    def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002 - any counts
+        """A batch without gradients is for an evaluation."""
+        detector = self.detector
+        if detector.is_in_own_fetch:
             return False
-        self.watch.leave()
-        self._fetches += 1
-        self._has_loader = True
-        return True
-
-    def end_fetch(self) -> None:
-        """End the loop's wait, whether or not a batch arrived."""
-        self._fetches -= 1
-
-    def batch_came(self) -> None:
-        """Begin the forward phase: the batch has arrived."""
-        timer = self._running() if self.listens() else None
-        if timer is not None:
-            self._has_unused_batch = True
-            self.watch.batch_came(timer)
-
-    # -- what the watch asks and tells ----------------------------------------------------------
-
-    def before_fetch(self, iterator: Any) -> PhaseTimer | None:  # noqa: ARG002 - any counts
-        """Decide whether to time a wait for a DataLoader's batch.
-
-        Without gradients, the batch is for an evaluation, which is a phase as a whole: the training
-        waits for none of its batches.
-        """
-        timer = None if self._fetches else self._running()
-        if timer is None or records_gradients():
-            return timer
-        if not self.watch.is_in(EVALUATION):
+        if records_gradients():
+            return True
+        if not detector.is_in(EVALUATION):
             self._has_batch = self._has_unused_batch
-            self.watch.enter(timer, EVALUATION)
-        return None
+            detector.enter(EVALUATION)
+        return False
+
+    def batch_came(self, iterator: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
+        """Begin the forward phase."""
+        self._has_loader = self._has_unused_batch = True
+        if iterator is not None:
+            self.detector.begin_forward()
+
+    def wants_workers(self, data: Any, *, is_start: bool) -> bool:  # noqa: ARG002
+        """Starts and ends of workers are waits, except in an evaluation."""
+        detector = self.detector
+        is_training = records_gradients() and not detector.is_in(EVALUATION)
+        return is_training and not detector.is_in_own_fetch
+
+    def backward_begins(self) -> bool:
+        """Note that the batch is used: a model that learns like that is part of the training."""
+        self._has_unused_batch = False
+        self._evaluated = None
+        return True
 
     def mode_changed(self, module: Any, is_training: bool) -> None:
         """End an evaluation: the model that was set to evaluation is set back."""
@@ -107,47 +82,20 @@ class AutoPhases:
         if self._evaluated is None and (self._has_batch or not self._has_loader):
             self._end_evaluation()
 
+    def is_forward_without_gradients(self) -> bool:
+        """A model that was set to evaluation is evaluated."""
+        detector, core = self.detector, self.detector.core
+        is_evaluation = detector.is_in(EVALUATION)
+        if self._evaluated is not None and not is_evaluation and core is not None:
+            if not detector.is_in_backward and not core.phases_so_far().has_own:
+                detector.enter(EVALUATION)
+            return False
+        return not is_evaluation
+
     def _end_evaluation(self) -> None:
         """Go on with the forward phase that the evaluation interrupted, if it did."""
-        if not self.watch.is_in(EVALUATION):
+        if not self.detector.is_in(EVALUATION):
             return
-        self.watch.leave()
-        timer = self._running()
-        if timer is not None and self._has_batch:
-            self.watch.batch_came(timer)
-
-    def _is_forward(self) -> bool:
-        """Whether a module that the loop calls now is part of the forward phase.
-
-        Without gradients, a model that was set to evaluation is evaluated.
-        """
-        if records_gradients():
-            return True
-        timer = self._running()
-        if timer is not None and self._evaluated is not None and not self.watch.is_in(EVALUATION):
-            self.watch.enter(timer, EVALUATION)
-        return not self.watch.is_in(EVALUATION)
-
-    def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
-        """Begin the forward phase."""
-        self._has_loader = self._has_unused_batch = True
-        self.watch.batch_came(profiler)
-
-    def before_workers(self, data: Any, *, is_start: bool) -> PhaseTimer | None:  # noqa: ARG002
-        """Decide whether to time a start or an end of workers: that of an evaluation's is not."""
-        if self._fetches or self.watch.is_in(EVALUATION) or not records_gradients():
-            return None
-        return self._running()
-
-    def before_backward(self) -> PhaseTimer | None:
-        """Decide whether to time a backward pass."""
-        self._has_unused_batch = False
-        self._evaluated = None  # a model that learns like that is part of the training
-        return self._running()
-
-    def before_optimizer(self) -> PhaseTimer | None:
-        """Decide whether to time an optimizer step."""
-        return self._running()
-
-    def after_optimizer(self, optimizer: Any) -> None:
-        """Do nothing: steps end where the loop says so."""
+        self.detector.leave()
+        if self._has_batch:
+            self.detector.begin_forward()

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.run.error_words import error_in_words
+from stepscope.run.step_record import STEP_FIELDS
+
+_PENDING_ROWS = 8
+"""Steps after which the times of the device are read, all at once,"""
+_SLOW_NS = 100_000_000
+"""unless a step takes so long that reading them costs nothing."""
+_DEVICE_NS, _DEVICE_PHASES = (STEP_FIELDS.index(n) for n in ("device_ns", "device_phases"))
+
+Row = tuple[Any, ...]
+"""The fields of a `StepRecord`, in order."""
+PhaseMarks = list[tuple[str, Any, Any]]
+"""Path of a phase, and the marks at the start and end of a part of it."""
 Peaks = tuple[tuple[int, ...], tuple[int, ...]]
 NO_PEAKS: Peaks = ((), ())
 
@@ -100,6 +114,128 @@ class PeakMemory:
         peaks = self._read()
         self._next_ns = now_ns + self._REST * (time.perf_counter_ns() - now_ns)
         return peaks
+
+
+class DeviceSteps:
+    """The steps on the device. Rows wait here until the device has passed their ends.
+
+    A device that fails is given up: its failure concerns the training, not the record.
+
+    Args:
+        rows: Receives the rows, in order.
+        timer: Times the steps.
+        peaks: Reads the peaks of memory.
+
+    Attributes:
+        problem: Why the device is no longer read, or None.
+    """
+
+    def __init__(self, rows: deque[Row], timer: DeviceTimer, peaks: PeakMemory) -> None:
+        self._rows = rows
+        self._timer: DeviceTimer | None = timer
+        self._peaks = peaks
+        self._marks: list[Any] = []
+        self._pending: deque[tuple[Row, Any, PhaseMarks, list[Any]]] = deque()
+        self.problem: str | None = None
+
+    def restart(self) -> None:
+        """Begin a step now, dropping one that is open."""
+        if self._timer is not None:
+            try:
+                self._timer.restart()
+                self._timer.boundary()
+            except Exception as error:  # noqa: BLE001 - a device can fail in any way
+                self._give_up(error)
+
+    def boundary(self, now_ns: int) -> tuple[tuple[Any, Any] | None, Peaks]:
+        """The marks of the boundaries around the step that ends, and the peaks of memory."""
+        marks: tuple[Any, Any] | None = None
+        peaks = NO_PEAKS
+        if self._timer is not None:
+            try:
+                marks = self._timer.boundary()
+                peaks = self._peaks.at(now_ns)
+            except Exception as error:  # noqa: BLE001 - a device can fail in any way
+                self._give_up(error)
+        return marks, peaks
+
+    def mark(self) -> Any:
+        """An event on the device now; None if it fails or its stream is being captured."""
+        if self._timer is None:
+            return None
+        try:
+            mark = self._timer.mark()
+        except Exception as error:  # noqa: BLE001 - a device can fail in any way
+            self._give_up(error)
+            return None
+        if mark is not None:
+            self._marks.append(mark)
+        return mark
+
+    def keep(self, row: Row, marks: Any, phases: PhaseMarks, open_marks: list[Any]) -> None:
+        """Keep the row of a step that has ended until its times are known.
+
+        Args:
+            row: The row.
+            marks: The marks of its boundaries.
+            phases: Its phases.
+            open_marks: Marks that belong to phases which go on: the step in which these end.
+        """
+        given_back = [mark for mark in self._marks if mark not in open_marks]
+        self._marks = [mark for mark in self._marks if mark in open_marks]
+        self._pending.append((row, marks, phases, given_back))
+        dur_ns: int = row[2]
+        if len(self._pending) >= _PENDING_ROWS or dur_ns >= _SLOW_NS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Pass on the rows whose device time is known or no longer awaited."""
+        if self._timer is not None and self._timer.is_capturing():
+            return
+        while self._pending and self._complete(is_last=len(self._pending) > DeviceTimer.LATEST):
+            pass
+
+    def close(self) -> None:
+        """Pass on the rows that still wait, without waiting for the device."""
+        while self._pending:
+            self._complete(is_last=True)
+
+    def _give_up(self, error: Exception) -> None:
+        self._timer = None
+        if self.problem is None:
+            self.problem = f"reading the device: {error_in_words(error)}"
+
+    def _complete(self, *, is_last: bool) -> bool:
+        """Pass on the oldest row, with its device times if they are known by now.
+
+        Args:
+            is_last: Whether it is passed on without them.
+
+        Returns:
+            Whether it was passed on.
+        """
+        row, pair, phases, marks = self._pending[0]
+        timer = self._timer
+        device_ns = None
+        device_phases: dict[str, int] = {}
+        if timer is not None and pair is not None:
+            try:
+                device_ns = timer.result(pair)
+                if device_ns is not None:
+                    for path, start, end in phases:
+                        phase_ns = timer.between(start, end)
+                        if phase_ns is not None:
+                            device_phases[path] = device_phases.get(path, 0) + phase_ns
+                    timer.give_back(marks)
+            except Exception as error:  # noqa: BLE001 - a device can fail in any way
+                self._give_up(error)
+            if device_ns is None and self._timer is not None and not is_last:
+                return False
+        self._pending.popleft()
+        if device_ns is not None:
+            row = (*row[:_DEVICE_NS], device_ns, device_phases, *row[_DEVICE_PHASES + 1 :])
+        self._rows.append(row)
+        return True
 
 
 class DeviceProbe:

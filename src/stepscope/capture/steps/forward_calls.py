@@ -12,12 +12,17 @@ from __future__ import annotations
 import functools
 import gc
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.steps.attempt import attempt, missed
+from stepscope.capture.steps.disable_dynamo import is_compiling
+from stepscope.capture.steps.phase_times import CALL, RETURN
 from stepscope.capture.steps.replacements import Replacements
-from stepscope.capture.steps.uncompiled import is_compiling
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
+    from stepscope.capture.steps.detector import Detector
 
 _LOOKS_AT = (1, 2, 4)
 """Modules are looked for at these numbers of backward passes in a row without a call before."""
@@ -32,26 +37,17 @@ class ForwardCalls:
     """Reports the outermost calls of the training's modules.
 
     Args:
-        listens: Whether this process and thread is the one whose steps are recorded.
-        begins: Called before an outermost call, with its arguments.
-        ends: Called after it.
+        detector: Where they are noted; None to note nothing.
 
     Attributes:
         is_found: Whether the loop's forward passes are known to be calls of modules.
         calls: Number of outermost calls since the last backward pass.
     """
 
-    def __init__(
-        self,
-        listens: Callable[[], bool],
-        begins: Callable[[Iterable[Any]], None],
-        ends: Callable[[], None],
-    ) -> None:
+    def __init__(self, detector: Detector | None) -> None:
         self.is_found = False
         self.calls = 0
-        self._listens = listens
-        self._begins = begins
-        self._ends = ends
+        self._detector = detector
         self._is_inside = False
         self._classes: set[type] = set()
         self._missed = 0
@@ -60,7 +56,7 @@ class ForwardCalls:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A class may be pickled with what wraps it: by cloudpickle, if it belongs to the script.
-        return ForwardCalls, (_never, _ignore, _ignore)
+        return ForwardCalls, (None,)
 
     def backward_begins(self) -> None:
         """Look for the modules that the loop calls, if there was no call before."""
@@ -83,7 +79,7 @@ class ForwardCalls:
 
     def remove(self) -> None:
         """Restore the classes."""
-        self._replacements.put_back()
+        self._replacements.restore()
         self._classes.clear()
 
     def forget(self) -> None:
@@ -94,12 +90,7 @@ class ForwardCalls:
     def _wrap(self, kind: type) -> None:
         if kind not in self._classes:
             self._classes.add(kind)
-            self._replacements.put(
-                kind,
-                "__call__",
-                kind.__call__,
-                self._around_call(kind),
-            )
+            self._replacements.put(kind, "__call__", kind.__call__, self._around_call(kind))
 
     def _around_call(self, kind: Any) -> Callable[..., Any]:
         own = kind.__dict__.get("__call__")
@@ -109,26 +100,40 @@ class ForwardCalls:
             # What the class inherits is looked up at each call: others replace it for a while.
             inherited: Any = super(kind, module)
             call = own.__get__(module) if own is not None else inherited.__call__
-            if is_compiling() or self._is_inside or not attempt(self._listens):
+            if is_compiling() or self._is_inside:
                 return call(*arguments, **keywords)
-            self._is_inside = self.is_found = True
-            self.calls += 1
-            attempt(self._begins, (*arguments, *keywords.values()))
+            try:
+                core = self._begin(arguments, keywords)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+                core = None
             try:
                 return call(*arguments, **keywords)
             finally:
                 self._is_inside = False
-                attempt(self._ends)
+                if core is not None:
+                    has_loss = records_gradients()
+                    core.note(RETURN, has_loss, ends_phase=not has_loss)
 
         return called
 
-
-def _never() -> bool:
-    return False
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: this is a copy in another process."""
+    def _begin(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> StepCore | None:
+        """Note that an outermost call begins; returns where to note that it ends."""
+        detector = self._detector
+        if detector is None or not detector.listens():
+            return None
+        self._is_inside = self.is_found = True
+        self.calls += 1
+        core = detector.core
+        if core is None:
+            return None
+        if not records_gradients() and not detector.policy.is_forward_without_gradients():
+            return None
+        depends = False
+        for one in (*arguments, *keywords.values()):
+            depends = depends or getattr(one, "requires_grad", False) is True
+        core.note(CALL, depends)
+        return core
 
 
 def _classes_of_modules(depth: int) -> set[type]:
@@ -174,3 +179,10 @@ def _children(module: Any) -> list[Any]:
 
 def _has_parameters(module: Any) -> bool:
     return next(module.parameters(), None) is not None
+
+
+def records_gradients() -> bool:
+    """Whether operations of this thread are recorded for a backward pass."""
+    import torch
+
+    return torch.is_grad_enabled()

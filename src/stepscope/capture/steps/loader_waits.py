@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.loaders import (
@@ -19,41 +19,29 @@ from stepscope.capture.steps.loaders import (
     taken_sampler_time,
     time_first_indices,
 )
-from stepscope.capture.steps.phase_timer import Depths, Listener, OpenPhase, PhaseTimer, Read
+from stepscope.capture.steps.phase_times import RESUME, SUSPEND
 from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.step_notes import Read
 from stepscope.capture.steps.thread_waits import ThreadWaits
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
+    from stepscope.capture.steps.detector import Detector
 
 
 class LoaderWaits:
-    """Times waits for DataLoaders.
+    """Times waits for DataLoaders. A wait for a batch ends the detected phase; others suspend it.
 
     Args:
-        listener: Is told about the calls, and decides.
-        phase: The open phase: a wait ends or interrupts it.
-        depths: How deep the training thread is in what else is watched.
-        untimed_ended: Called where an iterator has no more batches and the listener does not want
-            the wait for them timed. None: not called.
-        running: Returns what times waits for other threads, or None while nothing does. None to
-            ignore these.
+        detector: Knows the training thread, and where its waits are noted.
+        sees_threads: Whether to time waits for threads that read DataLoaders, too.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        phase: OpenPhase,
-        depths: Depths,
-        untimed_ended: Callable[[], None] | None,
-        running: Callable[[], PhaseTimer | None] | None,
-    ) -> None:
-        self._listener = listener
-        self._threads = None
-        if running is not None:
-            self._threads = ThreadWaits(listener, phase, running, self._is_timed)
-        self._phase = phase
-        self._depths = depths
-        self._untimed_ended = untimed_ended
-        self._fetch_depth = 0
-        self._fetching: PhaseTimer | None = None
+    def __init__(self, detector: Detector, *, sees_threads: bool) -> None:
+        self._detector = detector
+        self._threads = ThreadWaits(detector, self._is_timed) if sees_threads else None
+        self._is_waiting = False
+        self._fetching: StepCore | None = None
 
     def install(self, replacements: Replacements) -> None:
         """Wrap the functions that the training will use."""
@@ -65,7 +53,7 @@ class LoaderWaits:
         replacements.replace(with_workers, "_shutdown_workers", self._around_end)
         replacements.replace(loaders._BaseDataLoaderIter, "_reset", self._around_reset)
         if self._threads is not None:
-            self._threads.replacements = replacements
+            self._threads.allow(replacements)
 
     def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `__next__` of a DataLoader's iterator to time its wait."""
@@ -77,78 +65,64 @@ class LoaderWaits:
                 batch = fetch(iterator)
                 attempt(threads.end_read, reading, iterator, batch)
                 return batch
-            if self._fetch_depth:
+            if self._is_waiting:
                 return fetch(iterator)
-            profiler = attempt(self._begin_fetch, iterator)
-            if not profiler:
+            core = attempt(self._begin_fetch, iterator)
+            if core is None:
                 try:
                     return fetch(iterator)
                 except StopIteration:
-                    self._end_untimed()
+                    attempt(self._end_untimed)
                     raise
-            self._fetch_depth += 1
-            self._fetching = profiler
+            self._is_waiting, self._fetching = True, core
             is_first = not getattr(iterator, "_num_yielded", 1)
             started_ns = time.perf_counter_ns()
             try:
-                with profiler.waiting():
+                with core.waiting():
                     batch = fetch(iterator)
             except StopIteration:
-                attempt(profiler.loader_ends, iterator)
+                core.loader_ends(iterator)
                 raise
             finally:
-                self._fetching = None
-                self._fetch_depth -= 1
+                self._is_waiting, self._fetching = False, None
             took_ns = time.perf_counter_ns() - started_ns
             if is_first:
-                attempt(self._note_first, profiler, iterator, took_ns)
-            attempt(self._listener.after_fetch, profiler, batch)
-            attempt(self._note_read, profiler, iterator, Read(batch, took_ns))
+                sampler_ns = attempt(taken_sampler_time, iterator) or 0
+                core.add_loader_time(epoch_start_ns=took_ns, sampler_ns=sampler_ns)
+            attempt(self._detector.policy.batch_came, iterator, batch)
+            core.see_loader(iterator, read=Read(batch, took_ns))
             return batch
 
         return next_batch
-
-    def _note_first(self, timer: PhaseTimer, iterator: Any, took_ns: int) -> None:
-        sampler_ns = taken_sampler_time(iterator)
-        timer.add_loader_time(epoch_start_ns=took_ns, sampler_ns=sampler_ns)
-
-    def _note_read(self, timer: PhaseTimer, iterator: Any, read: Read) -> None:
-        timer.see_loader(iterator, read=read)
 
     def _around_start(self, start: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Wrap `__iter__` of a DataLoader, which starts its workers, to time it as a wait."""
 
         @functools.wraps(start)
         def iterator_of(loader: Any) -> Any:
-            if self._fetch_depth:
+            if self._is_waiting:
                 return start(loader)
             data = getattr(loader, "dataset", None)
-            timer = attempt(self._before_workers, data, True)
-            if not timer:
+            core = attempt(self._before_workers, data, True)
+            if core is None:
                 iterator = start(loader)
-                if attempt(self._listener.listens):
+                if attempt(self._detector.listens):
                     attempt(time_first_indices, iterator)
                 return iterator
             before = attempt(kept_iterator, loader)
-            with attempt(self._waiting_for_workers, timer) or nullcontext([]) as took_ns:
+            with self._waiting_for_workers(core) as took_ns:
                 iterator = start(loader)
-            if took_ns:
-                has_new = iterator is not before and bool(attempt(has_workers, iterator))
-                attempt(self._note_start, timer, iterator, took_ns[0], has_new)
+            has_new = iterator is not before and bool(attempt(has_workers, iterator))
+            sampler_ns = attempt(taken_sampler_time, iterator) or 0
+            core.add_loader_time(
+                epoch_start_ns=took_ns[0],
+                workers_ns=max(0, took_ns[0] - sampler_ns) if has_new else 0,
+                sampler_ns=sampler_ns,
+            )
+            attempt(time_first_indices, iterator)
             return iterator
 
         return iterator_of
-
-    def _note_start(
-        self, timer: PhaseTimer, iterator: Any, took_ns: int, has_new_workers: bool
-    ) -> None:
-        sampler_ns = taken_sampler_time(iterator)
-        timer.add_loader_time(
-            epoch_start_ns=took_ns,
-            workers_ns=max(0, took_ns - sampler_ns) if has_new_workers else 0,
-            sampler_ns=sampler_ns,
-        )
-        time_first_indices(iterator)
 
     def _around_reset(self, reset: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the method with which an iterator begins an epoch, to time the sampler after it."""
@@ -156,7 +130,7 @@ class LoaderWaits:
         @functools.wraps(reset)
         def begun(iterator: Any, *arguments: Any, **keywords: Any) -> Any:
             result = reset(iterator, *arguments, **keywords)
-            if attempt(self._listener.listens):
+            if attempt(self._detector.listens):
                 attempt(time_first_indices, iterator)
             return result
 
@@ -172,71 +146,70 @@ class LoaderWaits:
         def ended(iterator: Any) -> Any:
             if getattr(iterator, "_shutdown", True):
                 return end(iterator)
-            if self._fetch_depth:
+            if self._is_waiting:
                 # The wait for the batch that does not come: it is timed already.
-                if self._fetching is not None:
-                    attempt(self._fetching.loader_ends, iterator)
+                core = self._fetching
+                if core is None:
+                    return end(iterator)
+                core.loader_ends(iterator)
                 started_ns = time.perf_counter_ns()
                 try:
                     return end(iterator)
                 finally:
-                    lasted_ns = time.perf_counter_ns() - started_ns
-                    if self._fetching is not None:
-                        attempt(self._note_end, self._fetching, lasted_ns)
-            timer = attempt(self._before_workers, getattr(iterator, "_dataset", None), False)
-            if not timer:
+                    core.add_loader_time(workers_ns=time.perf_counter_ns() - started_ns)
+            data = getattr(iterator, "_dataset", None)
+            core = attempt(self._before_workers, data, False)
+            if core is None:
                 return end(iterator)
-            attempt(timer.loader_ends, iterator)
-            with attempt(self._waiting_for_workers, timer) or nullcontext([]) as took_ns:
+            core.loader_ends(iterator)
+            with self._waiting_for_workers(core) as took_ns:
                 result = end(iterator)
-            if took_ns:
-                attempt(self._note_end, timer, took_ns[0])
+            core.add_loader_time(workers_ns=took_ns[0])
             return result
 
         return ended
 
-    def _note_end(self, timer: PhaseTimer, took_ns: int) -> None:
-        timer.add_loader_time(workers_ns=took_ns)
-
-    def _before_workers(self, data: Any, is_start: bool) -> PhaseTimer | None:
+    def _before_workers(self, data: Any, is_start: bool) -> StepCore | None:
         # Within a backward pass, the time is that of the pass; within a phase of the loop's own,
         # that of the phase.
-        if self._depths.backward or self._depths.own or not self._listener.listens():
+        detector = self._detector
+        core = detector.core
+        if detector.is_in_backward or not detector.listens():
             return None
-        return self._listener.before_workers(data, is_start=is_start)
+        if core is not None and core.phases_so_far().has_own:
+            return None
+        return core if detector.policy.wants_workers(data, is_start=is_start) else None
 
     @contextmanager
-    def _waiting_for_workers(self, timer: PhaseTimer) -> Iterator[list[int]]:
-        """Time the block as a wait, which interrupts the open phase.
+    def _waiting_for_workers(self, core: StepCore) -> Iterator[list[int]]:
+        """Time the block as a wait, which suspends the detected phase.
 
         Yields:
             An empty list that has the duration when the block has ended.
         """
         took_ns: list[int] = []
-        attempt(self._phase.interrupt)
-        self._fetch_depth += 1
+        core.note(SUSPEND)
+        self._is_waiting = True
         started_ns = time.perf_counter_ns()
         try:
-            with timer.waiting():
+            with core.waiting():
                 yield took_ns
         finally:
-            self._fetch_depth -= 1
+            self._is_waiting = False
             took_ns.append(time.perf_counter_ns() - started_ns)
-            attempt(self._phase.resume)
+            core.note(RESUME)
 
     def _is_timed(self) -> bool:
         """Whether what the training thread does now is timed in another way."""
-        return bool(self._fetch_depth or self._depths.backward)
+        return self._is_waiting or self._detector.is_in_backward
 
     def _end_untimed(self) -> None:
-        if self._untimed_ended is not None and attempt(self._listener.listens):
-            attempt(self._untimed_ended)
+        if self._detector.listens():
+            self._detector.policy.data_ended()
 
-    def _begin_fetch(self, iterator: Any) -> PhaseTimer | None:
-        if not self._listener.listens():
+    def _begin_fetch(self, iterator: Any) -> StepCore | None:
+        detector = self._detector
+        if not detector.listens() or not detector.policy.wants_batch(iterator):
             return None
-        profiler = self._listener.before_fetch(iterator)
-        if profiler is not None:
-            self._depths.optimizer = 0  # left behind by an optimizer step that raised
-            self._phase.leave()
-        return profiler
+        detector.leave()
+        return detector.core

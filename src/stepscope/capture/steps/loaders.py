@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.steps.phase_timer import Read
+from stepscope.capture.steps.step_notes import Read
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import LoaderRecord
 

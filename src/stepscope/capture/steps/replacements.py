@@ -1,4 +1,4 @@
-"""Functions of torch that are replaced for a while."""
+"""Functions and methods that are replaced for a while."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Replacements:
-    """What was replaced, and how to put it back."""
+    """What was replaced, and how to restore it."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        """Whether there is anything to put back."""
+        """Whether there is anything to restore."""
         return bool(self._undo)
 
     def replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
@@ -23,10 +23,10 @@ class Replacements:
 
     def put(self, owner: Any, name: str, original: Any, wrapped: Any) -> None:
         """Put what was wrapped already in the place of the original."""
-        is_inherited = isinstance(owner, type) and name not in owner.__dict__
+        is_inherited = name not in vars(owner)
         setattr(owner, name, wrapped)
 
-        def put_back() -> None:
+        def restore() -> None:
             # If other code wrapped it again, ours stays inside and does nothing.
             if getattr(owner, name) is not wrapped:
                 return
@@ -35,13 +35,13 @@ class Replacements:
             else:
                 setattr(owner, name, original)
 
-        self._undo.append(put_back)
+        self._undo.append(restore)
 
     def undo_by(self, undo: Callable[[], None]) -> None:
-        """Call this, too, to put everything back."""
+        """Call this, too, to restore everything."""
         self._undo.append(undo)
 
-    def put_back(self) -> None:
-        """Put everything back, the last first."""
+    def restore(self) -> None:
+        """Restore everything, the last first."""
         while self._undo:
             self._undo.pop()()

@@ -79,7 +79,7 @@ class TensorWatch:
 
     def leave(self) -> None:
         """Take the hooks out of torch."""
-        self._replacements.put_back()
+        self._replacements.restore()
         self._end_forward()
         self._path.clear()
 

@@ -18,11 +18,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.steps.attempt import attempt
-from stepscope.capture.steps.phase_timer import Listener, OpenPhase, PhaseTimer, Read
+from stepscope.capture.steps.phase_times import RESUME, SUSPEND
 from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.step_notes import Read
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
+    from stepscope.capture.steps.detector import Detector
 
 _MARK = "_stepscope_reads"
 """Attribute of the threads that read, and of the conditions that they have notified."""
@@ -32,25 +37,12 @@ class ThreadWaits:
     """Times waits for threads that read DataLoaders.
 
     Args:
-        listener: Decides which thread is the training's.
-        phase: The open phase, which a wait interrupts.
-        running: Returns what times the waits, or None while nothing does.
+        detector: Knows the training thread, and where its waits are noted.
         is_timed: Returns whether what the training thread does now is timed in another way.
-
-    Attributes:
-        replacements: Receives what is wrapped, once a thread reads.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        phase: OpenPhase,
-        running: Callable[[], PhaseTimer | None],
-        is_timed: Callable[[], bool],
-    ) -> None:
-        self._listener = listener
-        self._phase = phase
-        self._running = running
+    def __init__(self, detector: Detector, is_timed: Callable[[], bool]) -> None:
+        self._detector = detector
         self._is_timed = is_timed
         self._process_id = os.getpid()
         self._own = threading.local()
@@ -59,13 +51,17 @@ class ThreadWaits:
         self._read: Read | None = None
         self._iterator: weakref.ref[Any] | None = None
         self._has_passed_on = False
-        self.replacements: Replacements | None = None
+        self._replacements: Replacements | None = None
+
+    def allow(self, replacements: Replacements) -> None:
+        """Wrap what is needed, once a thread reads."""
+        self._replacements = replacements
 
     def reads_beside(self) -> bool:
         """Whether this is a thread beside the training's, in the same process."""
         if threading.get_ident() == threading.main_thread().ident:
             return False
-        return os.getpid() == self._process_id and not attempt(self._listener.listens)
+        return os.getpid() == self._process_id and not self._detector.listens()
 
     def begin_read(self) -> tuple[int, int] | None:
         """Note that this thread reads; returns its times now, None if it is the training's."""
@@ -78,9 +74,6 @@ class ThreadWaits:
     def end_read(self, began: tuple[int, int], iterator: Any, batch: Any) -> None:
         """Note what it took to read a batch."""
         took_ns, cpu_ns = time.perf_counter_ns() - began[0], time.thread_time_ns() - began[1]
-        self._note_read(iterator, batch, took_ns, cpu_ns)
-
-    def _note_read(self, iterator: Any, batch: Any, took_ns: int, cpu_ns: int) -> None:
         with self._lock:
             # What is noted must be noted by the training thread, at its next wait.
             before = self._read or Read(batch if not self._has_passed_on else None, is_beside=True)
@@ -90,13 +83,13 @@ class ThreadWaits:
             )
             self._iterator = weakref.ref(iterator)
 
-    def _pass_on(self, timer: PhaseTimer) -> None:
+    def _pass_on(self, core: StepCore) -> None:
         with self._lock:
             read, self._read = self._read, None
             iterator = self._iterator() if self._iterator is not None else None
         if read is not None and iterator is not None:
             self._has_passed_on = True
-            timer.see_loader(iterator, read=read)
+            core.see_loader(iterator, read=read)
 
     def _mark_thread(self) -> None:
         # Not `current_thread()` in `notify`: that would be called before a thread is registered.
@@ -106,12 +99,12 @@ class ThreadWaits:
 
     def _install(self) -> None:
         with self._lock:
-            if self._is_installed or not self.replacements:
+            if self._is_installed or not self._replacements:
                 return
             self._is_installed = True
-            self.replacements.replace(threading.Condition, "notify", self._around_notify)
-            self.replacements.replace(threading.Condition, "wait", self._around_wait)
-            self.replacements.replace(threading.Thread, "join", self._around_wait)
+            self._replacements.replace(threading.Condition, "notify", self._around_notify)
+            self._replacements.replace(threading.Condition, "wait", self._around_wait)
+            self._replacements.replace(threading.Thread, "join", self._around_wait)
 
     def _around_notify(self, notify: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(notify)
@@ -138,37 +131,38 @@ class ThreadWaits:
     @contextmanager
     def _waiting(self, awaited: Any) -> Iterator[None]:
         """Time the block as a wait for input if the awaited condition or thread says so."""
-        timer = attempt(self._timer)
-        if timer is None:
+        core = attempt(self._core)
+        if core is None:
             yield
             attempt(self._hand_on, awaited)
             return
         is_known = bool(attempt(_reads, awaited))
         if is_known:
-            attempt(self._phase.interrupt)
+            core.note(SUSPEND)
         started_ns = time.perf_counter_ns()
         try:
-            with timer.waiting() if is_known else nullcontext():
+            with core.waiting() if is_known else nullcontext():
                 yield
         finally:
             took_ns = time.perf_counter_ns() - started_ns
             if is_known:
-                attempt(self._phase.resume)
-                attempt(self._pass_on, timer)
+                core.note(RESUME)
             elif attempt(_reads, awaited):  # it was notified for the first time
-                attempt(timer.add_wait, took_ns)
-                attempt(self._pass_on, timer)
+                core.add_wait(took_ns)
+                is_known = True
+            if is_known:
+                attempt(self._pass_on, core)
 
     def _hand_on(self, awaited: Any) -> None:
         """Mark a thread beside the training's that waited for one that reads."""
         if _reads(awaited) and self.reads_beside():
             self._mark_thread()
 
-    def _timer(self) -> PhaseTimer | None:
+    def _core(self) -> StepCore | None:
         """What times a wait of the training thread; None if this is another one."""
-        if self.reads_beside() or self._is_timed() or not self._listener.listens():
+        if self.reads_beside() or self._is_timed() or not self._detector.listens():
             return None
-        return self._running()
+        return self._detector.core
 
 
 def _reads(one: Any) -> bool:

@@ -1,9 +1,8 @@
 """Times collectives and the saving of checkpoints, wherever the training thread calls them.
 
 The collectives of torch.distributed, the wait for one that was only begun, and the functions that
-save are wrapped while the watch is installed: `torch.save`, and those of `_SAVERS` if their module
-is imported, or once it is. Each wrapper calls the original with the same arguments and passes on
-what it returns or raises. That a rank sends to single ranks or receives, as the stages of a
+save are wrapped while a detector is installed: `torch.save`, and those of `_SAVERS` if their module
+is imported, or once it is. That a rank sends to single ranks or receives, as the stages of a
 pipeline do, is noted: such ranks wait for each other by design.
 """
 
@@ -13,13 +12,21 @@ import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.imports import when_imported
-from stepscope.capture.steps.phase_timer import Depths, Listener, OpenPhase, PhaseTimer
+from stepscope.capture.steps.phase_times import (
+    COLLECTIVE_BEGINS,
+    COLLECTIVE_ENDS,
+    SAVE_BEGINS,
+    SAVE_ENDS,
+)
 from stepscope.capture.steps.replacements import Replacements
-from stepscope.run.step_record import COMMUNICATION, SAVING
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
+    from stepscope.capture.steps.detector import Detector
 
 _COLLECTIVES = (
     "all_gather",
@@ -61,37 +68,26 @@ class TimedCalls:
     """Times collectives and saving.
 
     Args:
-        listener: Decides whether this process and thread is recorded.
-        running: Returns what times the calls, or None while nothing does.
-        phase: The open phase, which saving interrupts.
-        depths: How deep the training thread is in what else is watched.
+        detector: Where they are noted.
         replacements: Receives what is wrapped.
-
-    Attributes:
-        saves: How often the training has saved so far.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        running: Callable[[], PhaseTimer | None],
-        phase: OpenPhase,
-        depths: Depths,
-        replacements: Replacements,
-    ) -> None:
-        self._listener = listener
-        self._running = running
-        self._phase = phase
-        self._depths = depths
+    def __init__(self, detector: Detector, replacements: Replacements) -> None:
+        self._detector = detector
         self._replacements = replacements
-        self._depth = 0
+        self._is_inside = False
         self._exchanges = False
-        self.saves = 0
 
     def install(self) -> None:
         """Wrap the functions that the training will use."""
         self._wrap_collectives()
-        self._wrap_saving()
+        import torch
+        from torch import serialization
+
+        self._wrap("save", (serialization, torch), self._around_saving)
+        for module, (names, others) in _SAVERS.items():
+            wrap = functools.partial(self._wrap_savers, names, others)
+            self._replacements.undo_by(when_imported(module, wrap))
 
     def _wrap_collectives(self) -> None:
         from torch import distributed
@@ -103,13 +99,8 @@ class TimedCalls:
 
         del _functional_collectives
         for name in _COLLECTIVES:
-            original = getattr(distributed_c10d, name, None)
-            if original is None:
-                continue
-            wrapped = self._around_collective(original)
-            for owner in (distributed, distributed_c10d):
-                if getattr(owner, name, None) is original:
-                    self._replacements.put(owner, name, original, wrapped)
+            if hasattr(distributed_c10d, name):
+                self._wrap(name, (distributed_c10d, distributed), self._around_collective)
         # Sending and receiving are wrapped inside the functions of torch.distributed: it compares
         # those that it is given with its own, and scripts may have taken theirs before.
         self._replacements.replace(distributed_c10d.Work, "wait", self._around_collective)
@@ -117,30 +108,18 @@ class TimedCalls:
             if hasattr(distributed_c10d.ProcessGroup, name):
                 self._replacements.replace(distributed_c10d.ProcessGroup, name, self._noting)
 
-    def _wrap_saving(self) -> None:
-        import torch
-        from torch import serialization
-
-        self._wrap_saver("save", (serialization, torch))
-        for module, (names, others) in _SAVERS.items():
-            wrap = functools.partial(self._wrap_savers, names, others)
-            self._replacements.undo_by(when_imported(module, wrap))
-
     def _wrap_savers(
-        self,
-        names: tuple[str, ...],
-        others: tuple[str, ...],
-        module: ModuleType,
+        self, names: tuple[str, ...], others: tuple[str, ...], module: ModuleType
     ) -> None:
         owners = (module, *(sys.modules[name] for name in others if name in sys.modules))
         for name in names:
             if hasattr(module, name):
-                self._wrap_saver(name, owners)
+                self._wrap(name, owners, self._around_saving)
 
-    def _wrap_saver(self, name: str, owners: tuple[Any, ...]) -> None:
+    def _wrap(self, name: str, owners: tuple[Any, ...], around: Callable[[Any], Any]) -> None:
         """Wrap a function of the first owner, which others may have, too."""
         original = getattr(owners[0], name)
-        wrapped = self._around_saving(original)
+        wrapped = around(original)
         for owner in owners:
             if getattr(owner, name, None) is original:
                 self._replacements.put(owner, name, original, wrapped)
@@ -152,21 +131,18 @@ class TimedCalls:
         @functools.wraps(collective)
         def timed(*arguments: Any, **keywords: Any) -> Any:
             # When torch compiles the caller, it must find its own function.
-            if is_compiling():
+            if is_compiling() or self._is_inside or keywords.get("async_op"):
                 return collective(*arguments, **keywords)
-            is_inside = self._depth or self._depths.own
-            if is_inside or keywords.get("async_op") or not attempt(self._listener.listens):
+            core = attempt(self._core)
+            if core is None:
                 return collective(*arguments, **keywords)
-            timer = attempt(self._running)
-            if timer is None:
-                return collective(*arguments, **keywords)
-            self._depth += 1
-            attempt(self._phase.end_after_calls)
+            self._is_inside = True
+            core.note(COLLECTIVE_BEGINS)
             try:
-                with timer.phase(COMMUNICATION):
-                    return collective(*arguments, **keywords)
+                return collective(*arguments, **keywords)
             finally:
-                self._depth -= 1
+                self._is_inside = False
+                core.note(COLLECTIVE_ENDS)
 
         return timed
 
@@ -182,8 +158,9 @@ class TimedCalls:
         return noted
 
     def _note_exchange(self) -> None:
-        if self._listener.listens() and (timer := self._running()) is not None:
-            timer.note_exchanges()
+        core = self._core()
+        if core is not None:
+            core.note_exchanges()
             self._exchanges = True
 
     def _around_saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,17 +168,20 @@ class TimedCalls:
 
         @functools.wraps(save)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._depths.own or self._depths.backward or not attempt(self._listener.listens):
+            core = None if self._is_inside else attempt(self._core)
+            if core is None:
                 return save(*arguments, **keywords)
-            timer = attempt(self._running)
-            if timer is None:
-                return save(*arguments, **keywords)
-            self.saves += 1
-            attempt(self._phase.stand_back)
+            self._is_inside = True  # one function that saves calls another, and collectives
+            self._detector.saves += 1
+            core.note(SAVE_BEGINS)
             try:
-                with timer.phase(SAVING):
-                    return save(*arguments, **keywords)
+                return save(*arguments, **keywords)
             finally:
-                attempt(self._phase.come_back)
+                self._is_inside = False
+                core.note(SAVE_ENDS)
 
         return timed
+
+    def _core(self) -> StepCore | None:
+        """Where to note what the training thread calls; None for another one."""
+        return self._detector.core if self._detector.listens() else None

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from stepscope import open_run
 from stepscope.adapters.callbacks.lightning_events import CallbackEvents, ProfilerEvents
-from stepscope.adapters.callbacks.training import TrainingDoor, TrainingRecorder, identity_of
+from stepscope.adapters.callbacks.training import CallbackBase, TrainingRecorder, identity_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
@@ -97,7 +97,7 @@ def test_a_training_from_its_beginning_to_its_end(tmp_path):
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
     # After its end nothing is recorded, and nothing fails.
     training.step()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     recorder.restart_step()
     recorder.phase("x")
     recorder.finish()
@@ -109,10 +109,10 @@ def test_what_is_done_between_steps_has_lines_of_its_own(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.leave_steps(EVALUATION)
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     training.evaluate()
-    recorder.leave_steps(CHECKPOINT)
+    recorder.suspend_steps(CHECKPOINT)
     training.step()  # the training's own data end what was done besides
     training.evaluate()  # not announced, and over without a word
     recorder.restart_step()
@@ -138,7 +138,7 @@ def test_steps_inside_what_is_done_besides_do_not_count(tmp_path):
                 with profiler.outside_steps("evaluation"):
                     for inner in range(3):
                         profiler.step()
-                        profiler.restart_step()
+                        profiler.session.restart_step()
                         with profiler.outside_steps("checkpoint"):
                             assert inner < 3
             torch.ones(8).sum()
@@ -160,10 +160,10 @@ def test_an_evaluation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path):
     training = Training(recorder)
     training.begin()
     training.batch()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     training.evaluate()
     recorder.restart_step()  # would lose the first half
-    recorder.come_back()
+    recorder.resume_steps()
     training.step()
     recorder.finish()
     assert kinds(tmp_path) == []
@@ -176,7 +176,7 @@ def test_an_evaluation_that_fails_is_a_partial_line(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.leave_steps(EVALUATION)
+    recorder.suspend_steps(EVALUATION)
     recorder.finish(ValueError("planted"))
     (line,) = [line for line in open_run(tmp_path).ranks[0].steps if line.kind != "train"]
     assert (line.kind, line.is_partial) == ("evaluation", True)
@@ -244,7 +244,7 @@ def test_ranks_as_frameworks_tell_them(monkeypatch):
 
 def test_a_profiler_that_is_given_is_a_pattern_and_not_used_up(tmp_path):
     pattern = stepscope.Profiler(output_dir=tmp_path, run_name="mine", layout="sfm", **QUICK)
-    door = TrainingDoor(pattern)
+    door = CallbackBase(pattern)
     for _ in range(2):
         training = Training(door._recorder)
         training.begin()
@@ -254,7 +254,7 @@ def test_a_profiler_that_is_given_is_a_pattern_and_not_used_up(tmp_path):
     assert pattern.run_path is None
     assert door.run_path == tmp_path / "mine-2"
     with pytest.raises(UsageError, match="either a Profiler or options"):
-        TrainingDoor(pattern, wait=3)
+        CallbackBase(pattern, wait=3)
 
 
 def test_a_door_can_be_sent_to_another_process(tmp_path):

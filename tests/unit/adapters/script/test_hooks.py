@@ -13,27 +13,39 @@ import torch
 
 from stepscope.adapters.script import hooks
 from stepscope.adapters.script.hooks import ScriptRecorder
+from stepscope.capture.steps.phase_times import PhaseTimes
 
 
-class Listener:
-    """Writes down what a profiler is told."""
+class Core:
+    """Writes down what is noted of a step; its phases are computed as they are for a record."""
 
-    def __init__(self):
-        self.told = []
-        self.work = []
-        self.step_number = 0
-        self.run_path = self.rank_path = None
+    def __init__(self, told):
+        self.told = told
+        self.number = 0
+        self.thread = threading.get_ident()
+        self.times = PhaseTimes()
+        self.open = []
+        self.now_ns = 0
 
-    def step(self, *, tokens=None, samples=None):
-        self.step_number += 1
-        self.told.append("step")
-        self.work.append((samples, tokens))
+    def note(self, kind, value=None, *, ends_phase=True):
+        self.now_ns += 1
+        self.times.see([(kind, value, self.now_ns, None)])
+        self.follow()
 
-    def restart_step(self, kind=""):
-        self.told.append("restart" if kind == "evaluation" else f"restart after {kind}")
+    def follow(self):
+        wanted = [phase.name for phase in self.times.open]
+        while self.open and self.open != wanted[: len(self.open)]:
+            self.told.append(f"-{self.open.pop()}")
+        for name in wanted[len(self.open) :]:
+            self.told.append(f"+{name}")
+            self.open.append(name)
 
-    def mark(self, kind):
-        self.told.append(f"mark {kind}")
+    def cut(self):
+        self.times.end_step(self.now_ns, None)
+        self.follow()
+
+    def phases_so_far(self):
+        return self.times
 
     def see_loader(self, *parts, read=None):
         self.loaders = parts
@@ -44,19 +56,35 @@ class Listener:
     def add_loader_time(self, **parts_ns):
         pass
 
-    def note_training_work(self):
-        pass
-
     @contextlib.contextmanager
     def waiting(self):
         self.told.append("wait")
         yield
 
-    @contextlib.contextmanager
-    def phase(self, name):
-        self.told.append(f"+{name}")
-        yield
-        self.told.append(f"-{name}")
+
+class Listener:
+    """Writes down what a profiler is told."""
+
+    def __init__(self):
+        self.told = []
+        self.work = []
+        self.run_path = None
+        self.session = self
+        self.rank_path = None
+        self.steps = Core(self.told)
+
+    def step(self, *, tokens=None, samples=None):
+        self.steps.cut()
+        self.steps.number += 1
+        self.told.append("step")
+        self.work.append((samples, tokens))
+
+    def restart_step(self, kind=""):
+        self.steps.cut()
+        self.told.append("restart" if kind == "evaluation" else f"restart after {kind}")
+
+    def mark(self, kind):
+        self.told.append(f"mark {kind}")
 
     def __exit__(self, *what):
         self.told.append("end")
@@ -80,9 +108,10 @@ class Script:
     def __init__(self, tmp_path, step_on="optimizer"):
         self.recorder = ScriptRecorder({}, step_on, tmp_path)
         self.listener = self.recorder._profiler = Listener()
+        self.recorder.detector.attach(self.listener.steps)
         self.train, self.other = object(), object()
-        self.fetch = self.recorder.watch.loaders.around_fetch(lambda iterator: "batch")
-        self.backward = self.recorder.watch.around_backward(lambda *_: None)
+        self.fetch = self.recorder.detector.loaders.around_fetch(lambda iterator: "batch")
+        self.backward = self.recorder.detector.around_backward(lambda *_: None)
         self.optimizer = Optimizer()
 
     def batch(self, data=None):
@@ -90,8 +119,8 @@ class Script:
 
     def learn(self, optimizer=None):
         optimizer = optimizer or self.optimizer
-        assert self.recorder.watch.before_optimizer(optimizer, (optimizer,), {}) is None
-        self.recorder.watch.after_optimizer(optimizer, (), {})
+        assert self.recorder.detector.before_optimizer(optimizer, (optimizer,), {}) is None
+        self.recorder.detector.after_optimizer(optimizer, (), {})
 
     def step(self, batches=1):
         for _ in range(batches):
@@ -215,9 +244,9 @@ def test_an_evaluation_may_use_the_data_of_the_training(script):
 @pytest.fixture
 def model(script):
     """A model whose modes are told, and its normalisation."""
-    script.recorder.modes.install()
+    script.recorder.detector.install()
     yield torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    script.recorder.modes.remove()
+    script.recorder.detector.remove()
 
 
 def test_a_model_that_is_set_to_evaluation_and_back_is_evaluated(script, model):
@@ -276,7 +305,7 @@ def test_a_model_that_learns_while_set_to_evaluation_is_not_evaluated(script, mo
 
 def test_the_modes_of_modules_are_torchs_own_afterwards(script):
     train, evaluate = torch.nn.Module.train, torch.nn.Module.eval
-    script.recorder.modes.install()
+    script.recorder.detector.install()
     assert torch.nn.Module.eval is not evaluate
     assert torch.nn.Module.train is train, "it costs something in every step"
     layer = torch.nn.Linear(1, 1)
@@ -287,7 +316,7 @@ def test_the_modes_of_modules_are_torchs_own_afterwards(script):
     layer.train()
     assert torch.nn.Module.train is train
     layer.eval()
-    script.recorder.modes.remove()
+    script.recorder.detector.remove()
     assert (torch.nn.Module.train, torch.nn.Module.eval) == (train, evaluate)
 
 
@@ -381,14 +410,14 @@ def test_optimizers_that_take_turns_at_batches_change_nothing(script):
 
 def test_an_optimizer_inside_another_is_one_step(script):
     inner = Optimizer()
-    script.recorder.watch.before_optimizer(script.optimizer, (), {})
+    script.recorder.detector.before_optimizer(script.optimizer, (), {})
     script.learn(inner)
-    script.recorder.watch.after_optimizer(script.optimizer, (), {})
+    script.recorder.detector.after_optimizer(script.optimizer, (), {})
     assert script.count("step") == 1
 
 
 def test_steps_go_on_after_one_that_raised(script):
-    script.recorder.watch.before_optimizer(script.optimizer, (), {})  # and no hook after it
+    script.recorder.detector.before_optimizer(script.optimizer, (), {})  # and no hook after it
     for _ in range(3):
         script.backward()
         script.learn()
@@ -397,9 +426,9 @@ def test_steps_go_on_after_one_that_raised(script):
 
 def test_a_step_with_a_backward_pass_of_its_own_is_one_step(script):
     for _ in range(3):
-        script.recorder.watch.before_optimizer(script.optimizer, (), {})
+        script.recorder.detector.before_optimizer(script.optimizer, (), {})
         script.backward()
-        script.recorder.watch.after_optimizer(script.optimizer, (), {})
+        script.recorder.detector.after_optimizer(script.optimizer, (), {})
     assert script.count("step") == 3
 
 
@@ -408,10 +437,10 @@ def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
     given = ((script.optimizer,), {"closure": script.backward})
     if not is_keyword:
         given = ((script.optimizer, script.backward), {})
-    arguments, keywords = script.recorder.watch.before_optimizer(script.optimizer, *given)
+    arguments, keywords = script.recorder.detector.before_optimizer(script.optimizer, *given)
     assert arguments[0] is script.optimizer
     (keywords["closure"] if is_keyword else arguments[1])()
-    script.recorder.watch.after_optimizer(script.optimizer, arguments, keywords)
+    script.recorder.detector.after_optimizer(script.optimizer, arguments, keywords)
     assert script.listener.told == [
         *("+optimizer", "-optimizer", "+forward", "-forward", "+backward", "-backward"),
         *("+optimizer", "-optimizer", "step"),
@@ -426,7 +455,7 @@ def test_optimizers_that_step_within_a_backward_pass_end_one_step_with_it(script
         for optimizer in optimizers:
             script.learn(optimizer)
 
-    backward = script.recorder.watch.around_backward(learn)
+    backward = script.recorder.detector.around_backward(learn)
     for number in range(4):
         script.batch()
         backward()
@@ -441,7 +470,7 @@ def test_a_backward_pass_that_raises_ends_no_step(script):
         raise ValueError("theirs")
 
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.watch.around_backward(learn)()
+        script.recorder.detector.around_backward(learn)()
     assert script.count("step") == 0
     script.step()
     assert script.count("step") == 1
@@ -468,9 +497,9 @@ def test_what_the_script_raises_goes_through(script):
         raise ValueError("theirs")
 
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.watch.around_backward(broken)()
+        script.recorder.detector.around_backward(broken)()
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.watch.loaders.around_fetch(broken)(Data(script.train))
+        script.recorder.detector.loaders.around_fetch(broken)(Data(script.train))
     script.step()
     assert script.count("step") == 1
 
@@ -480,19 +509,19 @@ def test_the_end_of_the_data_is_no_error(script):
         raise StopIteration
 
     with pytest.raises(StopIteration):
-        script.recorder.watch.loaders.around_fetch(exhausted)(Data(script.train))
+        script.recorder.detector.loaders.around_fetch(exhausted)(Data(script.train))
 
 
 def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
     recorder = ScriptRecorder({"active": 0}, "optimizer", tmp_path)
-    assert recorder.watch.around_backward(lambda: "result")() == "result"
+    assert recorder.detector.around_backward(lambda: "result")() == "result"
     (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
     assert "active" in note["problem"]
 
 
 def test_the_end_of_the_data_after_the_last_step_is_no_evaluation(script):
     script.step()
-    script.fetch = script.recorder.watch.loaders.around_fetch(next)
+    script.fetch = script.recorder.detector.loaders.around_fetch(next)
     exhausted = iter(())
     with pytest.raises(StopIteration):
         script.fetch(exhausted)
@@ -528,8 +557,7 @@ class Model(torch.nn.Module):
 
 def calling(script, *, backwards):
     """A script whose forward passes are calls of modules that it has shown already."""
-    script.listener.leave_out = lambda _: script.listener.told.append("left out")
-    calls = script.recorder.watch.forward_calls
+    calls = script.recorder.detector.calls
     for _ in range(backwards):
         script.backward()
     return calls
@@ -548,10 +576,10 @@ def test_forward_begins_with_the_call_of_a_module_once_that_is_known(script):
             model(loss.detach())
         script.learn()
     finally:
-        script.recorder.watch.remove()
+        script.recorder.detector.remove()
     assert script.listener.told == [
         *("wait", "+forward", "-forward", "+backward", "-backward"),
-        *("+forward", "left out", "-forward"),
+        *("+forward", "-forward"),
         *("+optimizer", "-optimizer", "step"),
     ]
 
@@ -566,11 +594,11 @@ def test_a_second_call_continues_forward_and_only_what_it_depends_on_is_between(
         model(hidden)
         assert script.listener.told == ["+forward"]
         model(torch.ones(1))
-        assert script.listener.told == ["+forward", "left out"]
         script.backward()
-        assert script.listener.told[2:] == ["-forward", "+backward", "-backward"]
+        # Two calls and what is between them; then the third one, and the loss.
+        assert script.listener.steps.times.times == {"backward": 3, "forward": 5}
     finally:
-        script.recorder.watch.remove()
+        script.recorder.detector.remove()
 
 
 def test_modules_inside_others_are_looked_for_where_no_outer_one_is_called(script):
@@ -583,7 +611,7 @@ def test_modules_inside_others_are_looked_for_where_no_outer_one_is_called(scrip
         owner["net"](torch.ones(1))
         assert calls.is_found
     finally:
-        script.recorder.watch.remove()
+        script.recorder.detector.remove()
     assert "__call__" not in vars(Model)
     assert "__call__" not in vars(torch.nn.ModuleDict)
 
@@ -601,7 +629,7 @@ def test_a_training_without_modules_is_looked_at_a_few_times_only(script, monkey
 
 def test_samples_and_tokens_of_steps(script):
     batch = {"input_ids": torch.ones(4, 8)}
-    script.fetch = script.recorder.watch.loaders.around_fetch(lambda _: batch)
+    script.fetch = script.recorder.detector.loaders.around_fetch(lambda _: batch)
 
     def take(count, data=script.train, **more):
         for _ in range(count):
@@ -630,7 +658,7 @@ def test_a_class_may_be_copied_with_what_wraps_it(script):
         assert called(Model(), torch.ones(1)) == 1
         assert (copied.calls, copied.is_found) == (0, False)
     finally:
-        script.recorder.watch.remove()
+        script.recorder.detector.remove()
 
 
 def test_what_was_found_is_found_again_after_a_training_without_modules(script):
@@ -644,4 +672,4 @@ def test_what_was_found_is_found_again_after_a_training_without_modules(script):
         model(torch.ones(1))
         assert calls.is_found
     finally:
-        script.recorder.watch.remove()
+        script.recorder.detector.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from stepscope.capture.steps.main_optimizer import MainOptimizer
+from stepscope.capture.steps.step_policy import MainOptimizer
 
 
 class Optimizer:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.detector import Detector, Policy
 
 BATCHES, READ_S = 6, 0.03
 
@@ -30,6 +30,7 @@ class Timer:
     """Keeps what it is told."""
 
     def __init__(self):
+        self.thread = threading.get_ident()
         self.waited_ns = 0
         self.reads = []
 
@@ -45,30 +46,33 @@ class Timer:
     def see_loader(self, iterator, *, read=None):
         self.reads.append(read)
 
+    def note(self, kind, value=None):
+        pass
 
-class MainThread:
-    """Listens to the main thread alone."""
 
-    def __init__(self, timer):
-        self.timer = timer
+class NoBatches(Policy):
+    """Leaves waits of the training thread itself alone."""
 
-    def listens(self):
-        return threading.current_thread() is threading.main_thread()
+    def wants_batch(self, iterator):
+        return False
 
-    def before_fetch(self, iterator):
-        return None
+    def wants_workers(self, data, *, is_start):
+        return False
 
-    def before_workers(self, data, *, is_start):
-        return None
+
+def installed(timer):
+    detector = Detector(NoBatches(), times_calls=True)
+    detector.attach(timer)
+    detector.install()
+    return detector
 
 
 @pytest.fixture
 def timer():
     found = Timer()
-    watch = PhaseWatch(MainThread(found), lambda: found)
-    watch.install()
+    detector = installed(found)
     yield found
-    watch.remove()
+    detector.remove()
 
 
 def from_a_queue():
@@ -159,9 +163,8 @@ def test_nothing_is_wrapped_until_a_thread_reads(timer):
 def test_everything_is_restored():
     before = threading.Condition.wait, threading.Condition.notify, threading.Thread.join
     found = Timer()
-    watch = PhaseWatch(MainThread(found), lambda: found)
-    watch.install()
+    detector = installed(found)
     from_a_queue()
     assert threading.Condition.wait is not before[0]
-    watch.remove()
+    detector.remove()
     assert (threading.Condition.wait, threading.Condition.notify, threading.Thread.join) == before

@@ -26,37 +26,36 @@ def compiled_phase(name: str) -> AbstractContextManager[None]:
     return torch.profiler.record_function(name)
 
 
-def uncompiled(hook: Callable[..., _Result]) -> Callable[..., _Result]:
+def disable_dynamo(hook: Callable[..., _Result]) -> Callable[..., _Result]:
     """A hook that torch.compile calls and does not try to compile, where it compiles an optimizer.
 
-    It would fail at the first call into the operating system, and warn of it.
+    It would fail at the first call into the operating system, and warn of it. The hook must be a
+    function, no method: torch keeps what it makes of it there.
     """
     import torch
-
-    def call(*given: Any, **named: Any) -> _Result:
-        return hook(*given, **named)
 
     # As torch.compiler.disable, which loads the compiler; optimizers load it anyway.
-    leave_alone = getattr(torch, "_disable_dynamo", None)
-    return call if leave_alone is None else leave_alone(call)
+    disable = getattr(torch, "_disable_dynamo", None)
+    return hook if disable is None else disable(hook)
 
 
-def out_of_compiler(call: Callable[..., _Result]) -> Callable[..., _Result]:
+def skipped_by_dynamo(call: Callable[..., _Result]) -> Callable[..., _Result]:
     """A function that torch.compile calls and does not try to compile.
 
-    Unlike `uncompiled`, it does not load the compiler into a training that does without.
+    Unlike `disable_dynamo`, it does not load the compiler into a training that does without.
     """
     import torch
 
-    alone = uncompiled(call)
+    disabled = disable_dynamo(call)
 
     @functools.wraps(call)
     def called(*given: Any, **named: Any) -> _Result:
-        may_compile = "torch._dynamo" in sys.modules
-        return alone(*given, **named) if may_compile else call(*given, **named)
+        if "torch._dynamo" in sys.modules:
+            return disabled(*given, **named)
+        return call(*given, **named)
 
     frames = getattr(torch._C, "_dynamo", None)
-    leave_alone = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
-    if leave_alone is not None:
-        leave_alone(cast("FunctionType", called).__code__)
+    skip = getattr(getattr(frames, "eval_frame", None), "skip_code", None)
+    if skip is not None:
+        skip(cast("FunctionType", called).__code__)
     return called

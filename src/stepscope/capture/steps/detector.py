@@ -1,0 +1,412 @@
+"""Detects what the training does with torch: what it waits for, and its phases.
+
+`torch.autograd.backward`, optimizers, the modules that the loop calls (`forward_calls`),
+DataLoaders (`loader_waits`), and collectives and functions that save (`timed_calls`) are wrapped
+while a `Detector` is installed. Each wrapper notes an event, calls the original with the same
+arguments, and passes on what it returns or raises. The step's phases are computed from the events
+where it ends (`phase_times`); a `Policy` decides what the events mean to the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from stepscope.capture.steps.attempt import attempt, missed
+from stepscope.capture.steps.disable_dynamo import (
+    disable_dynamo,
+    is_compiling,
+    skipped_by_dynamo,
+)
+from stepscope.capture.steps.forward_calls import ForwardCalls
+from stepscope.capture.steps.loader_waits import LoaderWaits
+from stepscope.capture.steps.phase_times import (
+    BACKWARD_BEGINS,
+    BACKWARD_ENDS,
+    CLOSURE_BEGINS,
+    CLOSURE_ENDS,
+    ENTER,
+    LEAVE,
+    OPTIMIZER_BEGINS,
+    OPTIMIZER_ENDS,
+)
+from stepscope.capture.steps.replacements import Replacements
+from stepscope.capture.steps.timed_calls import TimedCalls
+from stepscope.run.step_record import FORWARD
+
+if TYPE_CHECKING:
+    from stepscope.capture.steps.core import StepCore
+
+
+class Policy:
+    """What those who record a training make of what it does; by default, everything is timed."""
+
+    def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002
+        """A DataLoader's iterator is about to fetch a batch; returns whether to time that."""
+        return True
+
+    def batch_came(self, iterator: Any, batch: Any) -> None:
+        """A fetch that was timed has returned a batch."""
+
+    def data_ended(self) -> None:
+        """An iterator has no more batches, and the wait for them was not timed."""
+
+    def wants_workers(self, data: Any, *, is_start: bool) -> bool:  # noqa: ARG002
+        """A DataLoader over this data makes an iterator, or ends the workers of one."""
+        return True
+
+    def backward_begins(self) -> bool:
+        """A backward pass begins; returns whether to follow it."""
+        return True
+
+    def optimizer_begins(self) -> bool:
+        """An optimizer's step begins; returns whether to follow it."""
+        return True
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """An optimizer's step has ended, and no other one surrounds it.
+
+        Of optimizers that step within a backward pass, one is named when the pass has ended.
+        """
+
+    def is_forward_without_gradients(self) -> bool:
+        """Whether a module that the loop calls now, without gradients, is part of forward."""
+        return True
+
+    def mode_changed(self, module: Any, is_training: bool) -> None:
+        """A model was set to evaluation, or back to training after that."""
+
+
+class Detector:
+    """The hooks in torch. Only the thread that made it counts, or the one it is given.
+
+    Args:
+        policy: Decides what is timed, and learns what happened.
+        finds_forward: Whether to look for the modules whose calls are the forward passes. If not,
+            the policy says where forward begins.
+        times_calls: Whether to time collectives, saving, and waits for threads that read batches.
+        finds_modes: Whether to report models that are set to evaluation and back.
+        finds_evaluations: Whether evaluations between two loops are recorded.
+
+    Attributes:
+        core: Where events are noted; None while nothing is recorded.
+        thread: The training thread.
+        is_off: Whether nothing is noticed, as in a fork.
+        calls: Reports the outermost calls of modules, or None.
+        loaders: Times waits for DataLoaders.
+        saves: How often the training has saved so far.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        finds_forward: bool = False,
+        times_calls: bool = False,
+        finds_modes: bool = False,
+        finds_evaluations: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.core: StepCore | None = None
+        self.thread = get_ident()
+        self.is_off = False
+        self.finds_evaluations = finds_evaluations
+        self.saves = 0
+        self.calls = ForwardCalls(self) if finds_forward else None
+        self.loaders = LoaderWaits(self, sees_threads=times_calls)
+        self.is_in_backward = False
+        self._times_calls = times_calls
+        self._finds_modes = finds_modes
+        self._own_fetches = 0
+        self._optimizers = 0
+        self._is_in_closure = False
+        self._has_gone_on = False
+        self._is_switching = False
+        self._stepped: Any = None
+        self._named: weakref.ref[Any] | None = None
+        self._replacements = Replacements()
+
+    # -- into torch and out of it ---------------------------------------------------------------
+
+    def attach(self, core: StepCore) -> None:
+        """Note events there from now on."""
+        self.core = core
+        core.detector = self
+
+    def install(self, *, fetches: bool = True) -> None:
+        """Wrap the functions that the training will use.
+
+        Args:
+            fetches: Whether to time waits for DataLoaders; False if the owner does that itself.
+        """
+        import torch
+        from torch.optim import optimizer as optimizers
+
+        replacements = self._replacements
+        if fetches:
+            self.loaders.install(replacements)
+        replacements.replace(torch.autograd, "backward", self.around_backward)
+
+        def before(*step: Any) -> Any:
+            try:
+                return self.before_optimizer(*step)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+                return None
+
+        def after(*step: Any) -> None:
+            try:
+                self.after_optimizer(*step)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+
+        hooks = optimizers.register_optimizer_step_pre_hook(disable_dynamo(before))
+        replacements.undo_by(hooks.remove)
+        hooks = optimizers.register_optimizer_step_post_hook(disable_dynamo(after))
+        replacements.undo_by(hooks.remove)
+        if self._times_calls:
+            TimedCalls(self, replacements).install()
+        if self._finds_modes:
+            replacements.replace(torch.nn.Module, "eval", self._around_eval)
+
+    def remove(self) -> None:
+        """Restore torch."""
+        self.leave()
+        if self.calls is not None:
+            self.calls.remove()
+        self._replacements.restore()
+
+    def forget(self) -> None:
+        """Reset the state after a fork: what happens in the parent does not happen here."""
+        self.thread = get_ident()
+        self.core = None
+        self.is_in_backward = self._is_in_closure = self._has_gone_on = False
+        self._optimizers = 0
+        self._stepped = None
+        if self.calls is not None:
+            self.calls.forget()
+
+    def listens(self) -> bool:
+        """Whether this is the training thread, in its process."""
+        thread = get_ident()
+        if self.is_off or thread != self.thread:
+            return False
+        return self.core is None or self.core.thread == thread
+
+    # -- phases ---------------------------------------------------------------------------------
+
+    def note(self, kind: str, value: Any = None) -> None:
+        """Note an event if something is recorded."""
+        if self.core is not None:
+            self.core.note(kind, value)
+
+    def enter(self, name: str) -> None:
+        """Begin a phase, ending the open one."""
+        self.note(ENTER, name)
+
+    def leave(self) -> None:
+        """End the open phase, if any."""
+        self._optimizers = 0  # left behind by an optimizer's step that raised
+        self.note(LEAVE)
+
+    def begin_forward(self) -> None:
+        """Begin the forward phase where a batch arrives, if calls of modules do not reveal it."""
+        if self.calls is None or not self.calls.is_found:
+            self.note(ENTER, FORWARD)
+
+    def is_in(self, name: str) -> bool:
+        """Whether this phase was entered last, and has not ended."""
+        return self.core is not None and self.core.phases_so_far().detected == name
+
+    @property
+    def is_in_phase(self) -> bool:
+        """Whether a phase is open, or a backward pass."""
+        return self.core is not None and bool(self.core.phases_so_far().open)
+
+    # -- the batches of the loop's own `watch` --------------------------------------------------
+
+    @property
+    def is_in_own_fetch(self) -> bool:
+        """Whether the loop waits for a batch itself: a DataLoader's wait inside is part of it."""
+        return self._own_fetches > 0
+
+    def begin_own_fetch(self) -> None:
+        """Begin the loop's own wait for a batch."""
+        if self.listens():
+            self.leave()
+            self._own_fetches += 1
+
+    def end_own_fetch(self) -> None:
+        """End it, whether or not a batch arrived."""
+        if self._own_fetches and self.listens():
+            self._own_fetches -= 1
+
+    def own_batch_came(self) -> None:
+        """Begin the forward phase: the loop's batch has arrived."""
+        if self.listens():
+            self.policy.batch_came(None, None)
+            self.begin_forward()
+
+    # -- what is wrapped ------------------------------------------------------------------------
+
+    def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `torch.autograd.backward` to time it as a phase."""
+
+        @functools.wraps(backward)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                is_followed = not self.is_in_backward and self._begin_backward()
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                missed(error)
+                is_followed = False
+            if not is_followed:
+                return backward(*arguments, **keywords)
+            self.is_in_backward, self._stepped = True, None
+            try:
+                result = backward(*arguments, **keywords)
+            finally:
+                self.is_in_backward = False
+                if self.core is not None:
+                    self.core.note(BACKWARD_ENDS)
+            if self._stepped is not None:
+                attempt(self._name_stepped)
+            return result
+
+        return skipped_by_dynamo(timed)
+
+    def _begin_backward(self) -> bool:
+        if not self.listens() or not self.policy.backward_begins():
+            return False
+        if self.calls is not None:
+            self.calls.backward_begins()
+        if self._optimizers and not self._is_in_closure:
+            self._has_gone_on = True
+        if self.core is not None:
+            self.core.note(BACKWARD_BEGINS)
+        return True
+
+    def before_optimizer(
+        self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Hook that torch calls before any optimizer step; a closure is timed by its content."""
+        if not self.listens() or not self.policy.optimizer_begins():
+            return None
+        if self._has_gone_on:
+            # A backward pass since then: the step that began has raised, and the caller caught it.
+            self._optimizers, self._has_gone_on = 0, False
+        self._optimizers += 1
+        if self._optimizers > 1:
+            return None  # nested, as in wrapped optimizers
+        if self.core is not None:
+            self.core.note(OPTIMIZER_BEGINS)
+        if callable(keywords.get("closure")):
+            return arguments, {**keywords, "closure": self._around_closure(keywords["closure"])}
+        if len(arguments) > 1 and callable(arguments[1]):  # the first is the optimizer itself
+            return (arguments[0], self._around_closure(arguments[1]), *arguments[2:]), keywords
+        return None
+
+    def _around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the forward and backward that a script passes to the optimizer as a closure."""
+
+        @functools.wraps(closure)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            self._is_in_closure = True
+            attempt(self.note, CLOSURE_BEGINS)
+            try:
+                return closure(*arguments, **keywords)
+            finally:
+                self._is_in_closure = False
+                attempt(self.note, CLOSURE_ENDS)
+
+        return timed
+
+    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        """Hook that torch calls after any optimizer step."""
+        if not self.listens():
+            if self.is_in_backward and _is_in_autograd():
+                self._keep_stepped(optimizer)  # in autograd's own thread, as for a GPU
+            return
+        if not self._optimizers:
+            return
+        self._optimizers -= 1
+        if self._optimizers:
+            return
+        self._has_gone_on = False
+        if self.core is not None:
+            self.core.note(OPTIMIZER_ENDS)
+        if self.is_in_backward:
+            self._keep_stepped(optimizer)
+        else:
+            self.policy.optimizer_ended(optimizer)
+
+    def _keep_stepped(self, optimizer: Any) -> None:
+        """Remember which optimizer to name at the end of the pass: the one named before, if any.
+
+        A hook of each parameter may step an optimizer of its own as soon as the gradient is there.
+        Only the end of the pass is the end of them all, and torch's profiler can neither be started
+        nor stopped before that.
+        """
+        named = self._named() if self._named is not None else None
+        if self._stepped is None or optimizer is named:
+            self._stepped = optimizer
+
+    def _name_stepped(self) -> None:
+        optimizer, self._stepped = self._stepped, None
+        self._named = weakref.ref(optimizer)
+        self.policy.optimizer_ended(optimizer)
+
+    # -- modes of modules -----------------------------------------------------------------------
+
+    def _around_eval(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `Module.eval`, and after a call of it `Module.train`, until that is called.
+
+        `train` calls itself for every module within, which many loops do in every step: it must
+        cost nothing while no model is set to evaluation.
+        """
+        from torch.nn import Module
+
+        train = Module.train
+        of_train = Replacements()
+        self._replacements.undo_by(of_train.restore)
+
+        @functools.wraps(evaluate)
+        def evaluated(module: Any) -> Any:
+            if not self._is_outermost_switch():
+                return evaluate(module)
+            if Module.train is train:
+                of_train.put(Module, "train", train, trained)
+            return self._switch(module, evaluate)
+
+        @functools.wraps(train)
+        def trained(module: Any, mode: bool = True) -> Any:
+            if not self._is_outermost_switch():
+                return train(module, mode)
+            if mode:
+                of_train.restore()
+            return self._switch(module, train, mode)
+
+        return evaluated
+
+    def _is_outermost_switch(self) -> bool:
+        """Whether this call is no call for a module within another."""
+        # When torch compiles the caller, it must find its own function.
+        return not self._is_switching and not is_compiling() and bool(attempt(self.listens))
+
+    def _switch(self, module: Any, switch: Callable[..., Any], *mode: Any) -> Any:
+        self._is_switching = True
+        try:
+            result = switch(module, *mode)
+        finally:
+            self._is_switching = False
+        attempt(self.policy.mode_changed, module, bool(module.training))
+        return result
+
+
+def _is_in_autograd() -> bool:
+    """Whether this thread is computing a gradient."""
+    import torch
+
+    return torch._C._current_autograd_node() is not None

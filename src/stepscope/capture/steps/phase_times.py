@@ -1,0 +1,247 @@
+"""Phases of a step, computed where it ends from the events that were noted in it.
+
+The loop's own phases and the hooks in torch only append events to a list; this is where they become
+times. Nothing here reads a clock or knows of torch.
+
+At most one *detected* phase is open: the next one ends it, and so does the end of the step. A phase
+that the loop names itself suspends it, and so does saving. *forward* is the outermost calls of
+modules, and what follows the last of them until backward begins (the loss) or something else does.
+Between two calls, it is forward if the second one depends on the first. *backward*, and a
+collective, are timed where they lie, inside whatever is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, SAVING
+
+# Kinds of events, with what their value is.
+OPEN = "open"  # a phase of the loop's own begins: anything that has a `name`
+CLOSE = "close"  # it ends: the same
+ENTER = "enter"  # a detected phase begins, and ends the one before: its name
+LEAVE = "leave"  # the detected phase ends
+CALL = "call"  # the outermost call of a module begins: whether its inputs require gradients
+RETURN = "return"  # it ends: whether gradients are recorded
+BACKWARD_BEGINS = "backward begins"
+BACKWARD_ENDS = "backward ends"
+OPTIMIZER_BEGINS = "optimizer begins"
+OPTIMIZER_ENDS = "optimizer ends"
+CLOSURE_BEGINS = "closure begins"  # an optimizer calls the forward and backward it was given
+CLOSURE_ENDS = "closure ends"
+COLLECTIVE_BEGINS = "collective begins"
+COLLECTIVE_ENDS = "collective ends"
+SAVE_BEGINS = "save begins"
+SAVE_ENDS = "save ends"
+SUSPEND = "suspend"  # the training waits, in no phase
+RESUME = "resume"  # it goes on
+LEFT_OUT = "left out"  # time that has just passed counts elsewhere: nanoseconds
+
+Event = tuple[str, Any, int, Any]
+"""Kind, value, `perf_counter_ns()`, and the mark on the device, if one is timed."""
+Open = SimpleNamespace
+"""A phase that is open: its `name`, `token`, `entered_ns`, and its `mark` on the device."""
+
+
+class PhaseTimes:
+    """Times of the phases in the current step.
+
+    Attributes:
+        times: Nanoseconds of each phase so far, by path.
+        device: Path and marks of each part of a phase that the device is timed in.
+        training: Paths of the loop's own phases that hold a backward pass or an optimizer's step.
+        detected: The detected phase; empty for none. It may be suspended.
+        open: The phases that are open, the outermost first.
+    """
+
+    def __init__(self) -> None:
+        self.times: dict[str, int] = {}
+        self.device: list[tuple[str, Any, Any]] = []
+        self.training: set[str] = set()
+        self.detected = ""
+        self.open: list[Open] = []
+        self._is_open = False
+        self._suspended = 0
+        self._backwards = 0
+        self._is_stepping = False
+        self._is_in_closure = False
+        self._returned_ns = 0
+
+    @property
+    def has_own(self) -> bool:
+        """Whether a phase of the loop's own is open, or the training saves."""
+        return self._suspended > 0
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Take events, in the order in which they happened."""
+        for kind, value, now_ns, mark in events:
+            if kind == OPEN:
+                if self._is_open:
+                    self._suspend(now_ns, mark)
+                self._suspended += 1
+                self.open.append(Open(name=value.name, token=value, entered_ns=now_ns, mark=mark))
+            elif kind in (CLOSE, SAVE_ENDS):
+                if self._close(SAVING if kind == SAVE_ENDS else value, now_ns, mark):
+                    self._suspended -= 1
+                    if self.detected:
+                        self._resume(now_ns, mark)
+            elif kind == LEFT_OUT:
+                self._leave_out(value, now_ns)
+            elif kind == CALL:
+                self._call(value, now_ns, mark)
+            elif kind == RETURN:
+                if self.detected == FORWARD and not self._suspended:
+                    if value:
+                        self._returned_ns = now_ns
+                    else:
+                        self._leave(now_ns, mark)
+            elif kind == BACKWARD_BEGINS:
+                self._returned_ns = 0
+                if self.detected and (not self._is_stepping or self._is_in_closure):
+                    self._leave(now_ns, mark)
+                if self.open:
+                    self._note_training()
+                self._backwards += 1
+                if not self._suspended:
+                    self.open.append(
+                        Open(name=BACKWARD, token=BACKWARD, entered_ns=now_ns, mark=mark)
+                    )
+            elif kind == BACKWARD_ENDS:
+                self._backwards = max(0, self._backwards - 1)
+                self._close(BACKWARD, now_ns, mark)
+            elif kind == OPTIMIZER_BEGINS:
+                if self.detected:
+                    self._leave(now_ns, mark)
+                if self.open:
+                    self._note_training()
+                self._is_stepping = True
+                self._enter(OPTIMIZER, now_ns, mark)
+            elif kind == ENTER:
+                self._enter(value, now_ns, mark)
+            elif kind in (LEAVE, OPTIMIZER_ENDS):
+                self._is_stepping = self._is_in_closure = False  # a step that raised never ended
+                if self.detected:
+                    self._leave(now_ns, mark)
+            elif kind == COLLECTIVE_BEGINS:
+                if self._returned_ns:
+                    self._leave(now_ns, mark)
+                if not self._suspended:
+                    self.open.append(
+                        Open(name=COMMUNICATION, token=COMMUNICATION, entered_ns=now_ns, mark=mark)
+                    )
+            elif kind == COLLECTIVE_ENDS:
+                self._close(COMMUNICATION, now_ns, mark)
+            elif kind == SAVE_BEGINS:
+                if not self._suspended and not self._backwards:
+                    self._suspend(now_ns, mark)
+                    self._suspended += 1
+                    self.open.append(Open(name=SAVING, token=SAVING, entered_ns=now_ns, mark=mark))
+            elif kind == SUSPEND:
+                self._suspend(now_ns, mark)
+            elif kind == RESUME:
+                self._resume(now_ns, mark)
+            elif kind == CLOSURE_BEGINS:
+                self._is_in_closure = True
+                self._enter(FORWARD, now_ns, mark)
+            elif kind == CLOSURE_ENDS:
+                self._is_in_closure = False
+                self._enter(OPTIMIZER, now_ns, mark)
+
+    def end_step(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
+        """End the step and begin the next; returns the times, on the host and on the device.
+
+        The detected phase ends. What else is open goes on: each step has its part of the time.
+        """
+        if self.detected:
+            self._leave(now_ns, mark)
+        if self.open:
+            for depth in range(len(self.open)):
+                self._add(depth, now_ns, mark)
+        ended = self.times, self.device
+        self.times, self.device = {}, []
+        return ended
+
+    # -- the detected phase ---------------------------------------------------------------------
+
+    def _call(self, depends: bool, now_ns: int, mark: Any) -> None:
+        is_inside = self._is_stepping and not self._is_in_closure
+        if self._backwards or self._suspended or is_inside:
+            return
+        if self.detected != FORWARD:
+            self._enter(FORWARD, now_ns, mark)
+        elif depends:
+            self._returned_ns = 0
+        else:
+            self._leave_out_tail(now_ns)
+
+    def _enter(self, name: str, now_ns: int, mark: Any) -> None:
+        if self.detected:
+            self._leave(now_ns, mark)
+        self.detected = name
+        if not self._suspended:
+            self._is_open = True
+            self.open.append(Open(name=name, token=self, entered_ns=now_ns, mark=mark))
+
+    def _leave(self, now_ns: int, mark: Any) -> None:
+        """End it: forward with the return of its last call, if nothing followed that shows more."""
+        if self._returned_ns:
+            self._leave_out_tail(now_ns)
+        self.detected = ""
+        self._suspend(now_ns, mark)
+
+    def _leave_out_tail(self, now_ns: int) -> None:
+        returned_ns, self._returned_ns = self._returned_ns, 0
+        if returned_ns and self._is_open:
+            phase = next(one for one in self.open if one.token is self)
+            phase.entered_ns = min(now_ns, phase.entered_ns + now_ns - returned_ns)
+
+    def _suspend(self, now_ns: int, mark: Any) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._close(self, now_ns, mark)
+
+    def _resume(self, now_ns: int, mark: Any) -> None:
+        if self.detected and not self._suspended and not self._is_open:
+            self._is_open = True
+            self.open.append(Open(name=self.detected, token=self, entered_ns=now_ns, mark=mark))
+            if self._returned_ns:
+                self._returned_ns = now_ns
+
+    # -- any phase ------------------------------------------------------------------------------
+
+    def _leave_out(self, duration_ns: int, now_ns: int) -> None:
+        for phase in self.open:
+            phase.entered_ns = min(now_ns, phase.entered_ns + duration_ns)
+        if self._returned_ns:
+            self._returned_ns = now_ns
+
+    def _note_training(self) -> None:
+        names = [phase.name for phase in self.open]
+        self.training.update("/".join(names[:depth]) for depth in range(1, len(names) + 1))
+
+    def _close(self, token: object, now_ns: int, mark: Any) -> bool:
+        """End an open phase, mostly the innermost; returns whether it was open.
+
+        What was begun inside another one and goes on after it has a time inside it and one outside.
+        """
+        for depth in range(len(self.open) - 1, -1, -1):
+            if self.open[depth].token is token:
+                for inner in range(depth, len(self.open)):
+                    self._add(inner, now_ns, mark)
+                del self.open[depth]
+                return True
+        return False
+
+    def _add(self, depth: int, now_ns: int, mark: Any) -> None:
+        """Add the time of an open phase up to now, and count on from here."""
+        phase = self.open[depth]
+        path = phase.name
+        if depth:
+            path = "/".join([outer.name for outer in self.open[: depth + 1]])
+        self.times[path] = self.times.get(path, 0) + max(0, now_ns - phase.entered_ns)
+        phase.entered_ns = now_ns
+        if phase.mark is not None and mark is not None:
+            self.device.append((path, phase.mark, mark))
+            phase.mark = mark

@@ -1,0 +1,429 @@
+"""What is noted inside a step: its phases, waits, work and kind.
+
+The loop and the hooks in torch call this in the middle of a step, so nothing here raises. Phases
+are only events in a list, from which `PhaseTimes` makes times where the step ends; while a window
+is recorded, the ranges in the trace follow them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from time import perf_counter_ns, thread_time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.capture.steps.disable_dynamo import compiled_phase, is_compiling
+from stepscope.capture.steps.phase_times import CLOSE, LEFT_OUT, OPEN, Event, PhaseTimes
+from stepscope.run.step_record import (
+    DATA_WAIT_RANGE,
+    MORE_PHASES,
+    MOST_PHASE_NAMES,
+    TRAIN,
+)
+
+if TYPE_CHECKING:
+    from stepscope.capture.containment import Containment
+    from stepscope.capture.steps.detector import Detector
+    from stepscope.capture.steps.devices import DeviceSteps
+    from stepscope.capture.steps.loaders import LoaderWatch
+    from stepscope.capture.steps.work import Work
+
+_MOST_EVENTS = 4096
+"""Events after which their times are taken at once, in steps that do not end."""
+pread: Callable[[int, int, int], bytes] = getattr(os, "pread", None) or (lambda *_: b"")
+NO_PHASES: dict[str, int] = {}
+
+
+class Read(NamedTuple):
+    """How a batch was read.
+
+    Attributes:
+        batch: The batch.
+        duration_ns: How long it took.
+        cpu_ns: How much of that the reading thread ran on a CPU.
+        is_beside: Whether another thread than the training's read it.
+    """
+
+    batch: Any
+    duration_ns: int = 0
+    cpu_ns: int = 0
+    is_beside: bool = False
+
+
+class TooManyPhasesError(Exception):
+    """The loop's names of phases have numbers in them."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"more than {MOST_PHASE_NAMES} different names of phases: further ones are recorded as "
+            f"'{MORE_PHASES}'; give each phase one name, without numbers"
+        )
+
+
+class StepNotes:
+    """What is noted of the current step.
+
+    Only the training thread, the last one to begin or end a step, times phases. Phases of other
+    threads are left out, since they run beside the step and not in it.
+
+    Args:
+        containment: Keeps failures from the training.
+
+    Attributes:
+        is_on: Whether anything is recorded; never in a fork, which shares its parent's files.
+        recording: Index of the window that is being recorded, or None.
+        thread: The training thread.
+        device: Times steps and phases on the device; None until one is in use.
+        detector: Detects phases from what the loop does with torch; None where nothing does.
+        loaders: Notes the training's DataLoader.
+        exchanging: Notes that the training sends to single ranks or receives.
+        training_phase: Notes a phase that contains a backward pass or an optimizer's step.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_clocked_thread",
+        "_containment",
+        "_epoch_start_ns",
+        "_events",
+        "_failed",
+        "_has_details",
+        "_kind",
+        "_offered",
+        "_phase_names",
+        "_ranges",
+        "_sampler_ns",
+        "_samples",
+        "_schedstat",
+        "_times",
+        "_tokens",
+        "_training_phases",
+        "_wait_cpu_ns",
+        "_wait_ns",
+        "_workers_ns",
+        "detector",
+        "device",
+        "exchanging",
+        "is_on",
+        "loaders",
+        "recording",
+        "thread",
+        "training_phase",
+    )
+
+    def __init__(self, containment: Containment) -> None:
+        self.is_on = False
+        self.recording: int | None = None
+        self.thread = get_ident()
+        self.device: DeviceSteps | None = None
+        self.detector: Detector | None = None
+        self.loaders: LoaderWatch | None = None
+        self.exchanging: Callable[[], None] | None = None
+        self.training_phase: Callable[[str], None] | None = None
+        self._containment = containment
+        self._attempt = containment.attempt
+        self._failed = containment.failed
+        self._clocked_thread = -1
+        self._schedstat = -1
+        self._events: list[Event] = []
+        self._times = PhaseTimes()
+        self._ranges: list[tuple[object, Any]] = []
+        self._phase_names: set[str] = set()
+        self._training_phases = 0
+        self._has_details = False
+        self._wait_ns = self._wait_cpu_ns = 0
+        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
+        self._kind = TRAIN
+        self._tokens: int | None = None
+        self._samples: int | None = None
+        self._offered: Work | None = None
+
+    # -- phases ---------------------------------------------------------------------------------
+
+    def phase(self, name: str) -> Phase:
+        """Time a part of the step that the loop names: it suspends detected phases."""
+        return Phase(self, name)
+
+    def note(self, kind: str, value: Any = None, *, ends_phase: bool = True) -> None:
+        """Note an event of the training thread; see `phase_times`.
+
+        Args:
+            kind: The kind.
+            value: Its value.
+            ends_phase: Whether it may begin or end a phase, whose time on the device is needed.
+        """
+        if not self.is_on:
+            return
+        mark = self.device.mark() if ends_phase and self.device is not None else None
+        self._events.append((kind, value, perf_counter_ns(), mark))
+        if self.recording is not None:
+            self._attempt("marking a range", self._follow_ranges)
+        elif len(self._events) >= _MOST_EVENTS:
+            self._attempt("timing phases", self.phases_so_far)
+
+    def phases_so_far(self) -> PhaseTimes:
+        """The phases as of the last event."""
+        events, self._events = self._events, []
+        if events:
+            self._times.see(events)
+        return self._times
+
+    def _end_phases(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[Any]]:
+        """The phases of the step that ends; those that are open go on in the next one."""
+        times = self._times
+        events, self._events = self._events, []
+        try:
+            times.see(events)
+            found = times.end_step(now_ns, mark)
+            if len(times.training) != self._training_phases:
+                self._training_phases = len(times.training)
+                if self.training_phase is not None:
+                    for path in times.training:
+                        self._attempt("noting phases", self.training_phase, path)
+            if self._ranges or self.recording is not None:
+                self._follow_ranges()
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._times = PhaseTimes()
+            self._failed("timing phases", error)
+            return NO_PHASES, []
+        return found
+
+    def _follow_ranges(self) -> None:
+        """Leave and enter ranges in the trace until they are the detected phases that are open."""
+        wanted = [one for one in self.phases_so_far().open if not isinstance(one.token, Phase)]
+        if self.recording is None:
+            wanted = []
+        kept = 0
+        for (phase, _), other in zip(self._ranges, wanted, strict=False):
+            if phase is not other:
+                break
+            kept += 1
+        while len(self._ranges) > kept:
+            self.leave_range(self._ranges.pop()[1])
+        for phase in wanted[kept:]:
+            self._ranges.append((phase, self.enter_range(phase.name)))
+
+    def _new_phase_name(self, name: str) -> str:
+        """The name under which a new phase is recorded: there are only so many different ones."""
+        if len(self._phase_names) < MOST_PHASE_NAMES:
+            self._phase_names.add(name)
+            return name
+        if MORE_PHASES not in self._phase_names:
+            self._phase_names.add(MORE_PHASES)
+            self._failed("naming phases", TooManyPhasesError())
+        return MORE_PHASES
+
+    # -- waits ----------------------------------------------------------------------------------
+
+    def waiting(self) -> Wait:
+        """Count the time inside as waiting for the step's batch, unless it ends with an error.
+
+        The end of the data is no error: a loader may end its workers there.
+        """
+        return Wait(self)
+
+    def add_wait(self, duration_ns: int, cpu_ns: int = 0) -> None:
+        """Add time up to now in which the training thread waited for its batch.
+
+        Phases that are open are timed without it, so that nothing counts twice.
+
+        Args:
+            duration_ns: How long.
+            cpu_ns: How much of it was work for a CPU, because the thread made the batch itself.
+        """
+        if not self.is_on:
+            return
+        self._has_details = True
+        self._wait_ns += duration_ns
+        self._wait_cpu_ns += cpu_ns
+        if self._events or self._times.open:
+            self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
+
+    def add_loader_time(
+        self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
+    ) -> None:
+        """Note what parts of the wait were; see the fields of `StepRecord`."""
+        if self.is_on:
+            self._has_details = True
+            self._epoch_start_ns += epoch_start_ns
+            self._workers_ns += workers_ns
+            self._sampler_ns += sampler_ns
+
+    def see_loader(self, *parts: Any, read: Read | None = None) -> None:
+        """Take notice of the DataLoader that a batch came from, its iterator, or both."""
+        if self.is_on and self.loaders is not None:
+            self._attempt("looking at the loader", self.loaders.see, *parts, read=read)
+
+    def loader_ends(self, iterator: Any) -> None:
+        """Measure the workers of an iterator for the last time: its data has ended."""
+        if self.is_on and self.loaders is not None:
+            self._attempt("looking at the loader", self.loaders.ends, iterator)
+
+    def cpu_needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one.
+
+        The difference of two readings says how much of the time between them was work for a CPU,
+        whether or not one was free.
+        """
+        ran_ns = thread_time_ns()
+        if self._schedstat < 0 or get_ident() != self._clocked_thread:
+            return ran_ns
+        try:
+            return ran_ns + int(pread(self._schedstat, 128, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return ran_ns
+
+    # -- work, and what else is said of a step --------------------------------------------------
+
+    def count(self, tokens: int | None = None, samples: int | None = None) -> None:
+        """Add to the work done in the current step."""
+        self._has_details = True
+        if tokens is not None:
+            self._tokens = (self._tokens or 0) + int(tokens)
+        if samples is not None:
+            self._samples = (self._samples or 0) + int(samples)
+
+    def offer(self, work: Work) -> None:
+        """Add work of the current step that counts where the loop itself counts none."""
+        if self.is_on:
+            self._has_details = True
+            self._offered = work if self._offered is None else self._offered + work
+
+    def mark(self, kind: str) -> None:
+        """Set the kind of the current step."""
+        self._has_details = True
+        self._kind = kind
+
+    def note_exchanges(self) -> None:
+        """Take notice that the training sends to single ranks or receives from them.
+
+        Such ranks wait for each other by design, so that none of them is called late for it.
+        """
+        if self.is_on and self.exchanging is not None:
+            self._attempt("noting what ranks exchange", self.exchanging)
+
+    def _clear(self) -> None:
+        """Forget what was noted of the current step, but for its phases."""
+        self._has_details = False
+        self._wait_ns = self._wait_cpu_ns = 0
+        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
+        self._kind = TRAIN
+        self._tokens = self._samples = self._offered = None
+
+    # -- ranges in the trace --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """Mark a range in the trace while one is being recorded."""
+        entered = self.enter_range(name)
+        try:
+            yield
+        finally:
+            self.leave_range(entered)
+
+    def enter_range(self, name: str) -> Any:
+        """A range that has been entered, or None if nothing is being recorded."""
+        return None if self.recording is None else self._attempt("marking a range", _range, name)
+
+    def leave_range(self, entered: Any) -> None:
+        """Leave a range."""
+        if entered is not None:
+            self._attempt("marking a range", entered.__exit__, None, None, None)
+
+
+class Phase(contextlib.ContextDecorator):
+    """A part of a step that the loop names, while it is timed.
+
+    Args:
+        notes: Where it is noted.
+        name: Its name.
+    """
+
+    def __init__(self, notes: StepNotes, name: str) -> None:
+        self._notes = notes
+        self._given = name
+        self._range: Any = None
+        self.name = ""
+        self.is_timed = False
+
+    def _recreate_cm(self) -> Any:
+        # A decorated function may call itself, and may be compiled.
+        if is_compiling():
+            return compiled_phase(self._given)
+        return Phase(self._notes, self._given)
+
+    def __enter__(self) -> None:
+        notes = self._notes
+        try:
+            if notes.is_on and get_ident() == notes.thread:
+                name = str(self._given).replace("/", "_")
+                self.name = name if name in notes._phase_names else notes._new_phase_name(name)
+                if notes.recording is None:
+                    mark = None if notes.device is None else notes.device.mark()
+                    notes._events.append((OPEN, self, perf_counter_ns(), mark))
+                else:
+                    notes.note(OPEN, self)
+                self.is_timed = True
+            if notes.recording is not None:
+                self._range = notes.enter_range(self._given)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            notes._failed("timing a phase", error)
+
+    def __exit__(self, *_: object) -> None:
+        notes = self._notes
+        try:
+            if self._range is not None:
+                notes.leave_range(self._range)
+            if self.is_timed:
+                self.is_timed = False
+                if notes.recording is None and len(notes._events) < _MOST_EVENTS:
+                    mark = None if notes.device is None else notes.device.mark()
+                    notes._events.append((CLOSE, self, perf_counter_ns(), mark))
+                else:
+                    notes.note(CLOSE, self)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            notes._failed("timing a phase", error)
+
+
+class Wait:
+    """A wait for a batch while it is timed."""
+
+    __slots__ = ("_cpu_ns", "_notes", "_range", "_started_ns")
+
+    def __init__(self, notes: StepNotes) -> None:
+        self._notes = notes
+        self._range: Any = None
+
+    def __enter__(self) -> None:
+        notes = self._notes
+        if notes.recording is not None:
+            self._range = notes.enter_range(DATA_WAIT_RANGE)
+        self._cpu_ns = notes.cpu_needed_ns()
+        self._started_ns = perf_counter_ns()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        notes = self._notes
+        try:
+            if kind is None or issubclass(kind, StopIteration):
+                waited_ns = perf_counter_ns() - self._started_ns
+                notes.add_wait(waited_ns, notes.cpu_needed_ns() - self._cpu_ns)
+        except Exception as failure:  # noqa: BLE001 - the training must go on
+            notes._failed("timing a wait", failure)
+        if self._range is not None:
+            notes.leave_range(self._range)
+
+
+def _range(name: str) -> Any:
+    import torch
+
+    entered = torch.profiler.record_function(str(name))
+    entered.__enter__()
+    return entered

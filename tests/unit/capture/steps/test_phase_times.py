@@ -1,0 +1,218 @@
+"""Phases of a step from recorded lists of events."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.capture.steps import phase_times as kinds
+from stepscope.capture.steps.phase_times import PhaseTimes
+
+OWN, INNER = SimpleNamespace(name="mine"), SimpleNamespace(name="inner")
+
+
+def step(times: PhaseTimes, end_ns: int, *events: tuple[Any, ...]) -> dict[str, int]:
+    """The phases of a step that ends after events: (time, kind) or (time, kind, value)."""
+    times.see([(kind, value[0] if value else None, at, None) for at, kind, *value in events])
+    return times.end_step(end_ns, None)[0]
+
+
+FORWARD = ((10, kinds.CALL, False), (20, kinds.RETURN, True))
+BACKWARD = ((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS))
+OPTIMIZER = ((50, kinds.OPTIMIZER_BEGINS), (57, kinds.OPTIMIZER_ENDS))
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        # The loss, which follows the last call, is forward.
+        ((*FORWARD, *BACKWARD, *OPTIMIZER), {"forward": 15, "backward": 20, "optimizer": 7}),
+        # What follows a call and no backward pass does is none.
+        (FORWARD, {"forward": 10}),
+        # A call whose inputs require gradients continues what came before; another one does not.
+        (
+            (*FORWARD, (22, kinds.CALL, True), (24, kinds.RETURN, True), *BACKWARD),
+            {"forward": 15, "backward": 20},
+        ),
+        (
+            (*FORWARD, (22, kinds.CALL, False), (24, kinds.RETURN, True), *BACKWARD),
+            {"forward": 13, "backward": 20},
+        ),
+        # A call without gradients has no loss.
+        (((10, kinds.CALL, False), (20, kinds.RETURN, False), *BACKWARD), None),
+        # What autograd calls again is part of backward.
+        (
+            (
+                (25, kinds.BACKWARD_BEGINS),
+                (30, kinds.CALL, False),
+                (40, kinds.RETURN, True),
+                (45, kinds.BACKWARD_ENDS),
+            ),
+            {"backward": 20},
+        ),
+        # A collective ends what follows a call; inside backward, it is part of it.
+        (
+            (*FORWARD, (23, kinds.COLLECTIVE_BEGINS), (24, kinds.COLLECTIVE_ENDS)),
+            {"forward": 10, "communication": 1},
+        ),
+        (
+            (
+                (25, kinds.BACKWARD_BEGINS),
+                (30, kinds.COLLECTIVE_BEGINS),
+                (40, kinds.COLLECTIVE_ENDS),
+                (45, kinds.BACKWARD_ENDS),
+            ),
+            {"backward": 20, "backward/communication": 10},
+        ),
+        # Saving is a phase of its own, wherever it lies.
+        (
+            (
+                (10, kinds.CALL, False),
+                (12, kinds.SAVE_BEGINS),
+                (18, kinds.SAVE_ENDS),
+                (20, kinds.RETURN, True),
+                *BACKWARD,
+            ),
+            {"forward": 9, "saving": 6, "backward": 20},
+        ),
+        # An optimizer that calls the forward and backward itself.
+        (
+            (
+                (10, kinds.OPTIMIZER_BEGINS),
+                (11, kinds.CLOSURE_BEGINS),
+                *((25, kinds.BACKWARD_BEGINS), (45, kinds.BACKWARD_ENDS)),
+                (46, kinds.CLOSURE_ENDS),
+                (50, kinds.OPTIMIZER_ENDS),
+            ),
+            {"optimizer": 5, "forward": 14, "backward": 20},
+        ),
+        # Optimizers that step within backward.
+        (
+            (
+                (25, kinds.BACKWARD_BEGINS),
+                (30, kinds.OPTIMIZER_BEGINS),
+                (33, kinds.OPTIMIZER_ENDS),
+                (45, kinds.BACKWARD_ENDS),
+            ),
+            {"backward": 20, "backward/optimizer": 3},
+        ),
+        # A wait counts elsewhere.
+        (
+            ((10, kinds.ENTER, "forward"), (20, kinds.LEFT_OUT, 5), (25, kinds.LEAVE)),
+            {"forward": 10},
+        ),
+        (
+            (
+                (10, kinds.ENTER, "forward"),
+                (12, kinds.SUSPEND),
+                (20, kinds.RESUME),
+                (25, kinds.LEAVE),
+            ),
+            {"forward": 7},
+        ),
+    ],
+)
+def test_events_become_phases(events: Any, found: dict[str, int] | None) -> None:
+    wanted = {"forward": 10, "backward": 20} if found is None else found
+    assert step(PhaseTimes(), 60, *events) == wanted
+
+
+def test_a_phase_of_the_loops_own_suspends_what_is_detected() -> None:
+    times = PhaseTimes()
+    found = step(
+        times,
+        60,
+        (10, kinds.ENTER, "forward"),
+        (20, kinds.OPEN, OWN),
+        *((22, kinds.BACKWARD_BEGINS), (24, kinds.BACKWARD_ENDS)),
+        *((25, kinds.OPEN, INNER), (28, kinds.CLOSE, INNER)),
+        (30, kinds.CLOSE, OWN),
+        (35, kinds.LEAVE),
+    )
+    assert found == {"forward": 10, "mine": 10, "mine/inner": 3}  # backward ends forward
+    assert times.training == {"mine"}
+
+
+def test_a_phase_across_a_boundary_gives_each_step_its_part_and_a_detected_one_ends() -> None:
+    times = PhaseTimes()
+    assert step(times, 30, (10, kinds.OPEN, OWN)) == {"mine": 20}
+    assert step(times, 50, (40, kinds.CLOSE, OWN)) == {"mine": 10}
+    assert step(times, 70, (60, kinds.ENTER, "forward")) == {"forward": 10}
+    assert step(times, 90) == {}
+
+
+def test_an_end_without_its_beginning_is_none() -> None:
+    ends = (kinds.BACKWARD_ENDS, kinds.OPTIMIZER_ENDS, kinds.SAVE_ENDS, kinds.COLLECTIVE_ENDS)
+    assert step(PhaseTimes(), 9, *((1, kind) for kind in ends), (2, kinds.CLOSE, OWN)) == {}
+
+
+def test_each_part_of_a_phase_has_its_marks_on_the_device() -> None:
+    times = PhaseTimes()
+    times.see(
+        [
+            (kinds.CALL, False, 1, "a"),
+            (kinds.RETURN, True, 2, None),
+            (kinds.COLLECTIVE_BEGINS, None, 3, "c"),
+            (kinds.COLLECTIVE_ENDS, None, 4, "d"),
+            (kinds.OPEN, OWN, 5, "e"),
+        ]
+    )
+    assert times.end_step(6, "f")[1] == [
+        ("forward", "a", "c"),
+        ("communication", "c", "d"),
+        ("mine", "e", "f"),
+    ]
+    assert times.end_step(7, "g")[1] == [("mine", "f", "g")]
+
+
+_LEAVES = st.sampled_from(
+    [
+        (kinds.ENTER, "evaluation"),
+        (kinds.LEAVE, None),
+        (kinds.LEFT_OUT, 3),
+        (kinds.CALL, True),
+        (kinds.CALL, False),
+        (kinds.RETURN, True),
+        (kinds.RETURN, False),
+    ]
+)
+_PAIRS = st.sampled_from(
+    [
+        (kinds.OPEN, kinds.CLOSE),
+        (kinds.BACKWARD_BEGINS, kinds.BACKWARD_ENDS),
+        (kinds.OPTIMIZER_BEGINS, kinds.OPTIMIZER_ENDS),
+        (kinds.CLOSURE_BEGINS, kinds.CLOSURE_ENDS),
+        (kinds.COLLECTIVE_BEGINS, kinds.COLLECTIVE_ENDS),
+        (kinds.SAVE_BEGINS, kinds.SAVE_ENDS),
+        (kinds.SUSPEND, kinds.RESUME),
+    ]
+)
+_DONE = st.recursive(
+    _LEAVES.map(lambda one: [one]),
+    lambda inner: st.tuples(_PAIRS, st.lists(inner, max_size=4)).map(
+        lambda one: [
+            (one[0][0], OWN),
+            *(event for part in one[1] for event in part),
+            (one[0][1], OWN),
+        ]
+    ),
+    max_leaves=30,
+)
+
+
+@given(st.lists(_DONE, max_size=6), st.lists(st.integers(0, 9), min_size=1, max_size=7))
+def test_phases_add_up_to_no_more_than_the_step(
+    done: list[list[tuple[str, Any]]], lengths: list[int]
+) -> None:
+    """Whatever is done inside whatever else: outer phases never overlap."""
+    times, now_ns = PhaseTimes(), 0
+    for number, (kind, value) in enumerate(event for part in done for event in part):
+        now_ns += lengths[number % len(lengths)]
+        times.see([(kind, value, now_ns, None)])
+    found, _ = times.end_step(now_ns, None)
+    assert all(ns >= 0 for ns in found.values())
+    assert sum(ns for path, ns in found.items() if "/" not in path) <= now_ns
