@@ -186,6 +186,16 @@ class RankComparison:
         return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
 
     @cached_property
+    def step_waits_ns(self) -> dict[int, dict[int, int]]:
+        """By rank and step: how long it waits for others in its collectives."""
+        rows = self.report.arrivals.join(self.report.sets.select("set", "step"), on="set")
+        rows = rows.filter(pl.col("step").is_not_null()).group_by("rank", "step")
+        found: dict[int, dict[int, int]] = {}
+        for rank, step, wait_ns in rows.agg(pl.col("wait_ns").sum()).iter_rows():
+            found.setdefault(rank, {})[step] = wait_ns
+        return found
+
+    @cached_property
     def late(self) -> tuple[int, ...]:
         """The straggler, and ranks that others wait for as well while waiting costs them little.
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.blame.causes import SLOW_LINK, in_words
 from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.rank_causes import SLOW_LINK, in_words
 from stepscope.run.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
@@ -58,7 +58,7 @@ def find(subject: Subject) -> list[Finding]:
     """The finding, on the rank that comes last, if waiting for it is worth it."""
     skew = subject.skew
     limits = subject.thresholds
-    if skew is None or not is_late(skew, limits):
+    if skew is None or not skew.accuses or not is_late(skew, limits):
         return []
     if subject.rank != skew.late[0]:
         return []

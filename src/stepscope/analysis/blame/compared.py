@@ -31,12 +31,14 @@ class Compared:
         clocks: The ranks' clocks.
         offset_ns: Of each row of `matched`, what its clock reads too much at its start; parts that
             no collective connects are taken to begin together.
+        of_host: Whether the collectives ran on CPUs.
     """
 
     report: StragglerReport
     matched: Matched
     clocks: RankClocks
     offset_ns: Numbers
+    of_host: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ def compare_ranks(
     offsets = np.zeros(len(matched.rank), np.int64)
     if report.clock is Clock.ALIGNED:
         offsets = _offsets(matched, clocks)
-    return Compared(report, matched, clocks, offsets)
+    return Compared(report, matched, clocks, offsets, any(rank.of_host for rank in ranks))
 
 
 def _offsets(matched: Matched, clocks: RankClocks) -> Numbers:
