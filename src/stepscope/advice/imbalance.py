@@ -87,10 +87,10 @@ def _in_windows(ranks: Sequence[RankSummary], between: RankComparison) -> Imbala
         return np.array(rows, np.float64)
 
     works, wait_ns = of_steps(work), float(of_steps(costs).mean())
-    found = (
+    by_either = (
         _found(works, -of_steps(times_ns), wait_ns, of_record=False) for times_ns in (costs, waited)
     )
-    known = [one for one in found if one is not None]
+    known = [one for one in by_either if one is not None]
     return max(known, key=lambda one: one.correlation, default=None)
 
 
