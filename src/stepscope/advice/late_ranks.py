@@ -53,7 +53,7 @@ class Lateness:
         more_communication_ns: The same for how long its GPU communicates, waits for other ranks
             apart.
         course: How the wait changes over the steps, if that is known.
-        saving_ns: How much shorter a step is if the late ranks come no later than the next one.
+        saving_ns: How much shorter a step is if the late ranks come as the others do.
         cause: Why they come late, as a clause, where the windows tell.
     """
 

@@ -1,9 +1,9 @@
 """Late rank: the other ranks wait for this one in every step.
 
 Measured from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
-definition), else from when each rank arrives at the collectives in the recorded windows, and what
-its waits in them cost it: the step, replayed without them. The saving assumes that the late ranks
-come no later than the next one: then the step is shorter by what that one waits.
+definition), and from when each rank arrives at the collectives in the recorded windows
+(`stepscope.advice.accused` puts both together). The saving assumes that late ranks come as the
+others do, which may make them the last at times.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def find(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason="",
-            assumption="the late ranks come no later than the next one, and the others stay as "
-            "they are",
+            assumption="the late ranks come as the others do, and these stay as they are",
             predicted_step_ns=step_ns - saving_ns,
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
