@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import polars as pl
 
@@ -68,8 +69,8 @@ class Stragglers:
     """Who makes whom wait.
 
     Attributes:
-        straggler: The rank that makes the others wait most; None where nothing could be matched,
-            or nothing fits.
+        straggler: The rank that makes the others wait most for an unusual reason, be it little;
+            None where nobody does.
         verdict: Who, why and what it costs, in one sentence.
         step_ns: Mean step: the time from the first arrival of any rank to the end of the last
             collective, divided by the steps. What the ranks do before and after that is no part of
@@ -193,7 +194,7 @@ def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
     ]
     causes = _causes(blame, late)
     return Stragglers(
-        straggler=_accused(causes, late) if report.fits else None,
+        straggler=_straggler(causes, blame, late, found.recorded) if report.fits else None,
         verdict=_verdict(causes, blame, report, late, found.recorded),
         step_ns=round(blame.step_ns) if len(matched.rank) else None,
         waits_ns=blame.waits_ns,
@@ -280,15 +281,24 @@ def _words() -> pl.Expr:
     return pl.col("cause").str.replace_all("_", " ")
 
 
-def _accused(causes: pl.DataFrame, late: RankSkew | None) -> int | None:
+def _straggler(
+    causes: pl.DataFrame, blame: Blame, late: RankSkew | None, recorded: RankSkew | None
+) -> int | None:
     """The one rank that the verdict names."""
     if late is not None:
         return late.late[0] if len(late.late) == 1 else None
     notable = causes.filter("is_notable")
-    if not len(notable):
-        return None
-    worst = notable.row(0, named=True)
-    return None if worst["indistinguishable_from"] else int(worst["rank"])
+    if len(notable):
+        worst = notable.row(0, named=True)
+        return None if worst["indistinguishable_from"] else int(worst["rank"])
+    most = _slightly_late(blame, recorded)
+    return None if most is None else int(most["rank"])
+
+
+def _slightly_late(blame: Blame, recorded: RankSkew | None) -> dict[str, Any] | None:
+    """The rank with most beyond the usual where that is too little to be late; None: none."""
+    most = next(blame.accused.iter_rows(named=True), None)
+    return None if recorded is not None or most is None or most["peers"] else most
 
 
 def _verdict(
@@ -309,7 +319,15 @@ def _verdict(
     notable = causes.filter("is_notable")
     if not len(notable):
         words = NOBODY_LATE
-        if recorded is not None and len(blame.accused):
+        most = _slightly_late(blame, recorded)
+        if most is not None:
+            share = percent(most["gain_ns"] / blame.step_ns)
+            words = (
+                f"no rank makes the others wait for long: rank {most['rank']} has more than usual "
+                f"({in_words(most['cause'])}), but without that a step would take only "
+                f"{duration(most['gain_ns'])} less, {share} of it"
+            )
+        elif recorded is not None and len(blame.accused):
             words = (
                 "no rank makes the others wait beyond chance: the records of "
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"
