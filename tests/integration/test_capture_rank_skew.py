@@ -65,12 +65,12 @@ with stepscope.Profiler(output_dir=output, activities="cpu", wait=10**6) as prof
 @pytest.mark.parametrize(
     ("body", "ranks", "late", "basis"),
     [
-        pytest.param(DATA_PARALLEL, 2, 1, "backward", id="data-parallel"),
+        pytest.param(DATA_PARALLEL, 3, 1, "backward", id="data-parallel"),
         pytest.param(COLLECTIVES, 3, 2, "communication", id="collectives", marks=pytest.mark.slow),
         pytest.param(
-            BORDERS, 2, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
+            BORDERS, 3, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
         ),
-        pytest.param(BORDERS, 2, 0, "step borders", id="borders", marks=pytest.mark.slow),
+        pytest.param(BORDERS, 3, 0, "step borders", id="borders", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):

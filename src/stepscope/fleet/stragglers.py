@@ -321,11 +321,11 @@ def _verdict(
         words = NOBODY_LATE
         most = _slightly_late(blame, recorded)
         if most is not None:
-            share = percent(most["gain_ns"] / blame.step_ns)
+            of_it = percent(most["gain_ns"] / blame.step_ns)
             words = (
                 f"no rank makes the others wait for long: rank {most['rank']} has more than usual "
                 f"({in_words(most['cause'])}), but without that a step would take only "
-                f"{duration(most['gain_ns'])} less, {share} of it"
+                f"{duration(most['gain_ns'])} less, {of_it} of it"
             )
         elif recorded is not None and len(blame.accused):
             words = (
