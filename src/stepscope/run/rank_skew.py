@@ -70,6 +70,7 @@ _MOST_STEPS = 2000
 _ALIKE = 1.25
 _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
+_AS_LATE = 0.8
 _TWO = 2
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
 _READING_S = 2.0
@@ -243,10 +244,12 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
         found.append(_compared(ranks, rows, _off_cpu, OFF_CPU, is_device=False))
         found.append(_by_borders(ranks, rows))
     worst = max((skew for skew in found if skew is not None), key=_weight, default=None)
-    # Of the same ranks, the time off the CPU sees all work, as much as it is longer in `backward`.
+    # Of the same ranks, as late, the time off the CPU sees all work: what is longer in `backward`,
+    # too. It takes sleeping and reading for waiting, so that a rank may seem less late by it.
     whole = next((skew for skew in found if skew is not None and skew.basis == OFF_CPU), None)
     if worst is not None and whole is not None and whole.is_notable:
-        worst = whole if set(whole.late) == set(worst.late) else worst
+        is_same = set(whole.late) == set(worst.late)
+        worst = whole if is_same and whole.wait_ns >= _AS_LATE * worst.wait_ns else worst
     return None if worst is None else replace(worst, cause=_cause(ranks, rows, worst))
 
 
