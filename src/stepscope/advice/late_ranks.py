@@ -7,7 +7,6 @@ late rank is the cause, and comes first.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,16 +16,13 @@ from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, imbalance, late_rank
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run import equal_ranks
 from stepscope.run.course import (
     Course,
     EveryNth,
     Rising,
-    course_of,
-    in_some_steps,
 )
 from stepscope.run.figures import duration, ranks_in_words, significant
-from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
+from stepscope.run.rank_skew import RankSkew
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
 
 _LINK = (
@@ -43,8 +39,6 @@ _UNEQUAL = "the ranks wait for the one with the most work in the step"
 _WAITED_IN = (f"'{BACKWARD}'", f"'{COMMUNICATION}'")
 """Phases in which ranks wait for others, as titles name them."""
 _MOSTLY = 0.5
-_NOTABLE = 0.05
-"""Of the step: by how much waits must change over the steps to be worth a word."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Lateness:
         more_communication_ns: The same for how long its GPU communicates, waits for other ranks
             apart.
         course: How the wait changes over the steps, if that is known.
-        saving_ns: How much shorter a step is if the late ranks come no later than the next one.
+        saving_ns: How much shorter a step is if the late ranks come as the others do.
         cause: Why they come late, as a clause, where the windows tell.
     """
 
@@ -97,51 +91,6 @@ class Lateness:
             f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
             f"{'them' if several else 'it'}{growing}"
         )
-
-
-def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
-    """How far apart the ranks come to their collectives in the recorded windows.
-
-    Args:
-        between: The ranks' collectives, matched.
-
-    Returns:
-        The skew, in the form in which the step records give it; None where nobody waits.
-    """
-    if between is None or between.straggler is None or len(between.table) < 2:
-        return None
-    rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
-    costs = {rank: row["wait_ns"] for rank, row in rows.items()}
-    late = between.late
-    others = [cost for rank, cost in costs.items() if rank not in late]
-    step_ns = round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows))
-    steps, waits = list(between.waits_by_step), list(between.waits_by_step.values())
-    numbers = list(between.step_costs_ns)
-    # Who waits least in a step came last.
-    positions = [
-        [-between.step_costs_ns[rank][step] for rank in numbers]
-        for step in next(iter(between.step_costs_ns.values()), {})
-    ]
-    places = [place for place, rank in enumerate(numbers) if rank in late]
-    return RankSkew(
-        basis=ARRIVALS,
-        is_device=True,
-        steps=between.steps,
-        step_ns=step_ns,
-        late=late,
-        wait_ns=round(statistics.mean(others)),
-        saving_ns=between.gain_of_fixing(late),
-        last_share=between.share_through_late,
-        error_ns=0,
-        ranks=tuple(
-            RankWait(rank, row["wait_ns"], row["last"])
-            for rank, row in sorted(rows.items(), key=lambda one: one[1]["wait_ns"])
-        ),
-        course=course_of(steps, waits, _NOTABLE * step_ns) or in_some_steps(steps, waits),
-        chance=max(
-            (equal_ranks.chance_of(positions, place, places) for place in places), default=1.0
-        ),
-    )
 
 
 def lateness(

@@ -186,6 +186,16 @@ class RankComparison:
         return {rank: round(ns / max(1, self.steps)) for rank, ns in rows.iter_rows()}
 
     @cached_property
+    def step_waits_ns(self) -> dict[int, dict[int, int]]:
+        """By rank and step: how long it waits for others in its collectives."""
+        rows = self.report.arrivals.join(self.report.sets.select("set", "step"), on="set")
+        sums = rows.drop_nulls("step").group_by("rank", "step").agg(pl.col("wait_ns").sum())
+        found: dict[int, dict[int, int]] = {}
+        for rank, step, wait_ns in sums.iter_rows():
+            found.setdefault(rank, {})[step] = wait_ns
+        return found
+
+    @cached_property
     def late(self) -> tuple[int, ...]:
         """The straggler, and ranks that others wait for as well while waiting costs them little.
 
@@ -286,23 +296,6 @@ class RankComparison:
     @cached_property
     def _after(self) -> dict[tuple[int, ...], Next | None]:
         return {}
-
-    @cached_property
-    def waits_by_step(self) -> dict[int, int]:
-        """By step: what waiting costs the median rank beyond what it costs the late ones."""
-        of_ranks = self.step_costs_ns
-        late = [of_ranks[rank] for rank in self.late if rank in of_ranks]
-        others = [costs for rank, costs in of_ranks.items() if rank not in self.late]
-        if not late or not others:
-            return {}
-        return {
-            step: max(
-                0,
-                round(statistics.median(costs[step] for costs in others))
-                - min(costs[step] for costs in late),
-            )
-            for step in late[0]
-        }
 
     @cached_property
     def is_uneven(self) -> bool:

@@ -13,7 +13,7 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -29,6 +29,7 @@ from stepscope.analysis.ranks.clocks import (
 )
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
+from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 
@@ -129,19 +130,31 @@ def compare_arrivals(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
-    aligner: Callable[[pl.DataFrame, Sequence[int], Clock | str, int], Aligned] = align,
     *,
     point_to_point: bool = True,
 ) -> StragglerReport:
+    """Find the rank that the others wait for: `match_and_align`, without what stands behind it."""
+    return match_and_align(ranks, steps, clock, point_to_point=point_to_point)[0]
+
+
+def match_and_align(
+    ranks: Sequence[RankArrivals],
+    steps: tuple[int, ...] | None = None,
+    clock: Clock | str = Clock.AUTO,
+    *,
+    point_to_point: bool = True,
+) -> tuple[StragglerReport, pl.DataFrame, RankClocks]:
     """Find the rank that the others wait for, from the arrivals of each.
 
     Args:
         ranks: The arrivals, at least two.
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
-        aligner: What brings them together, as `ranks.clocks.align` does.
         point_to_point: Whether sends and receives count. The stages of a pipeline wait in them for
             each other by design.
+
+    Returns:
+        The report, the matched collectives on the ranks' own clocks, and these clocks.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
@@ -164,11 +177,11 @@ def compare_arrivals(
     }
     on_hosts = any(rank.of_host for rank in ranks)
     tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
-    aligned = aligner(matched.table, numbers, clock, tolerated_ns)
+    aligned = align(matched.table, numbers, clock, tolerated_ns)
     table = _ranks(aligned)
     sets, arrivals = _sets(aligned.table)
     notes = [_NOTHING] if sets.is_empty() else []
-    return StragglerReport(
+    report = StragglerReport(
         straggler=_straggler(table) if aligned.fits else None,
         ranks=table,
         sets=sets,
@@ -181,6 +194,7 @@ def compare_arrivals(
         notes=tuple(notes if aligned.fits else [_DO_NOT_FIT]),
         fits=aligned.fits,
     )
+    return report, matched.table, aligned.clocks
 
 
 def _check_one_job(ranks: Sequence[RankArrivals]) -> None:

@@ -12,32 +12,32 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import polars as pl
 
-from stepscope.advice.accused import late_starts_in_words, with_accused, worst_accused
-from stepscope.advice.rules.late_rank import is_late
+from stepscope.advice.accused import (
+    InWindows,
+    compare_windows,
+    find_late,
+    late_starts_in_words,
+)
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import find_turns
-from stepscope.advice.window_skew import skew_of_waits, surest
-from stepscope.analysis.blame.causes import FEWEST_RANKS, LATE_START, OTHER, in_words
-from stepscope.analysis.blame.compared import Compared, compare_ranks
-from stepscope.analysis.blame.report import Blame, find_blame
-from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
-from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.stragglers import StragglerReport, check_ranks
+from stepscope.analysis.selection.scope import AnsweredScope
+from stepscope.analysis.stragglers import StragglerReport
 from stepscope.fleet.job import Job
 from stepscope.fleet.throttled import throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent
+from stepscope.run.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
 from stepscope.run.rank_skew import RankSkew
-from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -69,8 +69,8 @@ class Stragglers:
     """Who makes whom wait.
 
     Attributes:
-        straggler: The rank that makes the others wait most; None where nothing could be matched,
-            or nothing fits.
+        straggler: The rank that makes the others wait most for an unusual reason, be it little;
+            None where nobody does.
         verdict: Who, why and what it costs, in one sentence.
         step_ns: Mean step: the time from the first arrival of any rank to the end of the last
             collective, divided by the steps. What the ranks do before and after that is no part of
@@ -115,89 +115,94 @@ _NOTABLE_WAITS = 0.05
 """Of the ranks' steps: what waits must take for the verdict to say whom they are for."""
 
 
-def find_stragglers(
-    ranks: Sequence[tuple[int, Trace]],
-    scope: Scope | None = None,
-    clock: Clock | str = Clock.AUTO,
-) -> Stragglers:
-    """Finds who makes whom wait, from traces.
+@dataclass(frozen=True)
+class ComparedJob:
+    """The windows and the step records of a job, compared: what every verb about ranks says.
+
+    Attributes:
+        job: The job.
+        windows: Its windows.
+        recorded: How far apart the ranks come by their step records; None without any.
+        late: The ranks that make the others wait; None: nobody does beyond chance.
+        throttled: Ranks whose GPU's clock explains why they compute longer.
+    """
+
+    job: Job
+    windows: InWindows
+    recorded: RankSkew | None
+    late: RankSkew | None
+    throttled: Mapping[int, SlowClock]
+
+    @classmethod
+    def of(cls, job: Job, clock: Clock | str = Clock.AUTO) -> ComparedJob:
+        """Compares the ranks of a job, as a report does it (`advice.accused`).
+
+        Args:
+            job: The ranks.
+            clock: How clocks are brought together.
+
+        Raises:
+            UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
+        """
+        steady = job.steady_steps
+        steps = job.steps()
+        if steady is not None:
+            steps = steps.filter(pl.col("step").is_in(steady))
+        waits: dict[int, dict[int, int]] = {}
+        for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
+            waits.setdefault(rank, {})[step] = ns
+        arrivals = [part.arrivals for part in job.parts]
+        windows = compare_windows(arrivals, steady, job.step_ns, waits, clock)
+        recorded, slow = job.skew_of_records(), throttled_gpus(job)
+        late = find_late(windows, recorded, Thresholds())
+        late = late if late is not None and late.accuses else None
+        if late is not None and late.cause in _LONGER_COMPUTE:
+            named = [slow[rank] for rank in late.late if rank in slow]
+            whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
+            if named:
+                late = replace(late, cause=f"{whose} throttled ({named[0].words()})")
+        return cls(job, windows, recorded, late, slow)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        return (*self.windows.compared.notes, *self.job.notes)
+
+
+def stragglers_of_job(job: Job, clock: Clock | str = Clock.AUTO) -> Stragglers:
+    """Finds who makes whom wait among the ranks of a job.
 
     Args:
-        ranks: Number and trace of each rank, at least two, all of the same steps.
-        scope: Steps and events that count; devices are each rank's own.
+        job: The ranks, at least two.
         clock: How clocks are brought together.
-
-    Raises:
-        UsageError: Fewer than two ranks, a rank twice, traces of jobs of different sizes, or a
-            scope that a trace does not have.
-    """
-    check_ranks([rank for rank, _ in ranks])
-    read = [read_arrivals(rank, trace, scope, with_causes=True) for rank, trace in ranks]
-    return judge_arrivals(read, clock=clock)
-
-
-def stragglers_of_job(job: Job) -> Stragglers:
-    """Finds who makes whom wait among the ranks of a job.
 
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    arrivals = [part.arrivals for part in job.parts]
-    found = judge_arrivals(
-        arrivals,
-        job.steady_steps,
-        throttled=throttled_gpus(job),
-        recorded=job.skew_of_records(),
-        recorded_step_ns=job.step_ns,
-    )
-    return replace(found, notes=(*found.notes, *job.notes))
-
-
-def judge_arrivals(
-    ranks: Sequence[RankArrivals],
-    steps: tuple[int, ...] | None = None,
-    clock: Clock | str = Clock.AUTO,
-    throttled: Mapping[int, SlowClock] | None = None,
-    recorded: RankSkew | None = None,
-    recorded_step_ns: int = 0,
-) -> Stragglers:
-    """Finds who makes whom wait, from the arrivals of each rank.
-
-    Args:
-        ranks: The arrivals, read `with_causes`.
-        steps: Steps that count; default: those that were read.
-        clock: How clocks are brought together.
-        throttled: Ranks whose GPU's clock explains why they compute longer; see `throttled_gpus`.
-        recorded: How far apart the ranks come by their step records; None without any.
-        recorded_step_ns: Mean step of the windows, as a report states it; 0: unknown.
-
-    Raises:
-        UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
-    """
-    compared = compare_ranks(ranks, steps, clock)
+    found = ComparedJob.of(job, clock)
+    compared, late = found.windows.compared, found.late
+    blame = with_throttled(found.windows.blame, found.throttled)
     report, matched, clocks = compared.report, compared.matched, compared.clocks
-    blame = find_blame(matched, compared.offset_ns)
-    notes = list(compared.notes)
-    slow = throttled or {}
-    notes += [
-        f"the GPU of rank {rank} is throttled: {one.words()}"
-        for rank, one in sorted(slow.items())[:_MOST_NAMED]
+    notes = [
+        *compared.notes,
+        *(
+            f"the GPU of rank {rank} is throttled: {one.words()}"
+            for rank, one in sorted(found.throttled.items())[:_MOST_NAMED]
+        ),
+        *late_starts_in_words([part.arrivals for part in job.parts], blame.step_ns),
+        *job.notes,
     ]
-    notes += late_starts_in_words(ranks, blame.step_ns)
-    late = find_late(compared, blame, ranks, recorded, recorded_step_ns, slow)
-    blame = with_throttled(blame, slow)
-    causes = _causes(blame, late, is_of_host=ranks[0].of_host)
-    table = _ranks(report, blame, clocks)
+    causes = _causes(blame, late)
     return Stragglers(
-        straggler=_accused(causes, late) if report.fits else None,
-        verdict=_verdict(causes, blame, report, late, recorded),
+        straggler=_straggler(causes, blame, late, found.recorded) if report.fits else None,
+        verdict=_verdict(causes, blame, report, late, found.recorded),
         step_ns=round(blame.step_ns) if len(matched.rank) else None,
         waits_ns=blame.waits_ns,
         unexplained_ns=blame.unexplained_ns,
         clock=report.clock,
         clock_reason=report.clock_reason,
         matched_by=report.matched_by,
-        ranks=table,
+        ranks=_ranks(report, blame, clocks),
         causes=causes if report.fits else causes.clear(),
         groups=blame.groups,
         sets=report.sets,
@@ -206,91 +211,6 @@ def judge_arrivals(
         scope=report.scope.leaving_out(blame.left_out),
         notes=tuple(notes),
     )
-
-
-def find_late(
-    compared: Compared,
-    blame: Blame,
-    ranks: Sequence[RankArrivals],
-    recorded: RankSkew | None = None,
-    recorded_step_ns: int = 0,
-    throttled: Mapping[int, SlowClock] | None = None,
-) -> RankSkew | None:
-    """The ranks that make the others wait, by the step records and the windows together.
-
-    Args:
-        compared: The collectives of the windows.
-        blame: Who made whom wait in them.
-        ranks: The arrivals.
-        recorded: How far apart the ranks come by their step records; None without any.
-        recorded_step_ns: Mean step of the windows, as a report states it; 0: unknown.
-        throttled: Ranks whose GPU's clock explains why they compute longer.
-
-    Returns:
-        None where nobody is late beyond chance, and of two ranks.
-    """
-    if not compared.report.fits or not len(compared.matched.rank) or len(ranks) < FEWEST_RANKS:
-        return None
-    is_of_host = ranks[0].of_host
-    accused = worst_accused(blame, len(ranks), is_of_host=is_of_host)
-    step_ns = max(round(blame.step_ns), recorded_step_ns)
-    if accused is not None:
-        accused = replace(accused, step_ns=step_ns)
-    limits = Thresholds()
-    known = recorded if recorded is not None and is_late(recorded, limits) else None
-    if is_of_host and (known is not None or recorded is None):
-        factor = 1.0
-        if recorded is not None and step_ns:
-            factor = min(1.0, recorded.step_ns / step_ns)
-        seen = skew_of_waits(_waits(compared), round(step_ns * factor), factor)
-        known = surest(known, seen if seen is not None and is_late(seen, limits) else None)
-    late = with_accused(known, None, accused, blame.excess_ns)
-    # Without records, what `analysis.blame` accuses of is enough, although a finding asks for more.
-    is_of_windows_alone = accused is not None and recorded is None and not is_of_host
-    if late is None or not (is_of_windows_alone or is_late(late, limits)):
-        return None
-    if throttled is None or late.cause not in _LONGER_COMPUTE:
-        return late
-    slow = [throttled[rank] for rank in late.late if rank in throttled]
-    if not slow:
-        return late
-    whose = "its GPU is" if len(late.late) == 1 else "their GPUs are"
-    return replace(late, cause=f"{whose} throttled ({slow[0].words()})")
-
-
-def late_in_job(job: Job, compared: Compared) -> RankSkew | None:
-    """The ranks of a job that make the others wait, as `find_late` finds them.
-
-    Args:
-        job: The job.
-        compared: Its collectives, over its steady steps.
-    """
-    blame = find_blame(compared.matched, compared.offset_ns)
-    arrivals = [part.arrivals for part in job.parts]
-    return find_late(
-        compared, blame, arrivals, job.skew_of_records(), job.step_ns, throttled_gpus(job)
-    )
-
-
-def _waits(compared: Compared) -> dict[int, dict[int, int]]:
-    """By rank and step, how long it waits in collectives."""
-    matched = compared.matched
-    table = (
-        pl.DataFrame(
-            {
-                "rank": matched.ranks[matched.rank],
-                "step": matched.step,
-                "wait_ns": matched.wait_ns,
-            }
-        )
-        .group_by("rank", "step")
-        .agg(pl.col("wait_ns").sum())
-        .sort("rank", "step")
-    )
-    found: dict[int, dict[int, int]] = {}
-    for rank, step, wait_ns in table.iter_rows():
-        found.setdefault(rank, {})[step] = wait_ns
-    return found
 
 
 def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
@@ -314,16 +234,13 @@ def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.Data
     )
 
 
-def _causes(blame: Blame, late: RankSkew | None, *, is_of_host: bool) -> pl.DataFrame:
+def _causes(blame: Blame, late: RankSkew | None) -> pl.DataFrame:
     """Columns `CAUSES`. What ranks are late by has the gain that step records and windows give."""
-    notable = blame.accused.with_columns(is_notable=pl.lit(value=True))
-    is_over = pl.col("cause") == LATE_START
     is_anyones = pl.col("peers").list.len().fill_null(0) + 1 == len(blame.ranks)
     kept = [] if late is None else late.late
-    is_much = pl.lit(late is not None and not is_of_host) & (
-        pl.col("gain_ns") >= Thresholds().saving_low * blame.step_ns
-    )
-    notable = notable.filter(pl.col("rank").is_in(kept) | is_over | is_anyones | is_much)
+    notable = blame.accused.filter(
+        pl.col("rank").is_in(kept) | (pl.col("cause") == LATE_START) | is_anyones
+    ).with_columns(is_notable=pl.lit(value=True))
     table = _all_causes(blame, notable.select("rank", "cause", "is_notable"))
     if late is None or len(late.late) > 1:
         return table
@@ -364,15 +281,24 @@ def _words() -> pl.Expr:
     return pl.col("cause").str.replace_all("_", " ")
 
 
-def _accused(causes: pl.DataFrame, late: RankSkew | None) -> int | None:
+def _straggler(
+    causes: pl.DataFrame, blame: Blame, late: RankSkew | None, recorded: RankSkew | None
+) -> int | None:
     """The one rank that the verdict names."""
     if late is not None:
         return late.late[0] if len(late.late) == 1 else None
     notable = causes.filter("is_notable")
-    if not len(notable):
-        return None
-    worst = notable.row(0, named=True)
-    return None if worst["indistinguishable_from"] else int(worst["rank"])
+    if len(notable):
+        worst = notable.row(0, named=True)
+        return None if worst["indistinguishable_from"] else int(worst["rank"])
+    most = _slightly_late(blame, recorded)
+    return None if most is None else int(most["rank"])
+
+
+def _slightly_late(blame: Blame, recorded: RankSkew | None) -> dict[str, Any] | None:
+    """The rank with most beyond the usual where that is too little to be late; None: none."""
+    most = next(blame.accused.iter_rows(named=True), None)
+    return None if recorded is not None or most is None or most["peers"] else most
 
 
 def _verdict(
@@ -393,7 +319,15 @@ def _verdict(
     notable = causes.filter("is_notable")
     if not len(notable):
         words = NOBODY_LATE
-        if recorded is not None and len(blame.accused):
+        most = _slightly_late(blame, recorded)
+        if most is not None:
+            of_it = percent(most["gain_ns"] / blame.step_ns)
+            words = (
+                f"no rank makes the others wait for long: rank {most['rank']} has more than usual "
+                f"({in_words(most['cause'])}), but without that a step would take only "
+                f"{duration(most['gain_ns'])} less, {of_it} of it"
+            )
+        elif recorded is not None and len(blame.accused):
             words = (
                 "no rank makes the others wait beyond chance: the records of "
                 f"{recorded.steps} steps do not show what the {blame.steps} recorded in detail do"

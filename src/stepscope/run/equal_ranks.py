@@ -28,7 +28,9 @@ from itertools import pairwise
 LIMIT = 0.005
 """Up to which chance ranks are accused."""
 _TESTS = 3
-_FEWEST_STEPS, _SEVERAL_STEPS = 3, 10
+_FEWEST_STEPS = 3
+SEVERAL_STEPS = 10
+"""From which number on the order of the ranks tells something."""
 _MOST_MEMORY = 0.9
 _NOISE = 1
 """Standard errors up to which a correlation is none."""
@@ -54,7 +56,7 @@ def chance_of(positions: Sequence[Sequence[float]], place: int, late: Collection
     # Times since the epoch are too large for exact halves; their differences are not.
     rows = [[position - row[0] for position in row] for row in positions]
     one = _chance_by_size(rows, place, others)
-    if len(rows) >= _SEVERAL_STEPS:
+    if len(rows) >= SEVERAL_STEPS:
         one = min(one, *_chances_by_order(rows, place, others))
     return min(1.0, _TESTS * count * one)
 
@@ -82,7 +84,7 @@ def _chance_by_size(rows: Sequence[Sequence[float]], place: int, others: Sequenc
     of_others = [
         [row[other] - mean for row, mean in zip(rows, means, strict=True)] for other in others
     ]
-    alike = correlation_time(_memory(rows, others)) if steps >= _SEVERAL_STEPS else 1.0
+    alike = correlation_time(_memory(rows, others)) if steps >= SEVERAL_STEPS else 1.0
     own = statistics.variance(ahead)
     between = 0.0
     if len(others) > 1:

@@ -34,6 +34,7 @@ longest wait counts, because in a step the ranks wait where they meet first.
 from __future__ import annotations
 
 import bisect
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ from stepscope.run.course import Course, EveryNth, course_of, every_nth
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
+from stepscope.run.rank_causes import in_words
 from stepscope.run.step_record import (
     BACKWARD,
     COMMUNICATION,
@@ -68,6 +70,8 @@ _MOST_STEPS = 2000
 _ALIKE = 1.25
 _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
+_AS_LATE = 0.8
+_TWO = 2
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
 _READING_S = 2.0
 
@@ -136,8 +140,9 @@ class RankSkew:
             half of the median rank's. If some of them are late beyond chance, these alone.
         wait_ns: How long another rank usually waits for them in a step: the median of the others.
             No more than the step.
-        saving_ns: How much shorter a step would be if they arrived no later than the last of the
-            others.
+        saving_ns: How much shorter a step would be if they came as the others do: on average over
+            the steps as late, and as much earlier or later from step to step. They may be the last
+            ones then, too.
         last_share: Share of the steps in which one of them arrived last; by arrivals at
             collectives, the share of all waiting that was for them, or for ranks that they made
             late.
@@ -148,7 +153,7 @@ class RankSkew:
             is a share of these.
         chance: How likely any of equal ranks is to come as late as the late ones
             (`run.equal_ranks`).
-        cause: Why they come late, as a clause, where the windows tell; else empty.
+        cause: Why they come late, as a clause, where records or windows tell; else empty.
     """
 
     basis: str
@@ -169,6 +174,11 @@ class RankSkew:
     def share(self) -> float:
         """The others' wait as a share of the step."""
         return self.wait_ns / self.step_ns if self.step_ns else 0.0
+
+    @property
+    def accuses(self) -> bool:
+        """Whether the late ranks are to blame: of two, nothing says which is as it should be."""
+        return len(self.ranks) != _TWO and self.is_notable
 
     @property
     def is_notable(self) -> bool:
@@ -233,7 +243,33 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     if not is_device:
         found.append(_compared(ranks, rows, _off_cpu, OFF_CPU, is_device=False))
         found.append(_by_borders(ranks, rows))
-    return max((skew for skew in found if skew is not None), key=_weight, default=None)
+    worst = max((skew for skew in found if skew is not None), key=_weight, default=None)
+    # Of the same ranks, as late, the time off the CPU sees all work: what is longer in `backward`,
+    # too. It takes sleeping and reading for waiting, so that a rank may seem less late by it.
+    whole = next((skew for skew in found if skew is not None and skew.basis == OFF_CPU), None)
+    if worst is not None and whole is not None and whole.is_notable:
+        is_same = set(whole.late) == set(worst.late)
+        worst = whole if is_same and whole.wait_ns >= _AS_LATE * worst.wait_ns else worst
+    return None if worst is None else replace(worst, cause=_cause(ranks, rows, worst))
+
+
+def _cause(ranks: Sequence[RankSteps], rows: list[list[StepRecord]], skew: RankSkew) -> str:
+    """Why the late ranks come late, if the records have most of that; else empty."""
+
+    def more_ns(spent: Callable[[StepRecord], int]) -> float:
+        means = {
+            rank.rank: statistics.fmean(spent(row[place]) for row in rows)
+            for place, rank in enumerate(ranks)
+        }
+        others = [ns for rank, ns in means.items() if rank not in skew.late]
+        usual = statistics.median(others) if others else math.inf
+        return min(means[rank] for rank in skew.late) - usual
+
+    known = {"input": more_ns(input_wait), "garbage_collection": more_ns(lambda one: one.gc_ns)}
+    cause = max(known, key=known.__getitem__)
+    if known[cause] < max(1, _MOSTLY * skew.wait_ns):
+        return ""
+    return in_words(cause, several=len(skew.late) > 1)
 
 
 def wait_by_design(ranks: Sequence[RankSteps]) -> bool:
@@ -462,10 +498,7 @@ def _skew(
 ) -> RankSkew:
     usual = _by_means(ranks, step_ns, positions, basis, error_ns, is_device=is_device)
     least_ns = _NOTABLE_SHARE * step_ns
-    apart = [max(row) - statistics.median_low(row) for row in positions]
-    found = None
-    if sum(apart) >= least_ns * len(positions):
-        found = every_nth(steps, apart, max(least_ns, error_ns))
+    found = _every_nth(positions, steps, least_ns, error_ns)
     if found is not None:
         at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
         then = _by_means(ranks, step_ns, at, basis, error_ns, is_device=is_device)
@@ -494,6 +527,27 @@ def _skew(
     ]
     course = course_of(steps, waits, max(least_ns, error_ns))
     return replace(usual, course=course)
+
+
+def _every_nth(
+    positions: Sequence[Sequence[int]], steps: Sequence[int], least_ns: float, error_ns: int
+) -> EveryNth | None:
+    """The steps in which ranks come apart, or else one does, if they lie at one distance."""
+    middles = [statistics.median_low(row) for row in positions]
+    apart = [max(row) - middle for row, middle in zip(positions, middles, strict=True)]
+    if sum(apart) < least_ns * len(positions):
+        return None
+    found = every_nth(steps, apart, max(least_ns, error_ns))
+    if found is not None:
+        return found
+    # Pauses of other ranks hide one that comes late in some steps only.
+    behind = [
+        sum(max(0, row[i] - middle) for row, middle in zip(positions, middles, strict=True))
+        for i in range(len(positions[0]))
+    ]
+    worst = behind.index(max(behind))
+    own = [max(0, row[worst] - middle) for row, middle in zip(positions, middles, strict=True)]
+    return every_nth(steps, own, max(least_ns, error_ns))
 
 
 def _by_means(
@@ -529,7 +583,7 @@ def _by_means(
         wait_ns = statistics.median(
             _usual([max(row[i] for i in late) - row[j] for row in distances]) for j in others
         )
-        saving_ns = _usual([max(row) - max(row[j] for j in others) for row in distances])
+        saving_ns = _usual(_savings(distances, late, others))
     return RankSkew(
         basis=basis,
         is_device=is_device,
@@ -543,6 +597,33 @@ def _by_means(
         ranks=tuple(RankWait(ranks[i], round(waits[i]), last[i]) for i in order),
         chance=max(chances[i] for i in late),
     )
+
+
+def _savings(
+    rows: Sequence[Sequence[float]], late: Sequence[int], others: Sequence[int]
+) -> list[float]:
+    """Of each step, how much earlier the last rank comes if late ranks come as the others do.
+
+    A rank's usual course is its distances from the mean of the ranks that are not late, in order of
+    size. A late rank keeps that order over the steps, and has the others' mean course.
+    """
+    if len(others) < _TWO:
+        return [max(row) - max(row[j] for j in others) for row in rows]
+    means = [statistics.fmean(row[j] for j in others) for row in rows]
+    count = len(others)
+    # The mean of the others has the rank itself in it, which makes the distances smaller.
+    wider = math.sqrt((count + 1) / (count - 1))
+    courses = [sorted(row[j] - mean for row, mean in zip(rows, means, strict=True)) for j in others]
+    usual = [statistics.fmean(at) for at in zip(*courses, strict=True)]
+    middle = statistics.fmean(usual)
+    usual = [middle + wider * (away - middle) for away in usual]
+    left = [max(row[j] for j in others) for row in rows]
+    for i in late:
+        away = [row[i] - mean for row, mean in zip(rows, means, strict=True)]
+        order = sorted(range(len(rows)), key=away.__getitem__)
+        for place, step in enumerate(order):
+            left[step] = max(left[step], means[step] + min(away[step], usual[place]))
+    return [max(row) - least for row, least in zip(rows, left, strict=True)]
 
 
 def _usual(times_ns: Sequence[float]) -> float:

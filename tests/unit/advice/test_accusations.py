@@ -56,3 +56,17 @@ def test_unequal_work_accuses_nobody(accusations):
     found = accusations.judge(12, "imbalance", 4)
     assert found.accused == ()
     assert found.found[0] == "imbalance"
+
+
+def test_of_two_ranks_with_unequal_work_neither_is_accused(accusations):
+    found = accusations.judge(108, "imbalance", 4)
+    assert found.ranks == 2
+    assert found.accused == found.blamed == ()
+
+
+def test_report_and_stragglers_say_the_same_of_waits_that_hosts_compute_beside(accusations):
+    """The next bucket's backward runs while the first one is reduced."""
+    found = accusations.judge(105, "input", 4)
+    assert found.accused == found.blamed == found.planted
+    assert found.is_same
+    assert found.is_close

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
-from stepscope.advice.accused import Accused, with_accused, without_inherited
-from stepscope.run.rank_skew import BACKWARD, RankSkew
+from stepscope.advice.accused import InWindows, find_late, without_inherited
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.rank_skew import BACKWARD, RankSkew, RankWait
 
 MS = 1_000_000
 RECORDED = RankSkew(
@@ -47,17 +50,63 @@ def test_windows_that_do_not_show_the_lateness_change_nothing(excess):
     assert without_inherited(RECORDED, excess) == RECORDED
 
 
+def _windows(
+    *, steps: int = 3, of_host: bool = False, gain_ns: int = 7 * MS, excess_ns: float = 10.0 * MS
+) -> InWindows:
+    """Eighty ranks of which rank 5 waits for its input, and the others for it."""
+    row = {"rank": 5, "cause": "input", "caused_wait_ns": 8 * MS * 79 * steps, "gain_ns": gain_ns}
+    ranks = pl.DataFrame(
+        {"rank": range(80), "waited_ns": 0, "last_arrivals": 0}, schema_overrides={"rank": pl.Int64}
+    )
+    blame = SimpleNamespace(
+        accused=pl.DataFrame([{**row, "peers": None}]),
+        together=None,
+        steps=steps,
+        step_ns=50 * MS,
+        by_step=pl.DataFrame({"rank": [5], "step": [0], "caused_wait_ns": [8 * MS]}),
+        ranks=ranks,
+        excess_ns={5: {"input": excess_ns}},
+    )
+    compared = SimpleNamespace(
+        of_host=of_host,
+        report=SimpleNamespace(fits=True, ranks=ranks),
+        matched=SimpleNamespace(rank=[0], step=list(range(steps))),
+    )
+    return InWindows(compared, blame)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("steps", "late"), [(2, RECORDED.late), (3, (5,))])
 def test_fewer_than_three_recorded_steps_do_not_contradict_the_records(steps, late):
-    accused = Accused((5,), "input", 8 * MS, 7 * MS, steps, 50 * MS, is_of_host=False)
-    found = with_accused(RECORDED, None, accused, {})
+    found = find_late(_windows(steps=steps), RECORDED, Thresholds())
     assert found is not None
     assert found.late == late
 
 
+def test_windows_that_bring_less_than_a_finding_asks_for_accuse_nobody():
+    assert find_late(_windows(gain_ns=MS), None, Thresholds()) is None
+    found = find_late(_windows(gain_ns=MS), RECORDED, Thresholds())
+    assert found is not None
+    assert found.late == RECORDED.late
+
+
+def test_records_say_how_late_a_rank_is_and_windows_what_that_brings():
+    found = find_late(_windows(), replace(RECORDED, late=(5,)), Thresholds())
+    assert found is not None
+    assert found.cause == "it waits for its input"
+    assert found.saving_ns == round(0.7 * RECORDED.wait_ns)
+
+
 def test_on_cpus_few_recorded_steps_accuse_nobody_whom_the_records_do_not():
-    accused = Accused((5,), "input", 8 * MS, 7 * MS, 3, 50 * MS, is_of_host=True)
-    assert with_accused(None, None, accused, {}) is None
-    found = with_accused(replace(RECORDED, late=(5,)), None, accused, {})
+    windows = _windows(of_host=True)
+    unsure = replace(RECORDED, chance=0.5)
+    assert find_late(windows, unsure, Thresholds()) is None
+    found = find_late(windows, replace(RECORDED, late=(5,)), Thresholds())
     assert found is not None
     assert (found.late, found.saving_ns) == ((5,), RECORDED.saving_ns)
+
+
+def test_of_two_ranks_neither_is_accused():
+    two = replace(RECORDED, ranks=(RankWait(0, 0, 40), RankWait(1, 6 * MS, 0)), late=(0,))
+    assert two.is_notable
+    assert not two.accuses
+    assert replace(two, ranks=(*two.ranks, RankWait(2, 6 * MS, 0))).accuses

@@ -23,9 +23,9 @@ def _judge(path: Path) -> Diagnosis:
 
 
 def _gpu_ranks(folder: Path, late_ns: int, *, by_input: bool) -> Diagnosis:
-    """Two ranks, whose second is kept for a while before the all-reduce of every step."""
-    for rank in range(2):
-        t = GpuTrace(world_size=2, rank=rank, device=rank)
+    """Three ranks, whose second is kept for a while before the all-reduce of every step."""
+    for rank in range(3):
+        t = GpuTrace(world_size=3, rank=rank, device=rank)
         for _ in range(6):
             with t.step():
                 if rank == 1 and by_input:
@@ -34,7 +34,7 @@ def _gpu_ranks(folder: Path, late_ns: int, *, by_input: bool) -> Diagnosis:
                 t.sync()
                 if rank == 1 and not by_input:
                     t.python(late_ns)
-                length = us(500) + (late_ns if rank == 0 else 0)
+                length = us(500) + (0 if rank == 1 else late_ns)
                 t.wait_collective(t.collective("all_reduce", 64 << 20, length))
                 t.sync()
         (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(t))
@@ -122,7 +122,7 @@ def test_step_records_alone_name_the_late_ranks_input(tmp_path):
     """Rank 1 waits 35 of 42 ms for its batch; rank 0 spends the same time in its backward."""
     late = step_records([42.0] * 30, waits_ms=35.0, phases_ms={"forward": 2.0, "backward": 4.0})
     waits = step_records([42.0] * 30, waits_ms=0.1, phases_ms={"forward": 2.0, "backward": 39.0})
-    diagnosis = _judge(write_run(tmp_path, {0: waits, 1: late}))
+    diagnosis = _judge(write_run(tmp_path, {0: waits, 1: late, 2: waits}))
     assert diagnosis.skew is not None
     assert diagnosis.skew.late == (1,)
     assert (diagnosis.findings[0].id, diagnosis.findings[0].rank) == ("input-bound", 1)

@@ -11,11 +11,11 @@ from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV, Pipeline, pipeline_traces
 from tests.support.planted import GEMM, MM_FLOAT, PLAIN
+from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import full_precision_matmuls
-from stepscope.fleet.stragglers import find_stragglers
 from stepscope.run.reader import open_run
 
 OF_COLLECTIVES = {

@@ -11,10 +11,10 @@ from tests.support.gpu_trace import GpuTrace, Length, ms
 from tests.support.meeting_ranks import meet, steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.planted import GEMM, MM
+from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.turns import find_turns
-from stepscope.fleet.stragglers import find_stragglers
 from stepscope.report.diagnosis.words import between_ranks
 from stepscope.run.reader import open_run
 
@@ -138,7 +138,7 @@ def test_mending_a_rank_that_is_late_in_most_steps_brings_what_it_costs_in_these
     assert late.saving_ns == pytest.approx(true_ns / steps, rel=0.02)
     waiting = {one.rank: one for one in diagnosis.findings if one.id == "rank-waiting"}
     for rank in (0, 1, 3):
-        assert waiting[rank].saving_ns == late.saving_ns
+        assert waiting[rank].saving_ns == pytest.approx(late.saving_ns, rel=0.001)
         assert "rank 2 comes no later than the next" in waiting[rank].assumption
     check_diagnosis(diagnosis)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.meeting_ranks import meet, steady_step_ns
+from tests.support.stragglers import find_stragglers
 
-from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.errors import UsageError
-from stepscope.fleet.stragglers import CAUSES, RANKS, find_stragglers, judge_arrivals
+from stepscope.fleet.job import put_together, read_part
+from stepscope.fleet.stragglers import CAUSES, RANKS, stragglers_of_job
 
 EXTRA = ms(12)
 PLANTED = {
@@ -305,11 +309,13 @@ def test_what_is_of_another_job_is_refused_or_accuses_nobody():
 
 def test_arrivals_of_ranks_may_be_sent_and_compared_elsewhere():
     made = job(1, "garbage collection")
-    sent = [read_arrivals(rank, trace, with_causes=True) for rank, trace in made]
-    ours, theirs = judge_arrivals(sent), find_stragglers(made)
+    parts = [read_part(f"rank{rank}", rank, rank, trace, None) for rank, trace in made]
+    sent = pickle.loads(pickle.dumps([replace(part, steady=()) for part in parts]))
+    ours, theirs = stragglers_of_job(put_together(sent, {})), find_stragglers(made)
     for name in ("ranks", "causes", "groups", "sets", "arrivals"):
         assert getattr(ours, name).equals(getattr(theirs, name)), name
-    one_step = judge_arrivals(sent, steps=(2,))
+    steady = [replace(part, steady=(2,)) for part in sent]
+    one_step = stragglers_of_job(put_together(steady, {}))
     assert one_step.sets["step"].to_list() == [2]
 
 

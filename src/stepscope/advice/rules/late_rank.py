@@ -1,9 +1,9 @@
 """Late rank: the other ranks wait for this one in every step.
 
 Measured from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
-definition), else from when each rank arrives at the collectives in the recorded windows, and what
-its waits in them cost it: the step, replayed without them. The saving assumes that the late ranks
-come no later than the next one: then the step is shorter by what that one waits.
+definition), and from when each rank arrives at the collectives in the recorded windows
+(`stepscope.advice.accused` puts both together). The saving assumes that late ranks come as the
+others do, which may make them the last at times.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.blame.causes import SLOW_LINK, in_words
 from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.rank_causes import SLOW_LINK, in_words
 from stepscope.run.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
@@ -58,7 +58,7 @@ def find(subject: Subject) -> list[Finding]:
     """The finding, on the rank that comes last, if waiting for it is worth it."""
     skew = subject.skew
     limits = subject.thresholds
-    if skew is None or not is_late(skew, limits):
+    if skew is None or not skew.accuses or not is_late(skew, limits):
         return []
     if subject.rank != skew.late[0]:
         return []
@@ -80,8 +80,7 @@ def find(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason="",
-            assumption="the late ranks come no later than the next one, and the others stay as "
-            "they are",
+            assumption="the late ranks come as the others do, and these stay as they are",
             predicted_step_ns=step_ns - saving_ns,
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),

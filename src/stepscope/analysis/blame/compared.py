@@ -14,11 +14,11 @@ import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
-from stepscope.analysis.ranks.clocks import Aligned, Clock, align
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.ranks.rank_clocks import RankClocks
-from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
+from stepscope.analysis.stragglers import StragglerReport, match_and_align
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,14 @@ class Compared:
         clocks: The ranks' clocks.
         offset_ns: Of each row of `matched`, what its clock reads too much at its start; parts that
             no collective connects are taken to begin together.
+        of_host: Whether the collectives ran on CPUs.
     """
 
     report: StragglerReport
     matched: Matched
     clocks: RankClocks
     offset_ns: Numbers
+    of_host: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,13 +62,12 @@ def compare_ranks(
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
     """
-    comparison = _Comparison(ranks)
-    report = compare_arrivals(ranks, steps, clock, comparison.align)
-    matched, clocks = comparison.matched, comparison.clocks
+    report, collectives, clocks = match_and_align(ranks, steps, clock)
+    matched = _matched(ranks, collectives)
     offsets = np.zeros(len(matched.rank), np.int64)
     if report.clock is Clock.ALIGNED:
         offsets = _offsets(matched, clocks)
-    return Compared(report, matched, clocks, offsets)
+    return Compared(report, matched, clocks, offsets, any(rank.of_host for rank in ranks))
 
 
 def _offsets(matched: Matched, clocks: RankClocks) -> Numbers:
@@ -92,45 +93,25 @@ def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
     Args:
         ranks: The arrivals of each.
     """
-    comparison = _Comparison(ranks)
     found = pl.concat([rank.table() for rank in ranks], how="diagonal")
-    comparison.match(match_collectives(found).table)
-    return comparison.matched
+    return _matched(ranks, match_collectives(found).table)
 
 
-class _Comparison:
-    """Matches collectives for blame, and brings the clocks together on the way."""
-
-    matched: Matched
-    clocks: RankClocks
-
-    def __init__(self, ranks: Sequence[RankArrivals]) -> None:
-        self._described = {group: word for rank in ranks for group, word in rank.described}
-        sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
-        self._world_size = sizes[0] if sizes else None
-
-    def align(
-        self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str, tolerated_ns: int
-    ) -> Aligned:
-        """As `analysis.ranks.clocks.align`; matches for blame on the way."""
-        self.match(table)
-        aligned = align(table, ranks, clock, tolerated_ns)
-        self.clocks = aligned.clocks
-        return aligned
-
-    def match(self, table: pl.DataFrame) -> None:
-        """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
-        groups = find_groups(table, self._described, self._world_size)
-        keys = groups.select("key", pl.col("group").alias("place"))
-        rows = table.join(
-            keys,
-            left_on="group",
-            right_on="key",
-            how="left",
-            nulls_equal=True,
-            maintain_order="left",
-        )
-        arrivals = rows.with_columns(
-            group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
-        ).drop("place")
-        self.matched = match(arrivals, groups)
+def _matched(ranks: Sequence[RankArrivals], collectives: pl.DataFrame) -> Matched:
+    """Matched collectives, columns of `analysis.ranks.matching.SameCollectives.table`."""
+    described = {group: word for rank in ranks for group, word in rank.described}
+    sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
+    groups = find_groups(collectives, described, sizes[0] if sizes else None)
+    keys = groups.select("key", pl.col("group").alias("place"))
+    rows = collectives.join(
+        keys,
+        left_on="group",
+        right_on="key",
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    arrivals = rows.with_columns(
+        group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
+    ).drop("place")
+    return match(arrivals, groups)

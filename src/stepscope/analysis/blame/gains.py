@@ -50,13 +50,13 @@ class Gains:
             replay: The same, to be replayed.
         """
         self._matched = matched
-        self._replay = replay
+        self.replay = replay
         self.steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
 
     @cached_property
     def whole_ns(self) -> int:
         """The recording as replayed, with nothing shortened."""
-        return self._replay.duration_ns()
+        return self.replay.duration_ns()
 
     def of(self, less: Less) -> Gain:
         """What a step is shorter by.
@@ -64,14 +64,14 @@ class Gains:
         Args:
             less: What is shortened.
         """
-        recorded_ns = (self.whole_ns - self._replay.duration_ns(less)) / self.steps
+        recorded_ns = (self.whole_ns - self.replay.duration_ns(less)) / self.steps
         if self._long_run is None:
             return Gain(recorded_ns, None)
         return Gain(recorded_ns, self._long_run_ns - self._long_run.step_ns(less))
 
     @cached_property
     def _long_run(self) -> LongRun | None:
-        return LongRun.of(self._matched, self._replay)
+        return LongRun.of(self._matched, self.replay)
 
     @cached_property
     def _long_run_ns(self) -> float:

@@ -21,7 +21,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analysis.blame.causes import OTHER
 from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
 from stepscope.analysis.blame.replay import (
     RUNS_AHEAD,
@@ -31,6 +30,7 @@ from stepscope.analysis.blame.replay import (
     Times,
     replay_by_loop,
 )
+from stepscope.run.rank_causes import OTHER
 from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_REPEATED = 16

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.blame.causes import OTHER
 from stepscope.analysis.blame.progress import devices, launches
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
+from stepscope.run.rank_causes import OTHER
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 

@@ -27,18 +27,18 @@ Definitions
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.blame.beyond_chance import is_beyond_chance, is_more_often
-from stepscope.analysis.blame.causes import LATE_START, OTHER, SLOW_LINK
 from stepscope.analysis.blame.delays import Delays, pass_back
 from stepscope.analysis.blame.gains import Gain, Gains
 from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.usual import Usual, find_usual
+from stepscope.run.rank_causes import LATE_START, OTHER, SLOW_LINK
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""
@@ -118,6 +118,8 @@ class Blame:
         left_out: What is no part of this, by reason.
         together: Ranks that are late together; None where one of them explains the waits.
         excess_ns: By rank and cause, what its work takes in a step beyond the usual, on average.
+        usual: What is beyond the usual, of each piece of work.
+        gains: The replay that says what a step is shorter by.
     """
 
     causes: pl.DataFrame
@@ -130,8 +132,10 @@ class Blame:
     steps: int
     step_ns: float
     left_out: dict[str, int]
-    together: LateTogether | None = None
-    excess_ns: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    together: LateTogether | None
+    excess_ns: Mapping[int, Mapping[str, float]]
+    usual: Usual
+    gains: Gains
 
 
 def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blame:
@@ -187,6 +191,8 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         matched.left_out,
         _late_together(matched, usual, late_ns, gains, table, accused),
         _excess_of_ranks(matched, usual, steps),
+        usual,
+        gains,
     )
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.blame.causes import FEWEST_RANKS
 from stepscope.analysis.blame.groups import TO_HIGHER, TO_LOWER
 from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
 from stepscope.analysis.blame.progress import UNKNOWN
+from stepscope.run.rank_causes import FEWEST_RANKS
 
 Flags = npt.NDArray[np.bool_]
 

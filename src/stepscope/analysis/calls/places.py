@@ -14,7 +14,7 @@ from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_with_names, names_that
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.selection.spans import Spans, spans_where
+from stepscope.analysis.selection.spans import spans_where
 from stepscope.run.own_frames import OWN_FILE
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import gathered, nullable
@@ -179,7 +179,12 @@ def is_waiting(names: Sequence[str]) -> bool:
 
 def names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> tuple[str, ...]:
     """The Python frames of a thread that span nearly all of some time, the innermost first."""
-    frames = _spans_over(trace, lane_id, start_ns, end_ns)
+    least = math.ceil(_NEARLY_ALL * (end_ns - start_ns))
+    frames = spans_where(
+        trace,
+        events_with_names(trace, _are_frames(trace), [lane_id]),
+        lambda start, end: np.minimum(end, end_ns) - np.maximum(start, start_ns) >= least,
+    )
     innermost_first = np.lexsort((-frames.event, -frames.start, frames.end - frames.start))
     names = names_of_events(trace, pl.Series(frames.event[innermost_first]))
     return tuple(names.drop_nulls())
@@ -188,21 +193,6 @@ def names_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> tuple[
 def _without_address(name: str) -> str:
     """A name without where the object lies in memory, which tells nothing."""
     return re.sub(r" object at 0x[0-9a-f]+", "", name)
-
-
-def frames_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Int64Array:
-    """The Python frames of a thread that span nearly all of some time."""
-    return _spans_over(trace, lane_id, start_ns, end_ns).event
-
-
-def _spans_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> Spans:
-    frames = events_with_names(trace, _are_frames(trace), [lane_id])
-    least = math.ceil(_NEARLY_ALL * (end_ns - start_ns))
-    return spans_where(
-        trace,
-        frames,
-        lambda start, end: np.minimum(end, end_ns) - np.maximum(start, start_ns) >= least,
-    )
 
 
 def frames_at(

@@ -40,10 +40,10 @@ class Aligned:
     """Matched collectives on one clock.
 
     Attributes:
-        table: Those of `Matched.table`, with `end_ns` on the common clock, `arrival_ns` (since the
-            first arrival of any rank), `wait_ns` (until the last of the set has come; where ranks
-            may leave before, no longer than the rank's own kernel) and `spread` (how far the end is
-            from the set's median end).
+        table: Those of `SameCollectives.table`, with `end_ns` on the common clock, `arrival_ns`
+            (since the first arrival of any rank), `wait_ns` (until the last of the set has come;
+            where ranks may leave before, no longer than the rank's own kernel) and `spread` (how
+            far the end is from the set's median end).
         offsets: rank, offset_ns and drift_ppm (taken off; 0 where clocks are taken as recorded),
             measured.
         clock: `RECORDED` or `ALIGNED`: what was done.
@@ -78,7 +78,7 @@ def align(
     """Bring matched collectives onto one clock.
 
     Args:
-        matched: `Matched.table`.
+        matched: `SameCollectives.table`.
         ranks: The ranks, those without a matched collective included.
         clock: How.
         tolerated_ns: Offsets that `Clock.AUTO` leaves as they are.
@@ -100,7 +100,7 @@ def _with_waits(common: pl.DataFrame) -> pl.DataFrame:
     """Adds waits and spreads to matched collectives whose times are on a common clock.
 
     Args:
-        common: Columns of `Matched.table`, `arrival_ns` and `end_ns` on the common clock.
+        common: Columns of `SameCollectives.table`, `arrival_ns` and `end_ns` on the common clock.
 
     Returns:
         Columns of `Aligned.table`.

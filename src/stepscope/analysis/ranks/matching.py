@@ -30,7 +30,7 @@ _OUTSIDE = "collectives outside the steps"
 
 
 @dataclass(frozen=True)
-class Matched:
+class SameCollectives:
     """Collectives that every rank of their group took part in.
 
     Attributes:
@@ -45,7 +45,7 @@ class Matched:
     left_out: pl.DataFrame
 
 
-def match_collectives(found: pl.DataFrame) -> Matched:
+def match_collectives(found: pl.DataFrame) -> SameCollectives:
     """Match the collectives of several ranks, columns `arrivals.ARRIVED`."""
     keyed, basis = _keyed(found.with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns")))
     keys = ["group", "counted_in", "number"]
@@ -65,7 +65,7 @@ def match_collectives(found: pl.DataFrame) -> Matched:
         ]
     ).sort("rank", "reason")
     matched = judged.filter(pl.col("reason").is_null()).drop("reason", "counted_in")
-    return Matched(matched, basis, left_out)
+    return SameCollectives(matched, basis, left_out)
 
 
 def _keyed(found: pl.DataFrame) -> tuple[pl.DataFrame, str]:

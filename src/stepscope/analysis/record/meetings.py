@@ -27,6 +27,7 @@ _COLUMNS = (
     "cpu_ns",
     "queued_ns",
     "wait_cpu_ns",
+    "gc_ns",
 )
 
 
@@ -75,6 +76,7 @@ def _row(record: StepRecord) -> list[int]:
         _NONE if record.cpu_ns is None else record.cpu_ns,
         _NONE if record.queued_ns is None else record.queued_ns,
         record.data_wait_cpu_ns,
+        record.gc_ns,
     ]
     times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
     return fixed + times
@@ -91,18 +93,21 @@ def _phase(phases: dict[str, int], name: str) -> int:
 
 
 def _record(row: list[int]) -> StepRecord:
-    step, start_ns, dur_ns, wait_ns, window, device_ns, cpu_ns, queued_ns, wait_cpu_ns, *times = row
+    fixed = dict(zip(_COLUMNS, row[: len(_COLUMNS)], strict=True))
+    known = {name: None if ns == _NONE else ns for name, ns in fixed.items()}
+    times = row[len(_COLUMNS) :]
     host, device = times[: len(_PHASES)], times[len(_PHASES) :]
     return StepRecord(
-        step=step,
-        start_ns=start_ns,
-        dur_ns=dur_ns,
-        data_wait_ns=wait_ns,
+        step=fixed["step"],
+        start_ns=fixed["start_ns"],
+        dur_ns=fixed["dur_ns"],
+        data_wait_ns=fixed["wait_ns"],
         phases={name: ns for name, ns in zip(_PHASES, host, strict=True) if ns != _NONE},
-        window=None if window == _NONE else window,
-        device_ns=None if device_ns == _NONE else device_ns,
-        cpu_ns=None if cpu_ns == _NONE else cpu_ns,
-        queued_ns=None if queued_ns == _NONE else queued_ns,
-        data_wait_cpu_ns=wait_cpu_ns,
+        window=known["window"],
+        device_ns=known["device_ns"],
+        cpu_ns=known["cpu_ns"],
+        queued_ns=known["queued_ns"],
+        data_wait_cpu_ns=fixed["wait_cpu_ns"],
+        gc_ns=fixed["gc_ns"],
         device_phases={name: ns for name, ns in zip(_PHASES, device, strict=True) if ns != _NONE},
     )

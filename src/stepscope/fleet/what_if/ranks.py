@@ -25,17 +25,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.blame.causes import FEWEST_RANKS
-from stepscope.analysis.blame.compared import Compared, compare_ranks
-from stepscope.analysis.blame.gains import Gains
+from stepscope.analysis.blame.compared import Compared
 from stepscope.analysis.blame.matched import OF_THE_GPU, SYNCHRONISING, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
-from stepscope.analysis.blame.usual import Usual, find_usual
+from stepscope.analysis.blame.usual import Usual
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import AnsweredScope
-from stepscope.analysis.stragglers import check_ranks
 from stepscope.fleet.job import Job
-from stepscope.fleet.stragglers import NOBODY_LATE, late_in_job
+from stepscope.fleet.stragglers import NOBODY_LATE, ComparedJob
 from stepscope.fleet.what_if.changes import (
     AS_USUAL,
     CHANGES,
@@ -46,6 +43,7 @@ from stepscope.fleet.what_if.changes import (
     in_words,
 )
 from stepscope.run.figures import duration, percent, ranks_in_words
+from stepscope.run.rank_causes import FEWEST_RANKS
 from stepscope.run.rank_skew import RankSkew
 
 STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -97,11 +95,10 @@ def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverR
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    check_ranks(list(job.ranks))
-    compared = compare_ranks([part.arrivals for part in job.parts], job.steady_steps, clock)
+    found = ComparedJob.of(job, clock)
+    compared = found.windows.compared
     matched = compared.matched
     scope = compared.report.scope.leaving_out(matched.left_out)
-    notes = (*compared.notes, *job.notes)
     if not compared.report.fits or not len(matched.rank):
         why = (
             "no collective could be matched"
@@ -115,20 +112,15 @@ def what_if_over_ranks(job: Job, clock: Clock | str = Clock.AUTO) -> WhatIfOverR
             pl.DataFrame(schema=CHANGES),
             pl.DataFrame(schema=STEPS),
             scope,
-            notes,
+            found.notes,
         )
-    return _answer(compared, job, scope, notes)
+    return _answer(found, scope)
 
 
-def _answer(
-    compared: Compared, job: Job, scope: AnsweredScope, notes: tuple[str, ...]
-) -> WhatIfOverRanks:
-    matched = compared.matched
-    replay = Replay(matched, compared.offset_ns)
-    gains = Gains(matched, replay)
+def _answer(found: ComparedJob, scope: AnsweredScope) -> WhatIfOverRanks:
+    compared, blame, late = found.windows.compared, found.windows.blame, found.late
+    matched, gains, usual = compared.matched, blame.gains, blame.usual
     whole_ns, steps = gains.whole_ns, gains.steps
-    usual = find_usual(matched)
-    late = late_in_job(job, compared)
     accused = () if late is None else late.late
     changes = [
         Change(subject, how, whole_ns / steps - gains.of(less).sure_ns)
@@ -142,8 +134,8 @@ def _answer(
         changes.append(Change(ranks_in_words(accused), ON_TIME, whole_ns / steps - saving_ns))
     table = changes_table(changes, whole_ns / steps)
     recorded_ns = _recorded_ns(compared)
-    more = [*notes, *_unlike(usual, matched)]
-    covered = _covered_share(job, recorded_ns)
+    more = [*found.notes, *_unlike(usual, matched)]
+    covered = _covered_share(found.job, recorded_ns)
     if covered is not None and covered < _WORTH_SAYING:
         more.append(
             "from the first arrival at a collective to the end of the last one it is "
@@ -160,7 +152,7 @@ def _answer(
         round(recorded_ns / steps),
         round(whole_ns / steps),
         table,
-        _steps(compared, replay),
+        _steps(compared, gains.replay),
         scope,
         tuple(more),
     )

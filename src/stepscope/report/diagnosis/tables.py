@@ -7,6 +7,7 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.report.findings import findings_table
+from stepscope.run.rank_skew import ARRIVALS
 
 PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -73,7 +74,7 @@ def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:
     table = pl.DataFrame(rows, schema=dict(list(RANKS.items())[:5]), orient="row")
     if diagnosis.between is not None:
         table = table.join(diagnosis.between.table, on="rank", how="left", maintain_order="left")
-    if diagnosis.skew is not None:
+    if diagnosis.skew is not None and diagnosis.skew.basis != ARRIVALS:
         waits = {wait.rank: wait.wait_ns for wait in diagnosis.skew.ranks}
         late = pl.DataFrame({"rank": list(waits), "record_wait_ns": list(waits.values())})
         table = table.join(late, on="rank", how="left", maintain_order="left")

@@ -232,7 +232,7 @@ def _skew(skew: RankSkew | None) -> str:
     device = "on the device, " if skew.is_device else ""
     error = f", ± {units.duration(skew.error_ns)}" if skew.error_ns else ""
     basis = f"waiting: {device}from {skew.basis}, {skew.steps} steps that all ranks have{error}"
-    return f"{skew.accusation()} ({basis})" if skew.is_notable else basis
+    return f"{skew.accusation()} ({basis})" if skew.accuses else basis
 
 
 def odd_ranks(diagnosis: Diagnosis) -> list[str]:
