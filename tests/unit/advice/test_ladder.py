@@ -12,12 +12,12 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, HALF, MM_FLOAT, PLAIN, SCENARIOS, Scenario, dump, products
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice.cached_summaries import compute_and_cache_summary
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.ladder import Ladder
 from stepscope.advice.ladder_answer import ladder_of
 from stepscope.advice.rank_summary import RankSummary, Request
+from stepscope.advice.read_ranks import SummaryTask
 from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.rungs import climb
 from stepscope.advice.subject import Subject
@@ -249,7 +249,7 @@ def test_the_ladder_survives_the_cache_and_every_format(tmp_path: Path):
     written = json.loads(json.dumps(to_json(RankSummary, summary)))
     assert from_json(RankSummary, written).ladder == summary.ladder
     assert summary.ladder.rungs
-    again = compute_and_cache_summary(open_run(path).ranks[0], Request(), None, None)
+    again = SummaryTask(open_run(path).ranks[0], Request()).read()
     assert again.ladder == summary.ladder
     rank = diagnosis_to_dict(diagnosis)["ranks"][0]
     assert [one["id"] for one in rank["ladder"]["rungs"]] == ["today", "device", "host"]

@@ -19,8 +19,8 @@ from tests.support.planted import SCENARIOS
 from tests.support.project import ROOT
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice.cached_details import details_of
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.read_ranks import details_of
 from stepscope.commands.main import cli
 from stepscope.report.diagnosis.html import diagnosis_to_html
 from stepscope.report.page import document

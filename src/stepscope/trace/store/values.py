@@ -2,8 +2,7 @@
 
 Only these types are written and read: None, bool, int, float, str, bytes, paths, enumerations,
 dataclasses, tuples, dictionaries and unions of them. What is read decides nothing but values: a
-text of another shape, or one that names anything else, is refused as a whole. Data frames are only
-written, so that keys can depend on them: polars may panic on damaged ones.
+text of another shape, or one that names anything else, is refused as a whole.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import binascii
 import contextlib
 import dataclasses
 import functools
-import io
-import sys
 import types
 import typing
 from enum import Enum
@@ -62,10 +59,6 @@ def to_json(kind: Any, value: Any) -> Any:
         return str(value)
     if kind is bytes:
         return base64.b64encode(value).decode("ascii")
-    if _is_frame(kind):
-        written = io.BytesIO()
-        value.rechunk().write_ipc(written)
-        return base64.b64encode(written.getvalue()).decode("ascii")
     if kind in _SCALARS:
         return value
     raise UnfitError(f"values of {kind} are not kept")
@@ -123,12 +116,6 @@ def _is_of(kind: type, value: Any) -> bool:
     if issubclass(kind, Path):
         return isinstance(value, Path)
     return type(value) is kind or (kind is float and type(value) is int)
-
-
-def _is_frame(kind: type) -> bool:
-    """Whether a type is a data frame; without importing polars, which takes a quarter second."""
-    polars = sys.modules.get("polars")
-    return polars is not None and kind is polars.DataFrame
 
 
 @functools.cache
