@@ -439,10 +439,10 @@ OTHER_REPORTS = {
 
 def test_what_a_report_was_asked_is_part_of_the_key(trace):
     printed(*REPORT, trace)
-    texts = {memo for memo in memos() if b'"text":' in memo.read_bytes()[:60]}
+    texts = {memo for memo in memos() if b'"_Text",' in memo.read_bytes()[:60]}
     for number, (name, words) in enumerate(OTHER_REPORTS.items(), start=2):
         printed(*words, trace)
-        texts = {memo for memo in memos() if b'"text":' in memo.read_bytes()[:60]}
+        texts = {memo for memo in memos() if b'"_Text",' in memo.read_bytes()[:60]}
         assert len(texts) == number, name
 
 

@@ -13,16 +13,11 @@ it (`owners.py`). Reading one needs neither the traces' tables nor polars.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
-import io
-import json
 import os
 import stat
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,7 +27,7 @@ from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.contents import is_own_directory
 from stepscope.trace.store.directory import read_believed
 from stepscope.trace.store.origin import memo_directory
-from stepscope.trace.store.values import UnfitError, from_json, to_json
+from stepscope.trace.store.values import decode, encode
 
 MOST_MEMOS = 2_000
 """Memos of one user; of more, those that were used longest ago are removed."""
@@ -64,8 +59,8 @@ class Memo(Generic[_Value]):
         """The value; None if it is not kept."""
         key = self._key()
         try:
-            return None if key is None else from_json(self.kind, json.loads(_read(key)))
-        except (OSError, ValueError, RecursionError):
+            return None if key is None else decode(self.kind, _read(key))
+        except (OSError, ValueError):
             return None
 
     def make(
@@ -80,9 +75,8 @@ class Memo(Generic[_Value]):
         before = self._key()
         made = make()
         if before is not None and is_kept(made) and self._key() == before:
-            with contextlib.suppress(UnfitError, OSError):
-                text = json.dumps(to_json(self.kind, made), separators=(",", ":"))
-                _write(before, text.encode("ascii"))
+            with contextlib.suppress(OSError, TypeError, ValueError):
+                _write(before, encode(made))
         return made
 
     def _key(self) -> str | None:
@@ -91,33 +85,10 @@ class Memo(Generic[_Value]):
         if code is None:
             return None
         try:
-            text = json.dumps([self.kind.__name__, code, self.inputs()], default=_described)
-        except (StepscopeError, OSError, TypeError, ValueError, RecursionError):
+            text = encode([self.kind.__name__, code, self.inputs()])
+        except (StepscopeError, OSError, TypeError, ValueError):
             return None
-        return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
-
-
-def _described(value: Any) -> Any:
-    """What `json.dumps` takes for a value that it does not know.
-
-    Raises:
-        TypeError: The value cannot be identified, as a trace that is open.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-        return [type(value).__name__, fields]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    polars = sys.modules.get("polars")  # not imported for its own sake
-    if polars is not None and isinstance(value, polars.DataFrame):
-        written = io.BytesIO()
-        value.rechunk().write_ipc(written)
-        return hashlib.blake2b(written.getbuffer(), digest_size=16).hexdigest()
-    raise TypeError(f"{type(value).__name__} cannot be identified")
+        return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _read(key: str) -> bytes:
