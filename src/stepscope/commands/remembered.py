@@ -115,6 +115,9 @@ def write_remembered(
         inputs: All else that it depends on, as `Memo` takes it.
         write: Makes it, and writes it to a sink; says whether it is the same the next time.
     """
+    if sink.is_terminal and os.name == "nt":  # colours may be shown by other means than text
+        write(sink)
+        return
     recording = _RecordingSink(sink, MOST_BYTES)
     is_the_same: list[bool] = []
 
@@ -133,15 +136,9 @@ def write_remembered(
 
 
 def _screen(sink: CommandSink, output: Output) -> list[Any] | None:
-    """What a text depends on besides the result.
-
-    Raises:
-        UnreadableInputError: It cannot be written as plain text.
-    """
+    """What a text depends on besides the result; None for the formats that look alike anywhere."""
     if output.format is not TABLE:
         return None
-    if sink.is_terminal and os.name == "nt":
-        raise UnreadableInputError("colours may be shown by other means than text")
     size = shutil.get_terminal_size() if sink.is_terminal else None
     return [sink.is_terminal, sink.encoding, size, [*map(os.environ.get, _SCREEN_VARIABLES)]]
 
