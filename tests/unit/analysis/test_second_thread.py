@@ -134,6 +134,7 @@ def test_an_answer_in_two_threads_is_that_of_one(
     monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
     monkeypatch.setattr(second_thread.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(second_thread, "ThreadPoolExecutor", counted)
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "empty"))
     assert answered() == alone
     assert threads
 
