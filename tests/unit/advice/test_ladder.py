@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
 from stepscope.report.scope import describe_scope
 from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_traces
-from stepscope.trace.store.values import from_json, to_json
+from stepscope.trace.store.values import decode, encode
 
 STEPS = 4
 TFLOPS_HALF, TFLOPS_TF32, TFLOPS_FLOAT, BYTES_PER_NS = 989.4, 494.7, 66.9, 3352
@@ -246,8 +245,7 @@ def test_the_ladder_survives_the_cache_and_every_format(tmp_path: Path):
     path.write_bytes(dump(trained(products)))
     diagnosis = diagnose(open_run(path))
     summary = diagnosis.shown
-    written = json.loads(json.dumps(to_json(RankSummary, summary)))
-    assert from_json(RankSummary, written).ladder == summary.ladder
+    assert decode(RankSummary, encode(summary)).ladder == summary.ladder
     assert summary.ladder.rungs
     again = SummaryTask(open_run(path).ranks[0], Request()).read()
     assert again.ladder == summary.ladder
