@@ -78,6 +78,7 @@ def once(python: str, task: str, path: Path, small: Path) -> Cost:
     store = path.with_name(f"{path.name}.stepscope")
     if task != "report, warm":
         shutil.rmtree(store, ignore_errors=True)
+        shutil.rmtree(os.environ["STEPSCOPE_CACHE"], ignore_errors=True)
     if task.startswith("report"):
         return run([python, "-m", "stepscope", "report", str(path)])
     how = "store" if task == "load to the store" else "memory"
@@ -156,6 +157,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as name:
         directory = Path(name)
+        os.environ["STEPSCOPE_CACHE"] = str(directory / "cache")
         small = made(options.trace, LARGEST_UNSTORED_MB, directory / "small.json")
         for megabytes in options.size:
             path = made(options.trace, megabytes, directory / "trace.json")

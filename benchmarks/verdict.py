@@ -184,6 +184,7 @@ def measured(path: Path, repeat: int, with_peers: bool) -> dict[str, dict[str, f
     cold, warm = [], []
     for _ in range(repeat):
         shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
+        shutil.rmtree(os.environ["STEPSCOPE_CACHE"], ignore_errors=True)  # with what was kept
         cold.append(child("report", path))
         warm.append(child("report", path))
     results: dict[str, dict[str, float] | str] = {
@@ -261,6 +262,7 @@ def main() -> None:
     if options.directory is not None:
         options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
+        os.environ["STEPSCOPE_CACHE"] = str(Path(made) / "cache")
         for megabytes in options.size or [250]:
             path = Path(made) / "trace.json"
             # In a process of its own: a process starts with the peak memory of the one it is from.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
 import sys
@@ -121,6 +122,28 @@ def pytest_collection_finish() -> None:
     # Large documents hold no garbage either: to look for it every 700 objects takes a quarter of
     # the time of reading them.
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Generator[None, None, None]:
+    """A cache directory in place of the user's: memos of all traces are kept in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache") / "of-all"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache directory of its own for each test, unless those of its module share one.
+
+    What another test made under altered code is not found.
+    """
+    shared = Path(os.environ.get("STEPSCOPE_CACHE", ""))
+    if shared.name == "of-all":
+        name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+        monkeypatch.setenv("STEPSCOPE_CACHE", str(shared.with_name(name)))
 
 
 @pytest.fixture

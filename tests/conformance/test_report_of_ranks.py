@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from tests.support.cached_answers import storing_everything
+from tests.support.memos import cache_of_its_own
 from tests.support.stragglers import find_stragglers
 from tests.support.traces import trace_path
 
@@ -23,7 +23,7 @@ RUNS = {
 @pytest.fixture(scope="module", autouse=True)
 def stores(tmp_path_factory):
     """What is worked out of each rank is kept for the next test, as it is for people."""
-    with storing_everything(tmp_path_factory.mktemp("cache")):
+    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
         yield
 
 

@@ -7,13 +7,14 @@ many ranks there are. A trace in a store stays there: opening it again is quick.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.store.origin import Key, key_of
+from stepscope.trace.store.origin import identity_of
 
 if TYPE_CHECKING:
     from stepscope.trace.model import Trace
@@ -35,7 +36,7 @@ class OpenedTraces:
     """
 
     most_bytes: int = KEPT_BYTES
-    _kept: dict[Path, tuple[Key, Trace, int]] = field(default_factory=dict, repr=False)
+    _kept: dict[Path, tuple[list[Any], Trace, int]] = field(default_factory=dict, repr=False)
 
     def open_and_keep(self, path: Path, load: Callable[[Path], Trace]) -> Trace:
         """Read a trace, and keep it for `take_or_open` if there is room.
@@ -47,7 +48,7 @@ class OpenedTraces:
         Raises:
             UnreadableInputError: It cannot be read.
         """
-        key = _key_now(path)
+        key = _identity_now(path)
         trace = load(path)
         if key is not None and trace.store is None:
             size_bytes = _WITH_DERIVED * trace.tables().size_bytes
@@ -57,7 +58,9 @@ class OpenedTraces:
         return trace
 
     def take_or_open(self, path: Path, load: Callable[[Path], Trace]) -> Trace:
-        """The trace that was kept, unless its file has changed; else read it. It is kept no longer.
+        """The trace that was kept, unless its file has changed; else read it.
+
+        The caller closes it.
 
         Args:
             path: Its file.
@@ -67,18 +70,18 @@ class OpenedTraces:
             UnreadableInputError: It cannot be read.
         """
         key, trace, _ = self._kept.pop(path, (None, None, 0))
-        return load(path) if trace is None or key != _key_now(path) else trace
+        return load(path) if trace is None or key != _identity_now(path) else trace
 
     def drop(self) -> None:
-        """Free those that were not asked for."""
-        self._kept.clear()
+        """Close those that were not asked for."""
+        while self._kept:
+            self._kept.popitem()[1][1].close()
 
     def __reduce__(self) -> tuple[type[OpenedTraces], tuple[int]]:
         return OpenedTraces, (self.most_bytes,)
 
 
-def _key_now(path: Path) -> Key | None:
-    try:
-        return key_of(path)
-    except UnreadableInputError:
-        return None
+def _identity_now(path: Path) -> list[Any] | None:
+    with contextlib.suppress(UnreadableInputError):
+        return identity_of(path)
+    return None

@@ -14,6 +14,7 @@ read, and then only for how long its steps take on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -169,7 +170,7 @@ def _judge(
     from stepscope.advice.window_judging import WindowJudge, begin_judging
     from stepscope.analysis.selection.gpu_work import gpu_work
 
-    with second_thread(trace.event_count) as second:
+    with closing(trace), second_thread(trace.event_count) as second:
         begin_judging(trace, second)
         try:
             gpu_work(trace, request.scope)

@@ -2,7 +2,7 @@
 
 The diagnosis of a run needs only the summaries of its ranks (`diagnosis.judge`), so ranks can be
 summarised one after the other, in several processes, or on several machines; `rank_judging` does
-that. Summaries are cached (`cached_summaries`), and a report from the cache shall start at once:
+that. Summaries are kept as memos, and a report of what is kept shall start at once:
 this module imports no analysis.
 """
 

@@ -1,6 +1,8 @@
-"""Asks each rank of a run twice: what the comparison needs, and how it is judged after that.
+"""Two passes over the ranks of a run: what the comparison needs, then how each is judged.
 
-Answers that are cached are looked up here; what reads the other ranks may do so in other processes
+Reading a rank takes seconds for a large trace; what is found out about it is small, and is kept as
+a memo: for the same files of the rank, the same question, and the same findings about the others.
+Memos are looked up here; what reads the other ranks may do so in other processes
 (`fleet.each_rank`).
 """
 
@@ -9,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from stepscope.advice.cached_summaries import (
-    cached_meeting,
-    cached_summary,
-    compute_and_cache_meeting,
-    compute_and_cache_summary,
-)
 from stepscope.advice.opened_traces import OpenedTraces
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import UnreadableInputError
+from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun
+from stepscope.trace.store.memo import Memo
+from stepscope.trace.store.origin import identity_of
+
+if TYPE_CHECKING:
+    from stepscope.advice.window_details import WindowDetails
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Answer = TypeVar("Answer")
@@ -35,11 +39,11 @@ class Task(Protocol[Answer_co]):
         ...
 
     def known(self) -> Answer_co | None:
-        """The cached answer; None if the rank has to be read."""
+        """The answer, if it is kept; None if the rank has to be read."""
         ...
 
     def read(self, opened: OpenedTraces) -> Answer_co:
-        """Read the rank, and cache the answer."""
+        """Read the rank, and keep the answer."""
         ...
 
 
@@ -52,11 +56,17 @@ class MeetingTask:
 
     def known(self) -> Meeting | None:
         """See `Task`."""
-        return cached_meeting(self.rank, self.asked)
+        return self._memo.find()
 
-    def read(self, opened: OpenedTraces) -> Meeting:
+    def read(self, opened: OpenedTraces | None = None) -> Meeting:
         """See `Task`."""
-        return compute_and_cache_meeting(self.rank, self.asked, opened)
+        from stepscope.advice.rank_judging import meeting_of
+
+        return self._memo.make(lambda: meeting_of(self.rank, self.asked, opened))
+
+    @property
+    def _memo(self) -> Memo[Meeting]:
+        return Memo(Meeting, lambda: [self, _files_of(self.rank)])
 
 
 @dataclass(frozen=True)
@@ -77,11 +87,44 @@ class SummaryTask:
 
     def known(self) -> RankSummary | None:
         """See `Task`."""
-        return cached_summary(self.rank, self.request, self.waits, self.met)
+        return self._memo.find()
 
-    def read(self, opened: OpenedTraces) -> RankSummary:
-        """See `Task`."""
-        return compute_and_cache_summary(self.rank, self.request, self.waits, self.met, opened)
+    def read(self, opened: OpenedTraces | None = None) -> RankSummary:
+        """See `Task`.
+
+        Raises:
+            UsageError: The scope names what none of its traces has.
+        """
+        from stepscope.advice.rank_judging import summarise_rank
+
+        return self._memo.make(
+            lambda: summarise_rank(self.rank, self.request, self.waits, self.met, opened)
+        )
+
+    @property
+    def _memo(self) -> Memo[RankSummary]:
+        return Memo(RankSummary, lambda: [self, _files_of(self.rank)])
+
+
+def _files_of(rank: RankRun) -> list[Any]:
+    """The traces of a rank, and the files that it recorded beside its windows.
+
+    These are its step record, metrics, censuses and snapshots, and whatever else is there: a file
+    too many costs an answer, one too few would leave a wrong one.
+
+    Raises:
+        UnreadableInputError: One cannot be read, or the rank has no trace.
+        OSError: A directory cannot be listed.
+    """
+    traces = [window.trace_path for window in rank.windows if window.trace_path is not None]
+    if not traces:
+        raise UnreadableInputError(f"rank {rank.rank} has no trace: it is judged at once")
+    beside: list[Path] = []
+    if rank.manifest is not None:
+        for directory in (rank.directory, RankLayout(rank.directory).snapshots):
+            if directory.is_dir():
+                beside += (entry for entry in directory.iterdir() if not entry.is_dir())
+    return [identity_of(path) for path in (*traces, *sorted(beside))]
 
 
 class ReadsRanks(Protocol):
@@ -111,7 +154,7 @@ def in_turn() -> Iterator[ReadsRanks]:
 
 
 def answers(read: ReadsRanks, tasks: Sequence[Task[Answer]]) -> list[Answer]:
-    """The cached answers, and those that reading the other ranks gives, in the order of the tasks.
+    """The answers that are kept, and those from reading the other ranks, in the tasks' order.
 
     Raises:
         UsageError: The scope names what none of a rank's traces has.
@@ -120,3 +163,22 @@ def answers(read: ReadsRanks, tasks: Sequence[Task[Answer]]) -> list[Answer]:
     unknown = [task for task, answer in zip(tasks, found, strict=True) if answer is None]
     made = iter(read(unknown) if unknown else ())
     return [next(made) if answer is None else answer for answer in found]
+
+
+def details_of(rank: RankSummary) -> WindowDetails | None:
+    """The details of the window that a rank was judged by; None without one.
+
+    The answers are about the steps, devices and events of the diagnosis.
+    """
+    if rank.window is None or rank.window.trace_path is None or rank.scope is None:
+        return None
+    path, asked, steady = rank.window.trace_path, rank.scope.asked, rank.window_steps
+    from stepscope.advice.window_details import WindowDetails
+
+    memo = Memo(WindowDetails, lambda: [identity_of(path), asked, steady])
+    found = memo.find()
+    if found is not None:
+        return found
+    from stepscope.advice.window_answers import answer_window
+
+    return memo.make(lambda: answer_window(path, asked, steady))

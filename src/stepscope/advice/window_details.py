@@ -1,7 +1,7 @@
 """What a page shows beside the diagnosis: the answers about the window of the rank shown.
 
 The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them:
-`window_answers` makes them, `cached_details` caches them. A page from the cache shall start at
+`window_answers` makes them, and `read_ranks` keeps them. A page of what is kept shall start at
 once: this module imports no analysis.
 """
 

@@ -126,7 +126,7 @@ class WindowJudge:
             return None
         subject = self._subject(measured, problems)
         summary = self._summary(measured, subject)
-        _return_memory(measured.view)  # the path and idle time took more than the rules do
+        measured.view.return_freed_memory()  # the path and idle time took more than the rules do
         return with_findings(summary, subject, self.second)
 
     def host_steps(self) -> RankSummary:
@@ -294,27 +294,20 @@ def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:
 def _prepare(view: WindowView, second: SecondThread) -> None:
     """Ask ahead what does not depend on the graph of the steps, and is asked in any case.
 
-    The order is that of need, but for what waits: derived columns take much memory until they are
-    in the store, so the thread that writes them has the second core to itself. Beside the graph,
-    they take more than all that follows, so that their memory is returned then. Arguments take much
-    until all have looked into them, so what may look into them comes first.
+    The order is that of need, but for memory: that of derived columns, which are in the store now,
+    is returned first. Arguments take much until all have looked into them, so what may look into
+    them comes first.
     """
     trace = view.trace
     recomputation = partial(find_recomputed, trace)
     operands = partial(_read_operands, trace)
     looks_into_arguments = may_read_arguments(trace)
     second.prepare(
-        partial(_return_memory, view),
+        view.return_freed_memory,
         lambda: read_collectives(trace, gpu_work(trace, view.asked).members),
         *((recomputation, operands) if looks_into_arguments else (operands, recomputation)),
         view.return_freed_memory,
     )
-
-
-def _return_memory(view: WindowView) -> None:
-    """Return freed memory, if it is much, once derived columns take none."""
-    view.trace.wait_until_cached()
-    view.return_freed_memory()
 
 
 def _read_operands(trace: Trace) -> None:

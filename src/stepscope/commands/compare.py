@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,8 +30,8 @@ from stepscope.run.working import working
 if TYPE_CHECKING:
     from stepscope.analysis.comparison.gate import FailOn
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.scaling import Scaling
-    from stepscope.output_cache.recording_sink import EncodedSink
     from stepscope.report.comparison import CheckedComparison
     from stepscope.trace.paths import PathTarget
 
@@ -140,7 +140,7 @@ def command(
                 sink.write("\n")
             sides = _Sides(first, [resolve_path(path) for path in seconds], rank, scope)
             if not checks and not sides.has_several:
-                _write_cached(sides, output, layout, sink)
+                _write_remembered(sides, output, layout, sink)
                 continue
             checked = _write(sides, checks, output, layout, sink)
             where = f"{seconds[0]}: " if len(pairs) > 1 else ""
@@ -173,11 +173,9 @@ def _checks(conditions: tuple[str, ...]) -> list[FailOn]:
     return [FailOn.parse(condition) for condition in conditions]
 
 
-def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSink) -> None:
-    """Write the comparison from the cache where possible."""
-    from stepscope.analysis.selection.scope import Scope
-    from stepscope.output_cache.cached_output import write_cached
-    from stepscope.trace.store.values import to_json
+def _write_remembered(sides: _Sides, output: Output, layout: Layout, sink: CommandSink) -> None:
+    """Write the comparison as it was written before, where possible."""
+    from stepscope.commands.remembered import identity_of_traces, write_remembered
 
     def write(sink: Sink) -> bool:
         _write(sides, [], output, layout, sink)
@@ -187,9 +185,13 @@ def _write_cached(sides: _Sides, output: Output, layout: Layout, sink: EncodedSi
     ranks = [rank for target in targets for rank in target.ranks]
     traces = [trace for rank in ranks for trace in rank.traces]
     if not all(rank.traces for rank in ranks):
-        traces = []  # what only a step record tells is not cached
-    asked = ["compare", *(one.path for one in targets), sides.rank, to_json(Scope, sides.scope)]
-    write_cached(sink, output, layout, traces, asked, write)
+        traces = []  # what only a step record tells is not kept
+
+    def inputs() -> list[Any]:
+        paths = [one.path for one in targets]
+        return ["compare", paths, sides.rank, sides.scope, identity_of_traces(traces)]
+
+    write_remembered(sink, output, layout, inputs, write)
 
 
 def _write(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from stepscope.advice.thresholds import Thresholds
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.commands.sinks import CommandSink
     from stepscope.run.reader import Run
     from stepscope.trace.model import Trace
 
@@ -120,13 +121,21 @@ class Request:
     baseline: Trace | None
 
 
-def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
+def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layout: Layout) -> None:
     """Show the diagnosis of a run, or what a sampler recorded."""
+    from stepscope.commands.remembered import identity_of_run, write_remembered
     from stepscope.run.reader import naming_its_location, one_job
 
     run = one_job(run)
-    with naming_its_location(run):
+
+    def write(sink: Sink) -> bool:
         _write_diagnosis(run, asked, output, sink, layout)
+        return True
+
+    with naming_its_location(run):
+        write_remembered(
+            sink, output, layout, lambda: ["report", asked, identity_of_run(run)], write
+        )
 
 
 def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
@@ -157,7 +166,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
         return
     if output.wants_details:
         with working("Filling the page"):
-            from stepscope.advice.cached_details import details_of
+            from stepscope.advice.read_ranks import details_of
 
             diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
     output.write(diagnosis, sink, layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,9 +30,9 @@ from stepscope.run.working import working
 if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers, Question
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.commands.sinks import CommandSink
     from stepscope.fleet.engines.outcome import Engine
     from stepscope.memory.questions.table import Asked, MemoryQuestion
-    from stepscope.output_cache.recording_sink import EncodedSink
     from stepscope.trace.paths import TraceRef
 
 
@@ -171,11 +171,9 @@ def _show_of_job(
     file: str | None,
     layout: Layout,
 ) -> None:
-    """Show what compares the ranks of a job, from the cache where possible."""
-    from stepscope.analysis.selection.scope import Scope
+    """Show what compares the ranks of a job, as before where possible."""
+    from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.fleet.link_speed import link_speeds
-    from stepscope.output_cache.cached_output import write_cached
-    from stepscope.trace.store.values import to_json
 
     links = link_speeds(link_speed)  # before anything is read: it may be no speed
     traces = _traces(paths, scope, with_unrelated=True)
@@ -195,8 +193,8 @@ def _show_of_job(
         if engine is not None:  # which may find other files under the same names
             write(sink)
             return
-        about = [question.name, to_json(Scope, scope), *link_speed]
-        write_cached(sink, output, layout, traces, about, write)
+        asked = [question.name, scope, link_speed]
+        write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
 
 
 def _show_each(
@@ -208,12 +206,10 @@ def _show_each(
     file: str | None,
     layout: Layout,
 ) -> None:
-    """Show the answers to a question about single traces, from the cache where possible."""
+    """Show the answers to a question about single traces, as before where possible."""
     from stepscope.analysis.questions import ask_all
-    from stepscope.analysis.selection.scope import Scope
-    from stepscope.output_cache.cached_output import write_cached
+    from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.trace.paths import remark_on, resolve_path
-    from stepscope.trace.store.values import to_json
 
     traces = _traces(paths, scope, with_unrelated=False)
     for path in paths:
@@ -230,8 +226,8 @@ def _show_each(
         return True
 
     with sink_for(file) as sink:
-        about = [question.name, to_json(Scope, scope)]
-        write_cached(sink, output, layout, traces, about, write)
+        asked = [question.name, scope]
+        write_remembered(sink, output, layout, lambda: [asked, identity_of_traces(traces)], write)
 
 
 def _traces(paths: tuple[str, ...], scope: Scope, *, with_unrelated: bool) -> list[TraceRef]:
@@ -304,14 +300,14 @@ def _show_opened_memory(
     path: str,
     asked: Asked,
     output: Output,
-    sink: EncodedSink,
+    sink: CommandSink,
     layout: Layout,
 ) -> None:
     """Show the answer about a snapshot, or about a trace: that from the cache where possible."""
     from stepscope.analysis.memory.opening import find_trace, open_memory
+    from stepscope.commands.remembered import identity_of_traces, write_remembered
     from stepscope.memory.opening import census_beside
     from stepscope.memory.questions.table import answer
-    from stepscope.output_cache.cached_output import write_cached
 
     def write(sink: Sink) -> bool:
         with working(f"Reading {path}"):
@@ -327,9 +323,12 @@ def _show_opened_memory(
     if trace is None:
         write(sink)
         return
-    about = [f"memory-{question.name}", path, asked.device]
-    census = census_beside(Path(trace.name))
-    write_cached(sink, output, layout, [trace], about, write, beside=census)
+
+    def inputs() -> list[Any]:
+        about = [f"memory-{question.name}", path, asked.device]
+        return [about, identity_of_traces([trace], census_beside(Path(trace.name)))]
+
+    write_remembered(sink, output, layout, inputs, write)
 
 
 def _all_questions() -> list[tuple[str, str]]:

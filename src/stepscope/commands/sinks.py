@@ -180,8 +180,11 @@ class FileSink:
         return UsageError(f"{self._path}: cannot be written: {error.strerror or error}")
 
 
+CommandSink = StandardSink | FileSink
+
+
 @contextmanager
-def sink_for(output: str | None) -> Iterator[StandardSink | FileSink]:
+def sink_for(output: str | None) -> Iterator[CommandSink]:
     """The sink for a value of `--output`; None and `-` mean standard output.
 
     When a file is complete, its name and size are printed, as `stepscope export` does.

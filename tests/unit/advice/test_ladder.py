@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from tests.support.planted import GEMM, HALF, MM_FLOAT, PLAIN, SCENARIOS, Scenar
 from tests.support.rendered import diagnosis_to_markdown
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice.cached_summaries import compute_and_cache_summary
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Finding
 from stepscope.advice.ladder import Ladder
 from stepscope.advice.ladder_answer import ladder_of
 from stepscope.advice.rank_summary import RankSummary, Request
+from stepscope.advice.read_ranks import SummaryTask
 from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.rungs import climb
 from stepscope.advice.subject import Subject
@@ -32,7 +31,7 @@ from stepscope.report.diagnosis import to_json as diagnosis_to_dict
 from stepscope.report.scope import describe_scope
 from stepscope.run.reader import open_run
 from stepscope.trace.paths import resolve_traces
-from stepscope.trace.store.values import from_json, to_json
+from stepscope.trace.store.values import decode, encode
 
 STEPS = 4
 TFLOPS_HALF, TFLOPS_TF32, TFLOPS_FLOAT, BYTES_PER_NS = 989.4, 494.7, 66.9, 3352
@@ -246,10 +245,9 @@ def test_the_ladder_survives_the_cache_and_every_format(tmp_path: Path):
     path.write_bytes(dump(trained(products)))
     diagnosis = diagnose(open_run(path))
     summary = diagnosis.shown
-    written = json.loads(json.dumps(to_json(RankSummary, summary)))
-    assert from_json(RankSummary, written).ladder == summary.ladder
+    assert decode(RankSummary, encode(summary)).ladder == summary.ladder
     assert summary.ladder.rungs
-    again = compute_and_cache_summary(open_run(path).ranks[0], Request(), None, None)
+    again = SummaryTask(open_run(path).ranks[0], Request()).read()
     assert again.ladder == summary.ladder
     rank = diagnosis_to_dict(diagnosis)["ranks"][0]
     assert [one["id"] for one in rank["ladder"]["rungs"]] == ["today", "device", "host"]

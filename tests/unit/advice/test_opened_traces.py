@@ -23,6 +23,7 @@ from stepscope.run.reader import open_run
 from stepscope.trace import load as loading
 from stepscope.trace.model import Trace
 
+pytestmark = pytest.mark.usefixtures("cache")
 DELAYS = (0, 40, 10)
 
 
@@ -71,9 +72,10 @@ def test_small_traces_are_read_once_and_freed_as_soon_as_they_are_judged(job, lo
     assert diagnosis.between is not None
 
 
-def test_without_room_one_rank_is_in_memory_at_a_time(job, loaded, monkeypatch):
+def test_without_room_one_rank_is_in_memory_at_a_time(job, loaded, tmp_path, monkeypatch):
     """When a trace is loaded, those before it are gone, without waiting for the collector."""
     whole = diagnose(open_run(str(job)))
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "empty"))
     loaded.clear()
     real = rank_judging.load
 

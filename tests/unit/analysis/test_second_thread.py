@@ -15,8 +15,9 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 
 from stepscope.commands.main import cli
-from stepscope.trace import derivation, model, second_thread
+from stepscope.trace import lazy_tables, model, second_thread
 from stepscope.trace.second_thread import SecondThread
+from stepscope.trace.store import derived
 
 
 @given(st.lists(st.booleans(), max_size=30), st.booleans())
@@ -133,6 +134,7 @@ def test_an_answer_in_two_threads_is_that_of_one(
     monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
     monkeypatch.setattr(second_thread.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(second_thread, "ThreadPoolExecutor", counted)
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "empty"))
     assert answered() == alone
     assert threads
 
@@ -153,7 +155,8 @@ def test_a_report_in_two_threads_is_that_of_one(
     path, page = tmp_path / "trace.pt.trace.json", tmp_path / "report.html"
     path.write_bytes(dump(events))
     alone = reported(path, page)
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
-    for module in (model, derivation):
-        monkeypatch.setattr(module, "BESIDE_FROM_EVENTS", 0)
+    for module in (derived, lazy_tables, model):
+        monkeypatch.setattr(module, "FREED_FROM_EVENTS", 0)
     assert reported(path, page) == alone

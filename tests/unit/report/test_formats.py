@@ -11,7 +11,7 @@ import re
 import click
 import pytest
 from click.testing import CliRunner
-from tests.support.cached_answers import storing_everything
+from tests.support.memos import cache_of_its_own
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
@@ -28,7 +28,7 @@ from stepscope.run.reader import open_run
 @pytest.fixture(scope="module", autouse=True)
 def stores(tmp_path_factory):
     """What is worked out of a trace is kept for the other formats, as it is of large traces."""
-    with storing_everything(tmp_path_factory.mktemp("cache")):
+    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
         yield
 
 

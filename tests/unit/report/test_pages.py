@@ -20,8 +20,8 @@ from tests.support.project import ROOT
 from tests.support.rendered import diagnosis_to_html
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice.cached_details import details_of
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.read_ranks import details_of
 from stepscope.commands.main import cli
 from stepscope.report.figures import MOST_BARS, StepGroups
 from stepscope.report.page import document

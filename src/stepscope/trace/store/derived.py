@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.arrays.kept_arrays import drop_released_arrays
 from stepscope.trace.schema import DERIVED as COLUMNS
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.trace.store.part import write_table
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
 DERIVED = "derived"
 """Name of the directory in a store."""
-BESIDE_FROM_EVENTS = 500_000
-"""Events from which tables are cached by a thread of their own, while analyses go on."""
+FREED_FROM_EVENTS = 500_000
+"""Events from which derived columns are freed once they are in the store, and read from there."""
 _NAMES = tuple(
     f"{table}.parquet"
     for table in ("columns", "host_steps", "device_steps", "overruns", "problems")
@@ -75,7 +73,8 @@ class DerivedFiles:
         A read-only store or a full disk is not an error: the tables are computed again next time.
 
         Returns:
-            The same tables, with their files if they could be cached.
+            The same tables, with their files if they could be cached. Long columns are in these
+            files only.
         """
         frames = {
             "host_steps": derived.host_steps,
@@ -94,45 +93,13 @@ class DerivedFiles:
                 write_table(frame, directory / f"{name}.parquet")
 
         folder = self._folder
-        return (
-            replace(derived, files=_tables_in(folder.directory)) if folder.keep(write) else derived
-        )
-
-
-class TablesBeingCached:
-    """Derived tables: in memory until all of them are in the store, and read from there then.
-
-    A thread writes them. The process does not exit before it is done.
-
-    Args:
-        files: Where they are cached.
-        derived: The tables.
-    """
-
-    def __init__(self, files: DerivedFiles, derived: DerivedTables) -> None:
-        self._tables = derived
-        with_thread = ThreadPoolExecutor(1, thread_name_prefix="stepscope-derived")
-        self._cached: Future[DerivedTables] = with_thread.submit(self._cache, files)
-        with_thread.shutdown(wait=False)
-
-    @property
-    def now(self) -> DerivedTables:
-        """The tables, from memory or from the store."""
-        return self.cached if self._cached.done() else self._tables
-
-    @property
-    def cached(self) -> DerivedTables:
-        """The tables, with their files if they could be cached; waits until they are written."""
-        return self._cached.result()
-
-    def _cache(self, files: DerivedFiles) -> DerivedTables:
-        kept = files.keep(self._tables)
-        if kept.files:
-            columns = pl.scan_parquet(kept.files["derived"], glob=False)
-            kept = replace(kept, columns=columns, narrow=None)
-        self._tables = kept  # frees those in memory
-        drop_released_arrays()
-        return kept
+        if not folder.keep(write):
+            return derived
+        cached = replace(derived, files=_tables_in(folder.directory))
+        if derived.narrow is None or len(derived.narrow) < FREED_FROM_EVENTS:
+            return cached
+        columns = pl.scan_parquet(cached.files["derived"], glob=False)
+        return replace(cached, columns=columns, narrow=None)
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:

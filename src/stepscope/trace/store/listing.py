@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.trace.store.code import code_digest
+from stepscope.trace.store.contents import is_own_directory
 from stepscope.trace.store.derived import DERIVED
 from stepscope.trace.store.directory import (
     MANIFEST,
@@ -18,6 +19,7 @@ from stepscope.trace.store.directory import (
     is_in_use,
     read_manifest,
 )
+from stepscope.trace.store.origin import MEMOS
 from stepscope.trace.store.owners import SUFFIX
 
 
@@ -55,10 +57,13 @@ class StoreInfo:
 
 
 def stores_in(directory: Path) -> Iterator[StoreInfo]:
-    """Yields the stores in a directory, including unfinished ones."""
+    """Yields the stores in a directory, including unfinished ones, and the reader's memos."""
     if not directory.is_dir():
         return
     for path in sorted(directory.iterdir()):
+        if path.name.startswith(MEMOS) and is_own_directory(path):
+            used = path.stat().st_mtime
+            yield StoreInfo(path, "", _size(path), 0, used, StoreState.COMPLETE)
         if SUFFIX not in path.name or not path.is_dir() or path.is_symlink():
             continue
         manifest = read_manifest(path)

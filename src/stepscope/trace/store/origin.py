@@ -9,7 +9,7 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.user_cache import user_cache
@@ -20,6 +20,8 @@ from stepscope.trace.store.owners import SUFFIX
 if TYPE_CHECKING:
     from stepscope.trace.source.remote import RemoteFile
 
+MEMOS = "memos-"
+"""Beginning of the name of the directory of memos."""
 _PROBE_BYTES = 64 * 1024
 
 
@@ -63,13 +65,34 @@ class Origin:
 def key_of(path: Path) -> Key | None:
     """Returns the key of a trace file; None if it is not a file or its reader's code is unknown.
 
+    Raises:
+        UnreadableInputError: The file cannot be read.
+    """
+    found, code = _probe(path), code_digest()
+    return None if found is None or code is None else Key(*found, code)
+
+
+def identity_of(path: Path) -> list[Any]:
+    """Returns what identifies a file and its content, for the key of a memo.
+
+    Raises:
+        UnreadableInputError: The file cannot be read, or is none that can be read twice.
+    """
+    found = _probe(path)
+    if found is None:
+        raise UnreadableInputError(f"{path}: not a regular file")
+    return [str(path), *found]
+
+
+def _probe(path: Path) -> tuple[int, int, str] | None:
+    """Returns size, modification time and probe of a file; None if it is not a regular one.
+
     Never waits: a pipe is not opened, and a file that claims to be empty is not read. Files of
     `/proc` do, and reading some of them, such as `/proc/kmsg`, never ends.
 
     Raises:
         UnreadableInputError: The file cannot be read.
     """
-    code = code_digest()
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return None
@@ -82,9 +105,7 @@ def key_of(path: Path) -> Key | None:
                 digest.update(opened.read(_PROBE_BYTES))
     except OSError as error:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror}") from error
-    if code is None:
-        return None
-    return Key(status.st_size, status.st_mtime_ns, digest.hexdigest(), code)
+    return status.st_size, status.st_mtime_ns, digest.hexdigest()
 
 
 def cache_directory() -> Path:
@@ -96,6 +117,11 @@ def cache_directory() -> Path:
     if override:
         return Path(override)
     return user_cache() / "traces"
+
+
+def memo_directory() -> Path:
+    """Returns the directory for memos: one of each user, as a cache directory may be shared."""
+    return cache_directory() / f"{MEMOS}{os.getuid() if hasattr(os, 'getuid') else ''}"
 
 
 def store_paths(path: Path) -> tuple[Path, ...]:

@@ -1,19 +1,20 @@
-"""Frozen dataclasses as JSON, and back, by the types that their fields declare.
+"""Values as JSON; and back, by the types that the fields of frozen dataclasses declare.
 
-Only these types are written and read: None, bool, int, float, str, bytes, paths, enumerations,
-dataclasses, tuples, dictionaries and unions of them. What is read decides nothing but values: a
+Only these types come back: None, bool, int, float, str, bytes, paths, enumerations, dataclasses,
+tuples, dictionaries by text or int, and unions of them. What is read decides nothing but values: a
 text of another shape, or one that names anything else, is refused as a whole. Data frames are only
-written, so that keys can depend on them: polars may panic on damaged ones.
+written, by their digest, so that keys can depend on them: polars may panic on damaged ones.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import io
+import json
 import sys
 import types
 import typing
@@ -26,109 +27,102 @@ _SCALARS = (bool, int, float, str, type(None))
 
 
 class UnfitError(ValueError):
-    """A value is not of the declared type, or a text does not describe one."""
+    """A text does not describe a value of the declared type."""
 
 
-def to_json(kind: Any, value: Any) -> Any:
-    """Returns a value as what `json.dumps` takes; `json` also keeps infinities and NaN.
+def encode(value: Any) -> bytes:
+    """Returns a value as JSON, with infinities and NaN.
+
+    Raises:
+        TypeError: A part of it is of a type that cannot be described.
+        ValueError: It contains itself.
+    """
+    return json.dumps(value, default=_described, separators=(",", ":")).encode("ascii")
+
+
+def _described(value: Any) -> Any:
+    """What `json.dumps` takes for a value that it does not know."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return [type(value).__name__, fields]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    polars = sys.modules.get("polars")  # not imported for its own sake
+    if polars is not None and isinstance(value, polars.DataFrame):
+        written = io.BytesIO()
+        value.rechunk().write_ipc(written)
+        return hashlib.blake2b(written.getbuffer(), digest_size=16).hexdigest()
+    raise TypeError(f"values of {type(value).__name__} are not kept")
+
+
+def decode(kind: type[_Value], text: str | bytes) -> _Value:
+    """Returns the value that `encode` described.
 
     Args:
         kind: Its type, as an annotation of a field states it. Values of `Any` are scalars and
             tuples of them.
-        value: The value.
-
-    Raises:
-        UnfitError: The value, or a part of it, is of another type. Subclasses count as other types,
-            because they would not come back.
-    """
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return _plain_to_json(value)
-    if origin is tuple and type(value) is tuple:
-        parts = zip(_types_of_items(inner, len(value)), value, strict=True)
-        return [to_json(item, part) for item, part in parts]
-    if origin is dict and type(value) is dict:
-        return [[to_json(inner[0], k), to_json(inner[1], v)] for k, v in value.items()]
-    if origin in (typing.Union, types.UnionType):
-        return _union_to_json(inner, value)
-    if not isinstance(kind, type) or not _is_of(kind, value):
-        raise UnfitError(f"{type(value).__name__} where {kind} is declared")
-    if dataclasses.is_dataclass(kind):
-        hints = _fields_of(kind)
-        return {name: to_json(hint, getattr(value, name)) for name, hint in hints.items()}
-    if issubclass(kind, Enum):
-        return value.value
-    if issubclass(kind, Path):
-        return str(value)
-    if kind is bytes:
-        return base64.b64encode(value).decode("ascii")
-    if _is_frame(kind):
-        written = io.BytesIO()
-        value.rechunk().write_ipc(written)
-        return base64.b64encode(written.getvalue()).decode("ascii")
-    if kind in _SCALARS:
-        return value
-    raise UnfitError(f"values of {kind} are not kept")
-
-
-def from_json(kind: type[_Value], found: Any) -> _Value:
-    """Returns the value that `to_json` described.
-
-    Args:
-        kind: Its type, as given to `to_json`.
-        found: What `json.loads` returned, which may come from anywhere.
+        text: The JSON, which may come from anywhere.
 
     Raises:
         UnfitError: It is not the description of such a value.
     """
     try:
-        return cast(_Value, _read(kind, found))
+        return cast(_Value, _read(kind, json.loads(text)))
     except UnfitError:
         raise
-    except (TypeError, ValueError, KeyError, OSError) as error:
+    except (TypeError, ValueError, KeyError, OSError, RecursionError) as error:
         raise UnfitError(f"no {kind}: {error}") from error
 
 
 def _read(kind: Any, found: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return _plain_of_json(found)
+        return _scalars(found)
     if origin is tuple and type(found) is list:
         parts = zip(_types_of_items(inner, len(found)), found, strict=True)
         return tuple(_read(item, part) for item, part in parts)
-    if origin is dict and type(found) is list:
-        return {_read(inner[0], key): _read(inner[1], value) for key, value in found}
+    if origin is dict and type(found) is dict:
+        read_key = int if inner[0] is int else functools.partial(_read, inner[0])
+        return {read_key(key): _read(inner[1], value) for key, value in found.items()}
     if origin in (typing.Union, types.UnionType):
-        return _union_of_json(inner, found)
+        return _read_member(inner, found)
     if not isinstance(kind, type):
         raise UnfitError(f"values of {kind} are not kept")
     if dataclasses.is_dataclass(kind):
-        hints = _fields_of(kind)
-        if type(found) is not dict or found.keys() != hints.keys():
-            raise UnfitError(f"not the fields of {kind.__name__}")
-        return kind(**{name: _read(hint, found[name]) for name, hint in hints.items()})
+        return _read_dataclass(kind, found)
     if issubclass(kind, Enum):
         return kind(found)
     if issubclass(kind, Path):
-        return Path(_text(found))
+        return Path(_read(str, found))
     if kind is bytes:
-        return _bytes(found)
-    if kind in _SCALARS and _is_of(kind, found):
+        return base64.b64decode(_read(str, found), validate=True)
+    # As everywhere, an int is a float.
+    if kind in _SCALARS and (type(found) is kind or (kind is float and type(found) is int)):
         return found
     raise UnfitError(f"{type(found).__name__} where {kind.__name__} is declared")
 
 
-def _is_of(kind: type, value: Any) -> bool:
-    """Whether a value is of a type, and not of a subclass; as everywhere, an int is a float."""
-    if issubclass(kind, Path):
-        return isinstance(value, Path)
-    return type(value) is kind or (kind is float and type(value) is int)
+def _read_dataclass(kind: type, found: Any) -> Any:
+    if type(found) is not list or len(found) != 2 or found[0] != kind.__name__:
+        raise UnfitError(f"no {kind.__name__}")
+    hints, fields = _fields_of(kind), found[1]
+    if type(fields) is not dict or fields.keys() != hints.keys():
+        raise UnfitError(f"not the fields of {kind.__name__}")
+    return kind(**{name: _read(hint, fields[name]) for name, hint in hints.items()})
 
 
-def _is_frame(kind: type) -> bool:
-    """Whether a type is a data frame; without importing polars, which takes a quarter second."""
-    polars = sys.modules.get("polars")
-    return polars is not None and kind is polars.DataFrame
+def _read_member(members: tuple[Any, ...], found: Any) -> Any:
+    """The value as the first member of a union that it fits."""
+    if found is None and type(None) in members:
+        return None
+    for member in members:
+        with contextlib.suppress(UnfitError):
+            return _read(member, found)
+    raise UnfitError(f"{type(found).__name__} is none of {members}")
 
 
 @functools.cache
@@ -150,45 +144,9 @@ def _types_of_items(inner: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     return inner
 
 
-def _union_to_json(members: tuple[Any, ...], value: Any) -> Any:
-    """The number of the member that a value is of, and the value."""
-    for number, member in enumerate(members):
-        with contextlib.suppress(UnfitError):
-            return [number, to_json(member, value)]
-    raise UnfitError(f"{type(value).__name__} is none of {members}")
-
-
-def _union_of_json(members: tuple[Any, ...], found: Any) -> Any:
-    number, value = found
-    if type(number) is not int or not 0 <= number < len(members):
-        raise UnfitError(f"no member {number!r}")
-    return _read(members[number], value)
-
-
-def _plain_to_json(value: Any) -> Any:
-    if type(value) is tuple:
-        return [_plain_to_json(item) for item in value]
-    if type(value) in _SCALARS:
-        return value
-    raise UnfitError(f"{type(value).__name__} where any scalar is declared")
-
-
-def _plain_of_json(found: Any) -> Any:
+def _scalars(found: Any) -> Any:
     if type(found) is list:
-        return tuple(_plain_of_json(item) for item in found)
+        return tuple(_scalars(item) for item in found)
     if type(found) in _SCALARS:
         return found
     raise UnfitError(f"{type(found).__name__} where any scalar is declared")
-
-
-def _text(found: Any) -> str:
-    if type(found) is not str:
-        raise UnfitError(f"{type(found).__name__} where a text is declared")
-    return found
-
-
-def _bytes(found: Any) -> bytes:
-    try:
-        return base64.b64decode(_text(found), validate=True)
-    except binascii.Error as error:
-        raise UnfitError(f"not base64: {error}") from error

@@ -236,7 +236,7 @@ def test_a_store_is_read_where_it_lies(tmp_path, monkeypatch):
         frame.slice(1).write_parquet(store / name / "00001.parquet")
     whole = Trace.from_tables(tables, "x")
     trace = Trace(
-        **{f: getattr(whole, f) for f in Trace.__dataclass_fields__}
+        **{f: getattr(whole, f) for f, of in Trace.__dataclass_fields__.items() if of.init}
         | {"store": store, "names": None}
     )
     assert rows(trace, "SELECT count(*) FROM names") == [(2,)]

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import polars as pl
@@ -15,10 +14,10 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.chrome_traces import write
 
-from stepscope.trace import derivation, model
+from stepscope.trace import lazy_tables, model
 from stepscope.trace.arrays.kept_arrays import KEEPER, drop_released_arrays
 from stepscope.trace.derive import narrow_columns
-from stepscope.trace.derive.columns import DerivedTables, derive
+from stepscope.trace.derive.columns import derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.trace.store import derived as derived_store
@@ -61,7 +60,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(1)
         return derive(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(derivation, "derive", counting)
+    monkeypatch.setattr(model, "derive", counting)
     return calls
 
 
@@ -209,64 +208,45 @@ def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of any size are cached by a thread of their own."""
-    for module in (model, derivation):
-        monkeypatch.setattr(module, "BESIDE_FROM_EVENTS", 0)
+def freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of any size are freed once they are cached."""
+    for module in (derived_store, lazy_tables, model):
+        monkeypatch.setattr(module, "FREED_FROM_EVENTS", 0)
 
 
-@pytest.mark.usefixtures("beside")
-def test_large_tables_are_cached_while_they_are_used(
-    path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("freed")
+def test_large_tables_are_read_from_the_store_once_they_are_there(
+    path: Path, computed: list[int]
 ) -> None:
     trace = load(path, store=True)
-    may_write = threading.Event()
-    keep = derived_store.DerivedFiles.keep
-
-    def slowly(files: derived_store.DerivedFiles, tables: DerivedTables) -> DerivedTables:
-        assert may_write.wait(60)
-        return keep(files, tables)
-
-    monkeypatch.setattr(derived_store.DerivedFiles, "keep", slowly)
     assert_as_computed(trace)
-    assert not kept_in(path).exists()
-    may_write.set()
-    (file,) = trace.parquet_files("derived")  # waits
+    (file,) = trace.parquet_files("derived")
     assert file.parent == kept_in(path)
     assert "parquet" in trace.derived.explain().lower()
-    assert_as_computed(trace)
     assert_as_computed(load(path))
     assert computed == [1]
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("freed")
 def test_tables_that_are_cached_take_no_memory_but_for_operators_and_parents(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(narrow_columns, "COMPILED_PAYS_FROM", 0)  # columns keep their arrays
     trace = load(path, store=True)
-    may_write = threading.Event()
-    keep = derived_store.DerivedFiles.keep
-
-    def slowly(files: derived_store.DerivedFiles, tables: DerivedTables) -> DerivedTables:
-        assert may_write.wait(60)
-        return keep(files, tables)
-
-    monkeypatch.setattr(derived_store.DerivedFiles, "keep", slowly)
     drop_released_arrays()
     before = len(KEEPER)
     assert_as_computed(trace)
-    drop_released_arrays()
-    assert len(KEEPER) > before
-    may_write.set()
-    trace.wait_until_cached()
+    drop_released_arrays()  # of what it was compared with
     assert len(KEEPER) == before + 1, "the operators stay, which most analyses ask for"
-    assert_as_computed(trace)
     assert trace.derived_numbers("op").cast(pl.Int64).equals(trace.derived.collect()["op"])
     assert (trace.parents == trace.derived.collect()["parent"].fill_null(-1).to_numpy()).all()
+    trace.close()
+    drop_released_arrays()
+    assert len(KEEPER) == before
+    assert_as_computed(trace)
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("freed")
 def test_large_tables_stay_in_memory_if_the_disk_is_full(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,23 +261,6 @@ def test_large_tables_stay_in_memory_if_the_disk_is_full(
         assert trace.parquet_files("derived") == []
     assert_as_computed(trace)
     assert not list(kept_in(path).parent.glob("derived*"))
-
-
-def test_a_process_does_not_exit_before_its_tables_are_cached(path: Path) -> None:
-    script = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace import derivation, model\n"
-        "model.BESIDE_FROM_EVENTS = derivation.BESIDE_FROM_EVENTS = 0\n"
-        "from stepscope.trace.store import folder\nimport time\n"
-        "known = folder.contents_of\n"
-        "folder.contents_of = lambda *given: (time.sleep(0.5), known(*given))[1]\n"
-        f"from stepscope.trace.load import load\nprint(load({str(path)!r}, store=True)"
-        ".derived.collect().height)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "16\n"
-    assert (kept_in(path) / MANIFEST).exists()
 
 
 def test_several_processes_at_once(path: Path) -> None:

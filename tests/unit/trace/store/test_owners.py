@@ -11,7 +11,6 @@ from tests.support.chrome_traces import kernel, operator, write
 
 from stepscope.trace.load import load
 from stepscope.trace.store import owners
-from stepscope.trace.store.cached_answers import answers_beside
 from stepscope.trace.store.files import find_store
 from stepscope.trace.store.origin import origin_of_file
 
@@ -26,9 +25,6 @@ def trace(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_bytes(write([*(operator(f"n{i}", str(10 * i), "5") for i in range(9)), kernel()]))
     load(path, store=True).derived.collect()
-    beside = answers_beside(path)
-    assert beside is not None
-    beside.keep("ab", "an answer")
     return path
 
 
@@ -45,14 +41,8 @@ def below(store: Path, what: str) -> Path:
     }[what]
 
 
-def answer_of(path: Path) -> str | None:
-    found = answers_beside(path)
-    return None if found is None else found.read("ab")
-
-
 def test_ones_own_store_is_believed_and_nobody_else_may_write_to_it(trace):
     assert find_store(origin_of_file(trace)) == store_of(trace)
-    assert answer_of(trace) == "an answer"
     for folder, _, names in os.walk(store_of(trace)):
         for path in (Path(folder), *(Path(folder) / name for name in names)):
             assert not path.stat().st_mode & 0o022
@@ -65,13 +55,9 @@ def test_so_it_is_whatever_the_mask_allows(tmp_path, monkeypatch):
         path = tmp_path / "trace.json"
         path.write_bytes(write([operator("n", "10", "5")]))
         load(path, store=True).derived.collect()
-        beside = answers_beside(path)
-        assert beside is not None
-        beside.keep("ab", "an answer")
     finally:
         os.umask(before)
     assert find_store(origin_of_file(path)) == store_of(path)
-    assert answer_of(path) == "an answer"
 
 
 @pytest.mark.parametrize("what", ["store", "manifest", "table", "part"])
@@ -80,8 +66,6 @@ def test_what_others_may_write_is_read_past_and_made_again(trace, what, others, 
     path = below(store_of(trace), what)
     path.chmod(path.stat().st_mode | others)
     assert find_store(origin_of_file(trace)) is None
-    if what in {"store", "manifest"}:
-        assert answer_of(trace) is None
     load(trace, store=True).derived.collect()
     assert find_store(origin_of_file(trace)) == store_of(trace)
     said = [record for record in caplog.records if "another user could" in record.message]
@@ -96,15 +80,3 @@ def test_what_somebody_else_wrote_is_read_past(trace, what):
     assert find_store(origin_of_file(trace)) is None
     os.chown(trace, SOMEBODY, -1)  # who could have changed the trace, too
     assert find_store(origin_of_file(trace)) == store_of(trace)
-
-
-@pytest.mark.skipif(os.name == "posix" and os.getuid() != 0, reason="only root gives files away")
-def test_a_planted_answer_is_not_read(trace):
-    answers = store_of(trace) / "answers"
-    (file,) = answers.iterdir()
-    os.chown(file, SOMEBODY, -1)
-    assert answer_of(trace) is None
-    os.chown(file, os.getuid(), -1)
-    assert answer_of(trace) == "an answer"
-    os.chown(answers, SOMEBODY, -1)
-    assert answer_of(trace) is None

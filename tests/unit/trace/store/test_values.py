@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.store.values import UnfitError, from_json, to_json
+from stepscope.trace.store.values import UnfitError, decode, encode
 
 
 class Colour(str, Enum):
@@ -36,7 +36,7 @@ class Tree:
     leaf: Leaf | None
     leaves: tuple[Leaf, ...]
     pair: tuple[str, int]
-    counts: dict[int | None, int]
+    counts: dict[int, int]
     named: dict[str, Leaf]
     data: bytes
     is_tall: bool
@@ -61,7 +61,7 @@ trees = st.builds(
     st.none() | leaves,
     st.lists(leaves, max_size=3).map(tuple),
     st.tuples(words, numbers),
-    st.dictionaries(st.none() | numbers, numbers, max_size=3),
+    st.dictionaries(numbers, numbers, max_size=3),
     st.dictionaries(words, leaves, max_size=2),
     st.binary(max_size=20),
     st.booleans(),
@@ -74,9 +74,9 @@ trees = st.builds(
 @settings(deadline=None, max_examples=30)
 @given(trees)
 def test_a_value_comes_back_with_its_types(tree: Tree) -> None:
-    text = json.dumps(to_json(Tree, tree))
+    text = encode(tree)
     assert text.isascii()
-    back = from_json(Tree, json.loads(text))
+    back = decode(Tree, text)
     assert back == tree
     assert repr(back) == repr(tree)  # which tells 1, 1.0 and True apart
     assert list(back.counts) == list(tree.counts)
@@ -84,12 +84,8 @@ def test_a_value_comes_back_with_its_types(tree: Tree) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -0.0])
 def test_numbers_that_json_does_not_have_come_back(value: float) -> None:
-    back = from_json(float, json.loads(json.dumps(to_json(float, value))))
+    back = decode(float, encode(value))
     assert repr(back) == repr(value)
-
-
-class Odd(str):
-    """A text that would come back as another type."""
 
 
 @dataclass(frozen=True)
@@ -97,50 +93,48 @@ class Taller(Leaf):
     more: int = 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (int, 1.0), (int, True), (float, True), (str, Odd("a")), (float, np.float64(1)),
-        (int, np.int64(1)), (int | None, "1"), (tuple[int, ...], [1]), (tuple[int, str], (1,)),
-        (dict[str, int], {1: 1}), (Leaf, Taller("a", 1, 1)), (Leaf, {"name": "a"}), (Any, [1]),
-        (Any, Colour.RED), (Any, b""), (Colour, "red"), (Path, "a"), (bytes, "a"), (object, 1),
-        (list[int], [1]), (pl.DataFrame, pl.LazyFrame()), (type, int),
-    ],
-)  # fmt: skip
-def test_a_value_of_another_type_is_not_written(kind: Any, value: object) -> None:
+@pytest.mark.parametrize("value", [np.int64(1), object(), {1, 2}, int, {("a",): 1}])
+def test_a_value_of_another_type_is_not_written(value: object) -> None:
+    with pytest.raises(TypeError):
+        encode(value)
+
+
+def test_what_differs_in_a_frame_differs_in_what_is_written_of_it() -> None:
+    values = ([1, 2], [1, 3], [1.0, 2.0], [1, None])
+    texts = {encode(pl.DataFrame({"a": one})) for one in values}
+    assert len(texts) == 4
     with pytest.raises(UnfitError):
-        to_json(kind, value)
+        decode(pl.DataFrame, texts.pop())
 
 
-LEAF = {"name": "a", "size": 1.0, "value": [0, 1], "path": [1, None]}
+LEAF = {"name": "a", "size": 1.0, "value": 1, "path": None}
+
+
+def described(**changed: object) -> list[object]:
+    return ["Leaf", LEAF | changed]
 
 
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
         (int, 1.0), (int, True), (int, "1"), (int, None), (bool, 1), (str, 1), (float, "1"),
-        (int | None, None), (int | None, [2, 1]), (int | None, [-1, 1]), (int | None, [True, None]),
-        (int | None, [0]), (int | None, [0, None]), (tuple[int, ...], {"0": 1}),
-        (tuple[int, str], [1]), (tuple[int, str], [1, "a", 1]), (dict[str, int], {"a": 1}),
-        (dict[str, int], [["a"]]), (dict[str, int], [[["a"], 1]]), (dict[str, int], 7),
-        (Leaf, []), (Leaf, {}), (Leaf, LEAF | {"more": 1}), (Leaf, LEAF | {"name": 1}),
-        (Leaf, LEAF | {"path": [0, 1]}), (Colour, "green"), (Colour, []), (bytes, "a"),
-        (bytes, "ü"), (bytes, 1), (pl.DataFrame, ""), (pl.DataFrame, "AAAA"), (Any, {"a": 1}),
+        (int | None, "1"), (int | None, []), (tuple[int, ...], {"0": 1}), (tuple[int, ...], ["1"]),
+        (tuple[int, str], [1]), (tuple[int, str], [1, "a", 1]), (dict[str, int], {"a": "1"}),
+        (dict[int, int], {"a": 1}), (dict[str, int], [["a", 1]]), (dict[str, int], 7),
+        (Leaf, []), (Leaf, {}), (Leaf, LEAF), (Leaf, ["Tree", LEAF]), (Leaf, ["Leaf", []]),
+        (Leaf, described(more=1)), (Leaf, described(name=1)), (Leaf, described(path=0)),
+        (Leaf, ["Taller", LEAF | {"more": 1}]), (Colour, "green"), (Colour, []), (bytes, "a"),
+        (bytes, "ü"), (bytes, 1), (Any, {"a": 1}),
         (object, 1), (type, "int"), (list[int], [1]),
     ],
 )  # fmt: skip
 def test_a_text_that_describes_no_such_value_is_refused(kind: Any, found: object) -> None:
-    assert from_json(Leaf, LEAF) == Leaf("a", 1.0, 1)
+    assert decode(Leaf, json.dumps(described())) == Leaf("a", 1.0, 1)
     with pytest.raises(UnfitError):
-        from_json(kind, found)
+        decode(kind, json.dumps(found))
 
 
-def test_a_data_frame_is_only_written() -> None:
-    """What differs in a frame differs in what is written of it."""
-    texts = {
-        json.dumps(to_json(pl.DataFrame, pl.DataFrame({"a": values})))
-        for values in ([1, 2], [1, 3], [1.0, 2.0], [1, None])
-    }
-    assert len(texts) == 4
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nothing"])
+def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(UnfitError):
-        from_json(pl.DataFrame, json.loads(texts.pop()))
+        decode(int, text)

@@ -1,4 +1,4 @@
-"""A rank's summary is cached in its store: a second report reads no trace, and says the same."""
+"""What is found out about a rank is kept: a second report reads no trace, and says the same."""
 
 from __future__ import annotations
 
@@ -13,35 +13,26 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.cached_answers import cached_in, loads_of, storing_everything
+from tests.support.memos import cache_of_its_own, loads_of, memos
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice import rank_judging
-from stepscope.advice.cached_summaries import (
-    cached_meeting,
-    cached_summary,
-    compute_and_cache_meeting,
-    compute_and_cache_summary,
-)
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.ranks import match_ranks, skew_of
-from stepscope.advice.read_ranks import in_turn
+from stepscope.advice.read_ranks import MeetingTask, SummaryTask, in_turn
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
 from stepscope.commands.sinks import FileSink
 from stepscope.errors import UnreadableInputError
 from stepscope.report.outputs import Layout, output
-from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import read_rank, write_record
 from stepscope.run.reader import RankRun, open_run
-from stepscope.trace import load as loading
 from stepscope.trace.load import load
-from stepscope.trace.store import cached_answers, cached_values
-from stepscope.trace.store.cached_answers import CachedAnswers
+from stepscope.trace.store import memo
 
 FORMATS = (
     ("table", Layout()),
@@ -58,8 +49,8 @@ PLANTED = ("slow loader", "whole file")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stored(tmp_path_factory):
-    with storing_everything(tmp_path_factory.mktemp("cache")):
+def own_cache(tmp_path_factory):
+    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
         yield
 
 
@@ -71,11 +62,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory) -> Path:
-    """A trace with a store, in which one summary is cached."""
+    """A trace of which one summary is kept."""
     path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    compute_and_cache_summary(rank_at(path), Request(), None, None)
-    assert len(cached_in(path.parent)) == 1
+    SummaryTask(rank_at(path), Request()).read()
     return path
 
 
@@ -83,8 +73,9 @@ def trace(tmp_path_factory) -> Path:
 def cold(tmp_path_factory) -> Diagnosis:
     """A recorded job of three ranks, judged for the first time."""
     path = recorded_job(tmp_path_factory.mktemp("run"))
+    before = len(memos())
     judged = diagnose(open_run(path))
-    assert len(cached_in(path)) == 6
+    assert len(memos()) == before + 6
     return judged
 
 
@@ -94,27 +85,38 @@ def run(cold: Diagnosis) -> Path:
     return cold.run.path
 
 
-def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
+def modules_of(*words: object) -> set[str]:
+    """What a command imports in a process of its own."""
     code = (
         "import sys; from stepscope.commands.main import main\n"
-        f"assert main(['report', {str(trace)!r}]) == 0\n"
+        f"assert main({[*map(str, words)]}) == 0\n"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = done.stderr.split()
+    return set(done.stderr.split())
+
+
+def test_a_report_of_what_is_kept_imports_what_it_shows_and_no_analysis(trace):
+    imported = modules_of("report", trace, "--full")
     rules = {name for name in imported if name.startswith("stepscope.advice.rules.")}
     assert rules == {
         f"stepscope.advice.rules.{name}"
         for name in ("imbalance", "late_rank", "throttled_gpu", "uneven_stages")
     }
-    others = (
+    assert "stepscope.advice.read_ranks" in imported
+    others = {
         "llvmlite",
         "stepscope.trace.load",
         "stepscope.analysis.timeline",
         "stepscope.memory.load",
-    )
-    assert "stepscope.advice.cached_summaries" in imported
-    assert not set(others) & set(imported)
+    }
+    assert not others & imported
+
+
+def test_the_same_report_again_imports_no_library_of_tables(trace):
+    modules_of("report", trace)
+    heavy = {"polars", "numpy", "llvmlite", "rich", "stepscope.advice.diagnosis"}
+    assert not heavy & modules_of("report", trace)
 
 
 def recorded_job(root: Path) -> Path:
@@ -183,13 +185,12 @@ def test_the_warm_report_of_a_recorded_job_is_the_cold_one(cold, run, tmp_path, 
     check_same(warm, cold, tmp_path)
 
 
-def test_the_command_prints_the_same_page_warm(run, read):
+def test_the_command_prints_the_same_page_warm(run, read, tmp_path, monkeypatch):
     warm = [CliRunner().invoke(cli, ["report", str(run), "--full"]) for _ in range(2)]
     assert read == []
-    for file in cached_in(run):
-        file.unlink()
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path))
     cold = CliRunner().invoke(cli, ["report", str(run), "--full"])
-    assert len(read) == 6
+    assert len(read) == 3  # small traces stay open until they are judged
     assert {one.exit_code for one in (*warm, cold)} == {0}
     assert warm[0].stdout == warm[1].stdout == cold.stdout
 
@@ -206,44 +207,38 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_what_is_asked_is_part_of_the_key(other, trace):
     rank = rank_at(trace)
-    assert cached_summary(rank, Request(), None, None) is not None
-    assert cached_summary(rank, other, None, None) is None
+    assert SummaryTask(rank, Request()).known() is not None
+    assert SummaryTask(rank, other).known() is None
 
 
 def test_what_others_did_is_part_of_the_key(run):
     ranks = open_run(run).ranks
-    met = [cached_meeting(rank, Scope()) for rank in ranks]
+    met = [MeetingTask(rank, Scope()).known() for rank in ranks]
     request = Request(has_peers=skew_of(met) is not None)
     waits = match_ranks(met)[0].waits_of(1)
     fewer = Waits(waits.window, waits.table.head(1))
-    assert cached_summary(ranks[1], request, waits, met[1]) is not None
+    assert SummaryTask(ranks[1], request, waits, met[1]).known() is not None
     for other, known in ((None, met[1]), (fewer, met[1]), (waits, None)):
-        assert cached_summary(ranks[1], request, other, known) is None
+        assert SummaryTask(ranks[1], request, other, known).known() is None
 
 
-def test_another_version_or_other_code_is_part_of_the_key(trace, monkeypatch):
+def test_the_code_is_part_of_the_key(trace, monkeypatch):
     rank = rank_at(trace)
-    with monkeypatch.context() as patch:
-        patch.setattr(cached_values, "__version__", "0.0.1")
-        assert cached_summary(rank, Request(), None, None) is None
-    digests = {
-        f"stepscope.{room}": "old" for room in ("advice", "analysis", "memory", "run", "trace")
-    }
-    monkeypatch.setattr(cached_values, "code_digest", digests.__getitem__)
-    compute_and_cache_summary(rank, Request(), None, None)
-    for room in digests:
-        digests[room] = "new"
-        assert cached_summary(rank, Request(), None, None) is None, room
-        digests[room] = "old"
-    assert cached_summary(rank, Request(), None, None) is not None
+    assert SummaryTask(rank, Request()).known() is not None
+    monkeypatch.setattr(memo, "code_digest", lambda _: "other")
+    assert SummaryTask(rank, Request()).known() is None
+    monkeypatch.setattr(memo, "code_digest", lambda _: None)  # it cannot be read
+    before = memos()
+    assert SummaryTask(rank, Request()).read() is not None
+    assert memos() == before
 
 
 def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
     request = Request(baseline=load(trace))
-    before = cached_in(trace.parent)
-    compute_and_cache_summary(rank_at(trace), request, None, None)
-    assert cached_in(trace.parent) == before
-    assert cached_summary(rank_at(trace), request, None, None) is None
+    before = memos()
+    SummaryTask(rank_at(trace), request).read()
+    assert memos() == before
+    assert SummaryTask(rank_at(trace), request).known() is None
     assert len(read) == 1
 
 
@@ -253,26 +248,26 @@ def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
 )
 def test_every_file_of_the_rank_is_part_of_the_key(name, run):
     rank = rank_at(run, 1)
-    assert cached_meeting(rank, Scope()) is not None
+    assert MeetingTask(rank, Scope()).known() is not None
     file = rank.directory / name
     file.parent.mkdir(exist_ok=True)
     before = file.stat() if file.exists() else None
     content = file.read_bytes() if before else b""
     file.write_bytes(content + b"{}\n")
-    assert cached_meeting(rank, Scope()) is None
+    assert MeetingTask(rank, Scope()).known() is None
     if before:
         file.write_bytes(content)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     else:
         file.unlink()
-    assert cached_meeting(rank, Scope()) is not None
+    assert MeetingTask(rank, Scope()).known() is not None
 
 
 def test_the_manifest_is_part_of_the_key(run):
     path = rank_at(run, 2).directory / "manifest.json"
     before = path.read_bytes()
     write_record(path, dataclasses.replace(read_rank(path), step_unit="optimizer step"))
-    assert cached_meeting(rank_at(run, 2), Scope()) is None
+    assert MeetingTask(rank_at(run, 2), Scope()).known() is None
     path.write_bytes(before)
 
 
@@ -282,13 +277,13 @@ def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
     pipe = rank.directory / "pipe"
     os.mkfifo(pipe)
     try:
-        assert cached_meeting(rank, Scope()) is None
-        before = cached_in(rank.directory)
-        compute_and_cache_meeting(rank, Scope())
-        assert cached_in(rank.directory) == before
+        assert MeetingTask(rank, Scope()).known() is None
+        before = memos()
+        MeetingTask(rank, Scope()).read()
+        assert memos() == before
     finally:
         pipe.unlink()
-    assert cached_meeting(rank, Scope()) is not None
+    assert MeetingTask(rank, Scope()).known() is not None
 
 
 @pytest.mark.timeout(60)
@@ -297,13 +292,13 @@ def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch)
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     rank = rank_at(path)
-    met = compute_and_cache_meeting(rank, Scope())
-    assert cached_meeting(rank, Scope()) == met
+    met = MeetingTask(rank, Scope()).read()
+    assert MeetingTask(rank, Scope()).known() == met
     path.unlink()
     os.mkfifo(path)  # beside its store
-    assert cached_meeting(rank, Scope()) is None
+    assert MeetingTask(rank, Scope()).known() is None
     monkeypatch.setattr(rank_judging, "meeting_of", lambda *_: met)
-    assert compute_and_cache_meeting(rank, Scope()) == met
+    assert MeetingTask(rank, Scope()).read() == met
     assert len(read) == 1
 
 
@@ -317,15 +312,15 @@ def test_a_file_of_proc_that_waits_is_refused():
 def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    first = compute_and_cache_meeting(rank_at(path), Scope())
+    first = MeetingTask(rank_at(path), Scope()).read()
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1], steps=2)))
-    assert cached_meeting(rank_at(path), Scope()) is None
-    second = compute_and_cache_meeting(rank_at(path), Scope())
+    assert MeetingTask(rank_at(path), Scope()).known() is None
+    second = MeetingTask(rank_at(path), Scope()).read()
     assert len(first.all_steps) == len(second.all_steps) + 1
-    assert cached_meeting(rank_at(path), Scope()) == second
+    assert MeetingTask(rank_at(path), Scope()).known() == second
 
 
-def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypatch):
+def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, cache, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
 
@@ -335,97 +330,90 @@ def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypat
         return loaded
 
     monkeypatch.setattr(rank_judging, "load", changing)
-    compute_and_cache_meeting(rank_at(path), Scope())
-    assert not cached_in(tmp_path)
+    MeetingTask(rank_at(path), Scope()).read()
+    assert not memos()
 
 
-def test_a_trace_without_a_store_keeps_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "trace.json"
+def test_nothing_is_written_beside_a_trace(tmp_path, cache):
+    path = tmp_path / "run" / "trace.json"
+    path.parent.mkdir()
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
-    compute_and_cache_meeting(rank_at(path), Scope())
-    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
-
-
-def test_if_stores_belong_in_the_cache_answers_do_too(tmp_path, monkeypatch):
-    path = tmp_path / "trace.json"
-    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    monkeypatch.setenv("STEPSCOPE_STORES", "cache")
-    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
-    met = compute_and_cache_meeting(rank_at(path), Scope())
-    assert not list(tmp_path.glob("*.stepscope"))
-    assert len(cached_in(tmp_path / "cache")) == 1
-    assert cached_meeting(rank_at(path), Scope()) == met
+    met = MeetingTask(rank_at(path), Scope()).read()
+    assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
+    assert [file.parent.parent for file in memos()] == [cache]
+    assert MeetingTask(rank_at(path), Scope()).known() == met
 
 
 FOREIGN = {
-    "field missing": lambda document: document.pop("notes"),
-    "unknown field": lambda document: document.update(more=1),
-    "other type": lambda document: document.update(windows="1"),
-    "other trace": lambda document: document["window"][1].update(trace_path=[0, "/etc/passwd"]),
-    "other rank": lambda document: document.update(rank=7),
-    "sums": lambda document: document["device"][1]["parts"].pop(0),
+    "field missing": lambda fields: fields.pop("notes"),
+    "unknown field": lambda fields: fields.update(more=1),
+    "other type": lambda fields: fields.update(windows="1"),
+    "sums": lambda fields: fields["device"][1]["parts"].pop(0),
 }
 
 
 @pytest.mark.parametrize("change", FOREIGN.values(), ids=FOREIGN)
 def test_a_file_that_says_what_no_summary_says_is_ignored(change, trace, monkeypatch):
-    """Its digest is right: whoever may write to the store can make such a file."""
-    real = CachedAnswers.read
+    """Its digest is right."""
+    real = memo._read
 
-    def changed(self, key):
-        document = json.loads(real(self, key))
-        change(document)
+    def changed(key):
+        document = json.loads(real(key))
+        change(document[1])
         return json.dumps(document)
 
-    assert cached_summary(rank_at(trace), Request(), None, None) is not None
-    monkeypatch.setattr(CachedAnswers, "read", changed)
-    assert cached_summary(rank_at(trace), Request(), None, None) is None
+    assert SummaryTask(rank_at(trace), Request()).known() is not None
+    monkeypatch.setattr(memo, "_read", changed)
+    assert SummaryTask(rank_at(trace), Request()).known() is None
 
 
-def test_a_damaged_file_is_made_anew(trace):
+def test_a_damaged_file_is_made_anew(trace, cache):
     rank = rank_at(trace)
-    made = cached_summary(rank, Request(), None, None)
-    for file in cached_in(trace.parent):
-        file.write_bytes(file.read_bytes()[:-100])
-    assert cached_summary(rank, Request(), None, None) is None
-    assert repr(compute_and_cache_summary(rank, Request(), None, None)) == repr(made)
-    assert repr(cached_summary(rank, Request(), None, None)) == repr(made)
+    made = SummaryTask(rank, Request()).read()
+    for file in memos():
+        file.write_bytes(file.read_bytes()[:-10])
+    assert SummaryTask(rank, Request()).known() is None
+    assert repr(SummaryTask(rank, Request()).read()) == repr(made)
+    assert repr(SummaryTask(rank, Request()).known()) == repr(made)
 
 
-def test_writers_at_the_same_time_leave_one_whole_file(tmp_path):
+def test_writers_at_the_same_time_leave_one_whole_file(tmp_path, cache):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
     load(path)
     rank = rank_at(path)
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: compute_and_cache_meeting(rank, Scope()), range(4)))
-    assert [file.suffix for file in cached_in(tmp_path)] == [".json"]
-    assert cached_meeting(rank, Scope()) == made[0]
+        made = list(pool.map(lambda _: MeetingTask(rank, Scope()).read(), range(4)))
+    assert len(memos()) == 1
+    assert MeetingTask(rank, Scope()).known() == made[0]
 
 
-def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
+def test_a_full_disk_is_no_error(tmp_path, cache, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    monkeypatch.setattr(cached_answers, "write_atomically", full)
-    assert compute_and_cache_meeting(rank_at(path), Scope()).window == 0
-    assert not cached_in(tmp_path)
+    monkeypatch.setattr(memo, "write_atomically", full)
+    assert MeetingTask(rank_at(path), Scope()).read().window == 0
+    assert not memos()
 
 
-def test_clearing_the_cache_removes_what_was_kept(tmp_path):
+def test_clearing_the_cache_removes_what_was_kept(tmp_path, cache):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
-    compute_and_cache_meeting(rank_at(path), Scope())
-    assert cached_in(tmp_path)
-    done = CliRunner().invoke(cli, ["cache", "clear", str(tmp_path)])
+    MeetingTask(rank_at(path), Scope()).read()
+    (memo_file,) = memos()
+    listed = CliRunner().invoke(cli, ["cache", "list"])
+    assert str(memo_file.parent) in listed.stdout
+    done = CliRunner().invoke(cli, ["cache", "clear"])
     assert done.exit_code == 0, done.output
-    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
+    assert [entry.name for entry in cache.iterdir()] == []
+    assert path.exists()
 
 
-def test_only_ranks_without_a_kept_summary_are_given_to_other_processes(run):
+def test_only_ranks_that_are_not_kept_are_given_to_other_processes(tmp_path, cache):
+    run = recorded_job(tmp_path)
     given: list[int] = []
 
     @contextmanager
@@ -440,9 +428,8 @@ def test_only_ranks_without_a_kept_summary_are_given_to_other_processes(run):
 
     first = diagnose(open_run(run), each=each)
     del given[:]
-    folder = RunLayout(run).rank(1).root
-    for file in cached_in(folder):
-        file.unlink()
+    rank = open_run(run).ranks[1]
+    (rank.directory / "more.json").write_text("{}")
     assert diagnose(open_run(run), each=each).ranks == first.ranks
     assert given == [1, 1]
     assert diagnose(open_run(run), each=each).ranks == first.ranks
@@ -453,5 +440,5 @@ def test_what_is_kept_holds_every_field(run):
     """Types that the codec refuses would silently be made anew each time."""
     for kind in (Meeting, RankSummary):
         fields = {one.name for one in dataclasses.fields(kind)}
-        bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in cached_in(run)]
-        assert any(body.keys() == fields for body in bodies)
+        bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in memos()]
+        assert any(name == kind.__name__ and found.keys() == fields for name, found in bodies)

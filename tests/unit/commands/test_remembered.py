@@ -1,30 +1,27 @@
-"""What `show` printed is cached beside the store: the same command prints it again, unread."""
+"""What a verb printed is kept: the same command prints it again, and opens no trace."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.cached_answers import cached_in, storing_everything
+from tests.support.memos import cache_of_its_own, forget, memos
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.questions import QUESTIONS
+from stepscope.commands import remembered
 from stepscope.commands.main import cli
 from stepscope.memory.categories.census import census_path
-from stepscope.output_cache import cached_output
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
-from stepscope.trace.store import cached_answers, cached_values
-from stepscope.trace.store.cached_answers import CachedAnswers
+from stepscope.trace.store import memo
 
 FORMATS = ("table", "json", "csv", "md")
 NAMES = [one.name for one in QUESTIONS if not one.over_ranks]
@@ -33,25 +30,23 @@ PRINTED = ("show", "kernels")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def stored(tmp_path_factory):
-    with storing_everything(tmp_path_factory.mktemp("cache")):
+def own_cache(tmp_path_factory):
+    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
         yield
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A trace with a store."""
+    """A trace."""
     path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
     path.write_bytes(dump(next(one for one in SCENARIOS if "slow loader" in one.name).build()))
-    loading.load(path)
     return path
 
 
 @pytest.fixture
 def trace(made: Path) -> Path:
-    """A trace with a store, of which nothing is cached yet."""
-    for file in cached_in(made.parent):
-        file.unlink()
+    """A trace of which nothing is kept yet."""
+    forget()
     return made
 
 
@@ -127,7 +122,7 @@ def test_what_was_asked_is_part_of_the_key(trace, opened):
     printed(*PRINTED, trace)
     for number, (name, words) in enumerate(OTHERS.items(), start=2):
         printed(*words, trace)
-        assert len(opened) == len(cached_in(trace.parent)) == number, name
+        assert len(opened) == len(memos()) == number, name
 
 
 def test_a_file_gets_what_standard_output_got(trace, opened, tmp_path):
@@ -172,36 +167,29 @@ def test_a_terminal_gets_its_colours_and_its_width_again(trace, opened, monkeypa
     assert "\x1b[3" not in sys.stdout.getvalue()
 
 
-def test_colours_forced_upon_a_pipe_are_not_kept(trace, monkeypatch):
+def test_colours_forced_upon_a_pipe_are_part_of_the_key(trace, opened, monkeypatch):
+    plain = printed(*PRINTED, trace)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    first = printed(*PRINTED, trace)
-    assert not cached_in(trace.parent)
-    assert printed(*PRINTED, trace) == first
+    coloured = printed(*PRINTED, trace)
+    assert len(opened) == 2
+    assert coloured != plain
+    assert printed(*PRINTED, trace) == coloured
+    assert len(opened) == 2
 
 
-CONTROLLING = ("\x1b]0;owned\x07", "a\rb", "\x9b2J", "\x1b[2J", "\x1b[31m")
-NO_TEXT = ("", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}')
-
-
-def test_what_is_no_plain_text_is_not_printed(trace, opened, monkeypatch):
-    """Its digest is right: whoever may write to the store can make such a file."""
+@pytest.mark.parametrize("text", ["", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}'])
+def test_what_is_no_text_of_a_verb_is_not_printed(text, trace, opened, monkeypatch):
+    """Its digest is right."""
     fresh = printed(*PRINTED, trace)
-    (file,) = cached_in(trace.parent)
-    whole = file.read_bytes().partition(b"\n")[2]
-    changed = [
-        json.dumps({**json.loads(whole), "text": f"{fresh[0]}{text}"}) for text in CONTROLLING
-    ]
-    for number, text in enumerate((*changed, *NO_TEXT), start=2):
-        with monkeypatch.context() as patch:
-            patch.setattr(CachedAnswers, "read", lambda *_, text=text: text)
-            assert printed(*PRINTED, trace) == fresh
-        assert len(opened) == number, text
+    monkeypatch.setattr(memo, "_read", lambda _: text)
+    assert printed(*PRINTED, trace) == fresh
+    assert len(opened) == 2
 
 
 def test_a_damaged_file_is_made_anew(trace, opened):
     fresh = printed(*PRINTED, trace)
-    (file,) = cached_in(trace.parent)
+    (file,) = memos()
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
     assert printed(*PRINTED, trace) == fresh
@@ -209,19 +197,11 @@ def test_a_damaged_file_is_made_anew(trace, opened):
     assert file.read_bytes() == whole
 
 
-def test_other_code_or_another_version_is_part_of_the_key(trace, opened, monkeypatch):
+def test_the_code_is_part_of_the_key(trace, opened, monkeypatch):
     printed(*PRINTED, trace)
-    with monkeypatch.context() as patch:
-        patch.setattr(cached_values, "__version__", "0.0.1")
-        printed(*PRINTED, trace)
+    monkeypatch.setattr(memo, "code_digest", lambda _: "other")
+    printed(*PRINTED, trace)
     assert len(opened) == 2
-    digests = dict.fromkeys(cached_output._ROOMS, "old")
-    monkeypatch.setattr(cached_values, "code_digest", digests.__getitem__)
-    printed(*PRINTED, trace)
-    for number, room in enumerate(("stepscope.trace", "stepscope.analysis", "stepscope.report")):
-        digests[room] = "new"
-        printed(*PRINTED, trace)
-        assert len(opened) == 4 + number, room
 
 
 def test_another_trace_under_the_same_name_is_read(tmp_path, opened):
@@ -305,11 +285,10 @@ def test_a_comparison_without_a_rank_that_cannot_be_read_is_made_each_time(tmp_p
 
 @pytest.fixture
 def pair(tmp_path) -> tuple[Path, Path]:
-    """Two traces with stores, of which nothing is cached yet."""
+    """Two traces of which nothing is kept yet."""
     paths = tmp_path / "before.json", tmp_path / "after.json"
     for path, delay in zip(paths, (0, 40), strict=True):
         path.write_bytes(dump(rank_of_job(0, (delay, 0))))
-        loading.load(path)
     return paths
 
 
@@ -356,9 +335,10 @@ def test_records_of_all_ranks_are_part_of_the_key_of_a_comparison(pair, tmp_path
 
 def test_a_comparison_of_records_alone_is_made_each_time(pair, tmp_path):
     run = write_run(tmp_path / "run", {0: step_records([40.5] * 30)})
+    forget()
     first = printed("compare", pair[0], run)
     assert printed("compare", pair[0], run) == first
-    assert not cached_in(tmp_path)
+    assert not memos()
 
 
 def test_a_condition_fails_each_time(pair, opened):
@@ -422,72 +402,52 @@ def test_a_chosen_engine_reads_the_ranks_each_time(tmp_path, opened):
         assert len(opened) == 2 * asked
 
 
-def test_nothing_is_kept_without_a_store_with_a_baseline_or_of_much(
-    trace, opened, tmp_path, monkeypatch
-):
+def test_nothing_is_kept_with_a_baseline_or_of_much(trace, opened, monkeypatch):
     asked = ("show", "abnormal-collectives", trace)
     for _ in range(2):
         printed(*asked, "--baseline", trace)
     assert len(opened) == 4
-    monkeypatch.setattr(cached_output, "MOST_BYTES", 300)
+    monkeypatch.setattr(remembered, "MOST_BYTES", 300)
     printed(*PRINTED, trace)
-    assert not cached_in(trace.parent)
-    monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
-    alone = tmp_path / "trace.json"
-    alone.write_bytes(trace.read_bytes())
-    printed(*PRINTED, alone)
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+    assert not memos()
 
 
-def test_an_error_is_an_error_each_time(trace, opened):
+REPORT = ("report", "--format", "csv")
+
+
+def test_everything_in_a_run_is_part_of_the_key_of_its_report(tmp_path):
+    run = job_of_two(tmp_path)
+    first = printed(*REPORT, run)
+    assert printed(*REPORT, run) == first
+    kept = memos()
+    for name in ("rank00001/window-0000/more.json", "external/a.json", "trials.json"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("{}")
+        printed(*REPORT, run)
+        assert len(memos()) > len(kept), name
+        kept = memos()
+
+
+OTHER_REPORTS = {
+    "format": ("report", "--format", "md"),
+    "full": (*REPORT, "--full"),
+    "table": (*REPORT, "--table", "parts"),
+    "steps": (*REPORT, "--steps", "1"),
+    "threshold": (*REPORT, "--threshold", "saving_low=0.011"),
+}
+
+
+def test_what_a_report_was_asked_is_part_of_the_key(trace):
+    printed(*REPORT, trace)
+    texts = {memo for memo in memos() if b'"_Text",' in memo.read_bytes()[:60]}
+    for number, (name, words) in enumerate(OTHER_REPORTS.items(), start=2):
+        printed(*words, trace)
+        texts = {memo for memo in memos() if b'"_Text",' in memo.read_bytes()[:60]}
+        assert len(texts) == number, name
+
+
+def test_a_report_with_a_baseline_is_made_each_time(trace, opened):
     for _ in range(2):
-        done = CliRunner().invoke(cli, [*PRINTED, str(trace), "--table", "nonsense"])
-        assert done.exit_code != 0
+        printed(*REPORT, trace, "--baseline", trace)
     assert len(opened) == 2
-    assert not cached_in(trace.parent)
-
-
-def test_a_full_disk_is_no_error(trace, monkeypatch):
-    def full(path, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cached_answers, "write_atomically", full)
-    assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
-    assert not cached_in(trace.parent)
-
-
-@pytest.mark.skipif(
-    sys.platform == "win32" or os.geteuid() == 0, reason="needs a user who may not write everywhere"
-)
-def test_a_read_only_store_is_no_error(trace):
-    store = next(trace.parent.glob("*.stepscope"))
-    store.chmod(0o500)
-    try:
-        assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
-    finally:
-        store.chmod(0o700)
-    assert not cached_in(trace.parent)
-
-
-def test_every_field_of_what_is_printed_is_kept(trace):
-    printed(*PRINTED, trace)
-    (file,) = cached_in(trace.parent)
-    body = json.loads(file.read_bytes().partition(b"\n")[2])
-    assert body.keys() == {one.name for one in dataclasses.fields(cached_output.CachedText)}
-
-
-def test_the_sizes_of_stores_count_what_was_printed_and_clearing_removes_it(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_bytes(dump(rank_of_job(0, (0,))))
-    loading.load(path)
-
-    def size() -> int:
-        stores, _ = printed("cache", "list", tmp_path, "--format", "json")
-        return json.loads(stores)[0]["size_bytes"]
-
-    printed("show", "operators", path)  # also makes the derived tables
-    before = size()
-    printed(*PRINTED, path)
-    assert size() > before
-    printed("cache", "clear", tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+    assert not memos()

@@ -1,4 +1,4 @@
-"""What is cached in stores: every trace gets one, what is in them, and which traces are read."""
+"""Memos of a test: a cache directory of its own, what is in it, and which traces are read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from types import ModuleType
 
 import pytest
 
-from stepscope.trace import load as loading
-from stepscope.trace.store.cached_answers import ANSWERS
+from stepscope.trace.store.origin import memo_directory
 
 
 @contextmanager
-def storing_everything(cache: Path) -> Iterator[None]:
-    """Every trace gets a store, as only large ones do otherwise."""
+def cache_of_its_own(cache: Path) -> Iterator[None]:
+    """Memos, and stores that cannot be beside their traces, go there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
         patch.setenv("STEPSCOPE_CACHE", str(cache))
         yield
 
 
-def cached_in(folder: Path) -> list[Path]:
-    """The answers that are cached in the stores below a folder."""
-    return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
+def memos() -> list[Path]:
+    """The files of all memos."""
+    return sorted(memo_directory().glob("*"))
+
+
+def forget() -> None:
+    """Removes all memos."""
+    for file in memos():
+        file.unlink()
 
 
 def loads_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:

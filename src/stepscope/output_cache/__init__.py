@@ -1,1 +1,0 @@
-"""Outputs of verbs, cached in the stores of the traces that they are about."""

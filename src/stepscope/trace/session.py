@@ -1,0 +1,71 @@
+"""A session of work on one trace: what is known so far, and who waits for what.
+
+Tables of a trace never change, so whatever is worked out from them holds until the session is
+closed. It is worked out once, by the thread that asks first; others that ask wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from stepscope.trace.locked_cache import KeyLocks
+
+Value = TypeVar("Value")
+
+
+class Session:
+    """Owns what is known about a trace, and the locks of that."""
+
+    def __init__(self) -> None:
+        self._locks = KeyLocks()
+        self._known: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Returns what is known under a key; makes it first if nothing is."""
+        return self._locks.get_or_make(self._known, key, make)
+
+    def lock(self, key: Hashable) -> threading.RLock:
+        """Returns the lock of a key, for what grows under it."""
+        return self._locks.lock(key)
+
+    def find(self, key: Hashable) -> Any:
+        """Returns what is known under a key; None if nothing is."""
+        return self._known.get(key)
+
+    def keep(self, key: Hashable, value: object) -> None:
+        """Makes a value known."""
+        self._known[key] = value
+
+    def forget(self, key: Hashable) -> None:
+        """Frees what is known under a key."""
+        self._known.pop(key, None)
+
+    def close(self) -> None:
+        """Frees all that is known. What is asked later is worked out again."""
+        self._known.clear()
+
+
+class _HasSession(Protocol):
+    @property
+    def session(self) -> Session: ...
+
+
+class kept(Generic[Value]):  # noqa: N801 - used as a decorator, like `property`
+    """A property that is worked out once, and kept in the session."""
+
+    def __init__(self, question: Callable[[Any], Value]) -> None:
+        self._question = question
+        self.__doc__ = question.__doc__
+
+    @overload
+    def __get__(self, holder: None, owner: type[Any]) -> kept[Value]: ...
+
+    @overload
+    def __get__(self, holder: _HasSession, owner: type[Any]) -> Value: ...
+
+    def __get__(self, holder: _HasSession | None, owner: type[Any]) -> Any:
+        if holder is None:
+            return self
+        return holder.session.once(self._question.__name__, lambda: self._question(holder))
