@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,21 @@ _OTHER_PROFILER = (
     "times of steps and phases are recorded, and windows that would open while it records are "
     "skipped"
 )
+
+
+def _end_as_interrupted() -> None:
+    """Let Python end by SIGINT where Ctrl-C ended the script, as it does without a capture.
+
+    Python notes that an interrupt was not handled, and forgets it whenever source text is run, as
+    importing a module with dataclasses does. An interrupt that leaves such text is noted again.
+    """
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            eval("interrupt()", {"interrupt": interrupt})  # noqa: S307 - text is what notes it
 
 
 class CaptureSession:
@@ -360,6 +377,7 @@ class CaptureSession:
             if self._signals is not None:
                 self._attempt("ending on a signal", self._signals.resume)
                 self._attempt("restoring the signals", self._signals.remove)
+            self._attempt("ending as interrupted", _end_as_interrupted)
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         steps = self.steps

@@ -76,9 +76,10 @@ def identity_of(path: Path) -> list[Any]:
     """Returns what identifies a file and its content, for the key of a memo.
 
     Raises:
-        UnreadableInputError: The file cannot be read, or is none that can be read twice.
+        UnreadableInputError: The file cannot be read, or is none that can be read twice: a pipe, or
+            a copy of standard input, which goes with its process.
     """
-    found = _probe(path)
+    found = None if path.parent.parent == cache_directory() else _probe(path)
     if found is None:
         raise UnreadableInputError(f"{path}: not a regular file")
     return [str(path), *found]
