@@ -30,7 +30,7 @@ class Replacements:
             # If other code wrapped it again, ours stays inside and does nothing.
             if getattr(owner, name) is not wrapped:
                 return
-            if is_inherited:
+            if is_inherited or _inherits(owner, name, original):
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
@@ -45,3 +45,9 @@ class Replacements:
         """Restore everything, the last first."""
         while self._undo:
             self._undo.pop()()
+
+
+def _inherits(owner: Any, name: str, original: Any) -> bool:
+    """Whether a class has the original from another one: a replacement before hid that."""
+    bases = owner.__mro__[1:] if isinstance(owner, type) else ()
+    return any(vars(base).get(name) is original for base in bases)
