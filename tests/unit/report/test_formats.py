@@ -11,8 +11,8 @@ import re
 import click
 import pytest
 from click.testing import CliRunner
-from tests.support.memos import cache_of_its_own
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.memos import cache_of_its_own
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 
