@@ -53,8 +53,9 @@ class GcPauses:
         """Time a collection; see `gc.callbacks`."""
         if phase == "start":
             self._is_called = _is_called(about)
-            if self._is_called and self._gc_called is not None:
-                self._note(sys._getframe(1), self._gc_called)
+            frame = sys._getframe().f_back  # none while Python ends
+            if self._is_called and self._gc_called is not None and frame is not None:
+                self._note(frame, self._gc_called)
             self._started_ns = time.perf_counter_ns()
         elif self._started_ns:
             took_ns = time.perf_counter_ns() - self._started_ns
