@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
+
+_INSIDE = "_stepscope_inside"
+"""Attribute of a replacement that was restored while another one lay over it: what it replaced."""
 
 
 class Replacements:
@@ -27,13 +31,19 @@ class Replacements:
         setattr(owner, name, wrapped)
 
         def restore() -> None:
-            # If other code wrapped it again, ours stays inside and does nothing.
+            # If other code wrapped it again, ours stays inside and does nothing. What is inside of
+            # that is restored with it.
             if getattr(owner, name) is not wrapped:
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(wrapped, _INSIDE, (original, is_inherited))
                 return
-            if is_inherited or _inherits(owner, name, original):
+            inside = (original, is_inherited)
+            while (deeper := getattr(inside[0], _INSIDE, None)) is not None:
+                inside = deeper
+            if inside[1]:
                 delattr(owner, name)
             else:
-                setattr(owner, name, original)
+                setattr(owner, name, inside[0])
 
         self._undo.append(restore)
 
@@ -45,9 +55,3 @@ class Replacements:
         """Restore everything, the last first."""
         while self._undo:
             self._undo.pop()()
-
-
-def _inherits(owner: Any, name: str, original: Any) -> bool:
-    """Whether a class has the original from another one: a replacement before hid that."""
-    bases = owner.__mro__[1:] if isinstance(owner, type) else ()
-    return any(vars(base).get(name) is original for base in bases)

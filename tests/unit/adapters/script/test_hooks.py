@@ -134,7 +134,9 @@ class Script:
 
 @pytest.fixture
 def script(tmp_path):
-    return Script(tmp_path)
+    script = Script(tmp_path)
+    yield script
+    script.recorder.detector.remove()
 
 
 def test_a_step_in_its_order(script):

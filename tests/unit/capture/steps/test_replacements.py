@@ -18,11 +18,12 @@ class Base:
 @pytest.mark.parametrize("has_own", [True, False])
 def test_what_a_class_inherits_is_no_attribute_of_its_own_afterwards(order, has_own):
     one = type("One", (Base,), {"call": lambda self: "one"} if has_own else {})
-    original, before = one.call, dict(vars(one))
+    before = dict(vars(one))
     each = [Replacements() for _ in range(3)]
     for replacements in each:
-        replacements.put(one, "call", original, lambda self: original(self) + "!")
-    assert one().call().endswith("!")
+        replacements.replace(one, "call", lambda call: lambda self: call(self) + "!")
+    assert one().call().endswith("!!!")
     for place in order:
         each[place].restore()
     assert dict(vars(one)) == before
+    assert one().call() == ("one" if has_own else "base")
