@@ -270,15 +270,15 @@ def test_a_command_that_cannot_be_started_leaves_nothing(tmp_path):
 def test_run_monitors_a_script_without_a_change_to_it(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys, time, torch\nfrom pathlib import Path\n"
+        "import itertools, sys, time, torch\nfrom pathlib import Path\n"
         "weights = torch.zeros(4, requires_grad=True)\n"
         "optimizer = torch.optim.SGD([weights], lr=0.1)\n"
         "metrics = Path(sys.argv[1])\n"
-        "while True:\n"
+        "for step in itertools.count():\n"
         "    weights.sum().backward()\n    optimizer.step()\n    time.sleep(0.1)\n"
         # The sampler begins when it can: the training goes on until there are some samples.
         "    lines = [file.read_bytes().count(b'\\n') for file in metrics.rglob('metrics.csv')]\n"
-        "    if sum(lines) > 3:\n        break\n"
+        "    if step > 4 and sum(lines) > 3:\n        break\n"
     )
     ended = stepscope(
         "run", "--monitor", "--monitor-interval-s", "0.1", "--output-dir", tmp_path / "out",

@@ -165,7 +165,7 @@ def test_programs_that_the_script_starts_cannot_write_elsewhere(tried, tmp_path,
     assert not (tmp_path / "copy").exists()
     code, err = tried(text, "--allow-writes", str(tmp_path), python=sys.executable)
     assert "see --allow-writes" not in err
-    assert (tmp_path / "copy").exists()
+    assert (tmp_path / "copy").exists(), err
 
 
 RESUMING = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -371,11 +372,11 @@ def new_folder(scratch: Path) -> Path:
     """
     from stepscope.run.layout import run_name
 
-    folder = scratch.absolute() / run_name(time.time_ns(), os.getpid())
+    name = run_name(time.time_ns(), os.getpid())
     try:
-        folder.mkdir(parents=True)
+        scratch.absolute().mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch.absolute()))
     except OSError as error:
         raise UsageError(
             f"--scratch {scratch}: cannot be made: {error.strerror or error}"
         ) from error
-    return folder
