@@ -173,8 +173,9 @@ class Detector:
             replacements.replace(torch.nn.Module, "eval", self._around_eval)
 
     def remove(self) -> None:
-        """Restore torch."""
+        """Restore torch. What others wrapped stays in place and notices nothing more."""
         self.leave()
+        self.is_off = True
         if self.calls is not None:
             self.calls.remove()
         self._replacements.restore()
