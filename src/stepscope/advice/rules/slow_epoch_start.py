@@ -176,17 +176,20 @@ def _most(subject: Subject, summary: StepSummary) -> int:
     most_ns = summary.mean_ns
     if 2 * len(summary.epoch_starts.steps) <= len(summary.steps):
         most_ns = max(0, most_ns - summary.epoch_starts.others_ns)
-    window = subject.window
-    found = intervals.empty() if window is None else between_epochs(window, 1)
-    if window is not None and len(found):
-        graph = window.graph
-        calls = window.main_spans(pl.col("group") == "dataloader")
-        first = calls.filter(pl.col("start_ns").is_in(pl.Series(found.ends).implode()))
-        without = intervals.union(found, window.spans(first))
-        lanes = (graph.main_lane,)
-        again = replay(unchanged(graph).scale_host(without, 0.0, lanes=lanes))
-        most_ns = min(most_ns, round(again.saving_share * summary.mean_ns))
-    return most_ns
+    share = None if subject.window is None else subject.window.once(_share_of_starts)
+    return most_ns if share is None else min(most_ns, round(share * summary.mean_ns))
+
+
+def _share_of_starts(window: WindowView) -> float | None:
+    """What a replay without the starts of epochs and their first waits saves; None without any."""
+    found = window.once(between_epochs, 1)
+    if not len(found):
+        return None
+    graph = window.graph
+    calls = window.main_spans(pl.col("group") == "dataloader")
+    first = calls.filter(pl.col("start_ns").is_in(pl.Series(found.ends).implode()))
+    without = intervals.union(found, window.spans(first))
+    return replay(unchanged(graph).scale_host(without, 0.0, lanes=(graph.main_lane,))).saving_share
 
 
 def between_epochs(window: WindowView, least_ns: int) -> Intervals:
@@ -210,7 +213,7 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    found = between_epochs(window, subject.thresholds.python_stretch_ns)
+    found = window.once(between_epochs, subject.thresholds.python_stretch_ns)
     if not len(found):
         return []
     graph = window.graph
@@ -235,10 +238,6 @@ def _seen_in_window(subject: Subject) -> list[Finding]:
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(inside)[0]) if graph.steps else (),
         advice=f"{advice}.",
     )
-
-
-def _of_kept_workers(saved_ns: int) -> tuple[Evidence, ...]:
-    return (Evidence(KEPT_LABEL, saved_ns, "ns"),) if saved_ns else ()
 
 
 def _cause(starts: EpochStarts, kept_ns: int) -> tuple[str, str]:

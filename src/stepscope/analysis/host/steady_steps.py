@@ -358,10 +358,9 @@ def _states(
     length, ahead = (epoch, 0) if epoch else rounds_of_batches(durations[later], waits[later])
     if length == 1 and not ahead:  # a slow first step may have waited as later rounds do
         length, _ = rounds_of_batches(durations[whole], waits[whole])
-    whole = later
     rows = np.flatnonzero(run)
     if ahead:
-        ahead = int((rows < np.flatnonzero(whole)[ahead]).sum())
+        ahead = int((rows < np.flatnonzero(later)[ahead]).sum())
         if is_of_devices:
             on_host = _host_durations(trace)[rows[ahead:]]
             ahead += settling_steps(on_host, durations[rows[ahead:]])
