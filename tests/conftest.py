@@ -146,6 +146,14 @@ def _cache_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         monkeypatch.setenv("STEPSCOPE_CACHE", str(shared.with_name(name)))
 
 
+@pytest.fixture(scope="module")
+def cache_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """One cache directory for all tests of a module: what one works out, the next ones find."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own cache directory, not made yet, in place of the user's."""

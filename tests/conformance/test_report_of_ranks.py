@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from tests.support.memos import cache_of_its_own
 from tests.support.stragglers import find_stragglers
 from tests.support.traces import trace_path
 
@@ -20,11 +19,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def stores(tmp_path_factory):
-    """What is worked out of each rank is kept for the next test, as it is for people."""
-    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
 @pytest.mark.parametrize("folder", RUNS)

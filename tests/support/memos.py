@@ -1,23 +1,13 @@
-"""Memos of a test: a cache directory of its own, what is in it, and which traces are read."""
+"""Memos of a test: what is in its cache directory, and which traces are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from stepscope.trace.store.origin import memo_directory
-
-
-@contextmanager
-def cache_of_its_own(cache: Path) -> Iterator[None]:
-    """Memos, and stores that cannot be beside their traces, go there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STEPSCOPE_CACHE", str(cache))
-        yield
 
 
 def memos() -> list[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.memos import cache_of_its_own, loads_of, memos
+from tests.support.memos import loads_of, memos
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -48,10 +48,7 @@ DELAYS = (0, 40, 10)
 PLANTED = ("slow loader", "whole file")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
 @pytest.fixture

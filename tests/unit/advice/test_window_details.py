@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.memos import cache_of_its_own, loads_of, memos
+from tests.support.memos import loads_of, memos
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -30,11 +30,7 @@ from stepscope.commands.main import cli
 from stepscope.run.reader import open_run
 from stepscope.trace.store import memo
 
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.support.memos import cache_of_its_own, forget, memos
+from tests.support.memos import forget, memos
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -29,10 +29,7 @@ SOME = list(zip(("steps", "kernels", "operators", "memory"), FORMATS, strict=Tru
 PRINTED = ("show", "kernels")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import click
 import pytest
 from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, ms, us
-from tests.support.memos import cache_of_its_own
 from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 
@@ -24,12 +23,7 @@ from stepscope.report.diagnosis.tables import PARTS, RANKS, diagnosis_tables
 from stepscope.report.findings import FINDINGS
 from stepscope.run.reader import open_run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def stores(tmp_path_factory):
-    """What is worked out of a trace is kept for the other formats, as it is of large traces."""
-    with cache_of_its_own(tmp_path_factory.mktemp("cache")):
-        yield
+pytestmark = pytest.mark.usefixtures("cache_of_the_module")
 
 
 @pytest.fixture(scope="module")
