@@ -41,7 +41,7 @@ def test_the_link_on_stdout_opens_the_page_and_ctrl_c_ends_it(trace_file):
         refused.value.close()
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-        assert process.returncode == 0
+        assert process.returncode == 0, said
         assert "Serving 1 trace" in said
         assert "Traceback" not in said
     finally:

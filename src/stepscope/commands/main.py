@@ -274,7 +274,8 @@ def _hint_at_files(words: Sequence[str]) -> None:
 def _say_if_compiled_anew() -> None:
     """Say, after a verb that compiled code, that it was for nothing, and how to keep it."""
     compiler = sys.modules.get("stepscope.trace.machine.build")
-    # A thread may still be importing it, as when Ctrl-C ends a viewer that has just begun.
+    # A thread may still be importing it, as when Ctrl-C ends a viewer that has just begun. It is
+    # defined last there.
     compiles_anew = getattr(compiler, "compiles_anew", None)
     if compiles_anew is not None and compiles_anew():
         _say(

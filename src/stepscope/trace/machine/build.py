@@ -100,11 +100,6 @@ def _this_machine() -> _Target:
     return _Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), features)
 
 
-def compiles_anew() -> bool:
-    """Whether no directory for machine code is writable, so that each process makes it again."""
-    return not any(_can_be_written(directory) for directory in _directories())
-
-
 def _can_be_written(directory: Path) -> bool:
     """Whether a directory, which may not exist yet, can be written to."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
@@ -297,3 +292,10 @@ def _keep(name: str, key: bytes, code: bytes) -> None:
             write_atomically(directory / name, key + _digest_of(code) + code)
             (directory / name).chmod(0o644)
             return
+
+
+# The last of this module: the command asks for it at its end, and another thread may still be in
+# the middle of importing the module then. So whoever finds it also finds what it calls.
+def compiles_anew() -> bool:
+    """Whether no directory for machine code is writable, so that each process makes it again."""
+    return not any(_can_be_written(directory) for directory in _directories())
