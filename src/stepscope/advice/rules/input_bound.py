@@ -38,6 +38,8 @@ ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
 ALONE_LABEL = "step with these workers alone"
 TRANSFER_LABEL = "receiving a batch from a worker, about"
+_RECEIVING_NS = 50_000
+"""What it takes at least to receive a batch that a worker has ready: no wait that advice ends."""
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -212,6 +214,8 @@ def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     share = again.saving_share
     step_ns = subject.step_ns or window.step_ns
     waiting_ns = window.per_step(waited_ns)
+    if waiting_ns < _RECEIVING_NS:
+        return None
     return step_ns, round(share * step_ns), share, _REPLAY, window.steps, waiting_ns
 
 

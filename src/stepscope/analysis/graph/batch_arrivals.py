@@ -28,6 +28,10 @@ _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _FETCHING_NS = 1_000_000
 _TIMES_READY = 4  # what the quickest batch takes
 _FETCHING_SHARE = 0.03  # of a step
+_WAITING_SHARE = 0.25  # of a step: fetching never takes so much
+_MOST_WORKERS = 64
+_PAIRS = 2
+_ALIKE = 0.05  # of a worker's time for a batch
 _OFTEN = 0.25  # of all batches
 _BY_TWOS = 0.4  # of all batches
 
@@ -84,8 +88,13 @@ def find_arrivals(
     batches, is_first = batches.filter(pl.Series(~brings_none)), is_first[~brings_none]
     start, end = batches["start_ns"].to_numpy(), batches["end_ns"].to_numpy()
     length_ns = window[1] - window[0]
-    ready_ns = min(_FETCHING_NS, _TIMES_READY * int((end - start).min(initial=_FETCHING_NS)))
-    is_late = end - start > max(ready_ns, _FETCHING_SHARE * length_ns / steps)
+    step_ns = length_ns / steps
+    ready_ns = min(
+        _FETCHING_NS,
+        _WAITING_SHARE * step_ns,
+        _TIMES_READY * int((end - start).min(initial=_FETCHING_NS)),
+    )
+    is_late = end - start > max(ready_ns, _FETCHING_SHARE * step_ns)
     is_steady = ~_begins_epoch(is_first, is_late)
     start, end, is_late = start[is_steady], end[is_steady], is_late[is_steady]
     is_inside = start >= window[0]
@@ -98,13 +107,44 @@ def find_arrivals(
         return BatchArrivals(none, none, none)
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count
-    rounds = round_starts(end - start)
-    if len(rounds) > 1:
-        # A wait that the recorder cut short hides part of the first round.
-        pace_ns = (end[rounds[-1]] - end[rounds[0]]) / (rounds[-1] - rounds[0])
-        length_ns = max(length_ns, round(pace_ns * batch_count))
+    # Steps that had batches in store, as while the recorder starts, are shorter than the pace.
+    pace_ns = _pace_of_workers(end, late) or _pace_of_rounds(start, end)
+    length_ns = max(length_ns, round(pace_ns * batch_count))
     start, end = start[late], end[late]
     return BatchArrivals(start, end, np.diff(end, prepend=end[-1] - length_ns))
+
+
+def _pace_of_workers(end_ns: Int64Array, late: Int64Array) -> float:
+    """Time per batch if each worker needs the same time for each of its batches; 0: not so.
+
+    Workers take turns: with a number of them, each batch comes one such time after the batch that
+    is as many places before. A batch that was ready came no later than that.
+    """
+    is_late = np.zeros(len(end_ns), np.bool_)
+    is_late[late] = True
+    for workers in range(1, min(len(end_ns) // 2, _MOST_WORKERS) + 1):
+        after_ns = end_ns[workers:] - end_ns[:-workers]
+        from_late, to_late = is_late[:-workers], is_late[workers:]
+        both = after_ns[from_late & to_late]
+        if len(both) < _PAIRS:
+            continue
+        usual_ns = float(np.median(both))
+        room_ns = _ALIKE * usual_ns
+        is_alike = np.abs(both - usual_ns).max() <= room_ns
+        # One that was ready was taken when the host came for it, later than it arrived.
+        came_in_time = (after_ns[~from_late & to_late] <= usual_ns + room_ns).all()
+        is_ready_in_time = (after_ns[from_late & ~to_late] >= usual_ns - room_ns).all()
+        if is_alike and came_in_time and is_ready_in_time:
+            return float(both.mean()) / workers
+    return 0.0
+
+
+def _pace_of_rounds(start_ns: Int64Array, end_ns: Int64Array) -> float:
+    """Time per batch from the first to the last round of batches; 0 if there is one round."""
+    rounds = round_starts(end_ns - start_ns)
+    if len(rounds) < 2:
+        return 0.0
+    return float((end_ns[rounds[-1]] - end_ns[rounds[0]]) / (rounds[-1] - rounds[0]))
 
 
 def _epochs(batches: pl.DataFrame, host: HostEvents, main_lane: int) -> tuple[BoolArray, BoolArray]:

@@ -11,6 +11,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.step_graph import ORIGIN
 from stepscope.analysis.host.causes import HostCause
 
 STEPS = 17
@@ -23,25 +24,29 @@ def training(
     kernel_ns: int = us(200),
     python_ns: int = us(100),
     reads_loss: bool = True,
+    kernels: int = 50,
+    ahead_ns: int = 0,
+    apart_ns: int = 0,
 ) -> GpuTrace:
-    """Steps of 50 kernels that wait for a batch; each worker loads one after another.
+    """Steps of some kernels that wait for a batch; each worker loads one after another.
 
-    Workers begin when the training does, have two batches each in advance at most, and give their
-    batches in turn.
+    Workers begin `ahead_ns` before the training does and `apart_ns` one after the other, have two
+    batches each in advance at most, and give their batches in turn.
     """
     t = GpuTrace()
-    origin_ns = t.now
+    origin_ns = t.now - ahead_ns
     ready: list[int] = []
     taken: list[int] = []
     for number in range(STEPS):
-        began = ready[number - workers] if number >= workers else origin_ns
+        begins_ns = origin_ns + number * apart_ns
+        began = ready[number - workers] if number >= workers else begins_ns
         if number >= 2 * workers:
             began = max(began, taken[number - 2 * workers])
         ready.append(began + load_ns)
         with t.step():
-            t.data_wait(max(us(50), ready[number] - t.now), workers=True)
+            t.data_wait(max(us(30), ready[number] - t.now), workers=True)
             taken.append(t.now)
-            for _ in range(50):
+            for _ in range(kernels):
                 t.op("aten::mm", before=us(20)).python(python_ns).launch("gemm", kernel_ns)
             if reads_loss:
                 t.item()
@@ -79,6 +84,28 @@ def test_batches_in_time_save_what_the_step_waits_for_them(workers):
     again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
     real_ns = step_of(recorded) - step_of(training(us(10), workers=workers))
     assert again.saving_ns == pytest.approx(real_ns, rel=0.03)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("change", CHANGES)
+def test_short_steps_that_mostly_wait_wait_for_their_batch(change, workers):
+    recorded = training(us(1200) * workers, workers=workers, kernels=2, kernel_ns=us(100))
+    graph = build_step_graph(recorded.load())
+    assert step_of(recorded) == pytest.approx(us(1200), rel=0.05)
+    assert replay(CHANGES[change](graph)).saving_ns < 0.01 * us(1200)
+
+
+@pytest.mark.parametrize(("workers", "apart_ns"), [(3, ms(20)), (4, ms(20)), (4, ms(25))])
+def test_the_pace_is_that_of_workers_where_the_window_begins_with_batches_in_store(
+    workers, apart_ns
+):
+    ahead_ns = ms(30) * workers + apart_ns
+    recorded = training(ms(30) * workers, workers=workers, ahead_ns=ahead_ns, apart_ns=apart_ns)
+    graph = build_step_graph(recorded.load(), tuple(range(3 * workers)))
+    assert graph.replayed_step_ns < 0.97 * ms(30)  # two batches were in store
+    between = (graph.edge_kind == EdgeKind.ARRIVAL) & (graph.source != ORIGIN)
+    pace_ns = graph.delay_ns[between].sum() / (3 * workers)
+    assert pace_ns == pytest.approx(ms(30), rel=0.01)
 
 
 def test_a_loader_that_keeps_up_limits_nothing():
