@@ -33,7 +33,8 @@ _WITHIN = 0.05
 """Of the step: how much more than the job gains a finding may save. Ranks without the finding may
 have as much of its cause, below the limit from which it is one."""
 _WITHIN_KNOWN = 0.01
-"""The same where it is known what all ranks gain, with or without the finding."""
+"""The same where it is known what all ranks gain, with or without the finding; and where all that
+have it wait longer for others than it saves."""
 _APART = frozenset(
     {"slow-first-steps", "abnormal-collective", "stalled-step", "uneven-steps", "rank-waiting"}
 )
@@ -112,6 +113,7 @@ def limited_by_the_job(
     found: dict[str, dict[int, float]] = {}
     behind: dict[str, set[int]] = {}
     largest: dict[str, float] = {}
+    waits: dict[str, float] = {}  # the least that a rank waits which has a finding
     for rank in ranks:
         for one in rank.findings:
             share = _share(one)
@@ -124,6 +126,7 @@ def limited_by_the_job(
             else:
                 of_rule[rank.rank] = max(before, _with_waits(one, before + share))
             largest[one.id] = max(share, largest.get(one.id, 0.0))
+            waits[one.id] = min(before, waits.get(one.id, before))
         if rank.rank in slack.shares:
             for rule, with_waits_ns in rank.behind_waits_ns:
                 of_rule = found.setdefault(rule, {})
@@ -145,12 +148,13 @@ def limited_by_the_job(
         gain = _gain(shares, slack, is_known=is_known)
         if gain is not None and is_known and met is not None:
             gain = _as_others_arrive(gain, shares, met)
-        gain_of_others, within = gain, _WITHIN
+        within = _WITHIN_KNOWN if waits[rule] > largest[rule] else _WITHIN
+        if gain is not None and largest[rule] - gain.share >= within:
+            gains[rule] = gain
+        gain_of_others = gain
         if others is not None and rule in OF_COMMUNICATION:
             gain_of_others = others.gain(shares)
             within = _WITHIN_KNOWN if others.is_known else _WITHIN
-        if gain is not None and largest[rule] - gain.share >= _WITHIN:
-            gains[rule] = gain
         if gain_of_others is not None and largest[rule] - gain_of_others.share >= within:
             gains_of_others[rule] = gain_of_others
     together = _gain(

@@ -101,9 +101,12 @@ def find_arrivals(
     if batch_ns:
         start, end = start[is_inside], end[is_inside]
         return BatchArrivals(start, end, np.full(len(end), batch_ns))
-    is_often = is_late.sum() >= max(2, _OFTEN * len(start)) or is_late.all()
     late = np.flatnonzero(is_late & is_inside)
-    if not len(late) or not is_often:
+    if not len(late):
+        return BatchArrivals(none, none, none)
+    share = max(is_late.mean(), len(late) / is_inside.sum())  # earlier steps may have had a store
+    is_often = (is_late.sum() >= _PAIRS and share >= _OFTEN) or is_late.all()
+    if not is_often:
         return BatchArrivals(none, none, none)
     start, end, batch_count = start[is_inside], end[is_inside], int(is_inside.sum())
     late -= len(is_inside) - batch_count

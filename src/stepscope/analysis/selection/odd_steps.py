@@ -38,8 +38,9 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
     """How many steps at the beginning take more than twice the median of the others.
 
     At most half of them, and none if a later step is as slow as they are: that comes again. If the
-    first step alone waits for its input, its wait counts. What the
-    first step takes beyond the longest of the others tells as well: recorders start in it.
+    first step alone waits for its input, its wait counts. What the first step takes beyond the
+    longest of the others tells as well: recorders start in it. Steps right after slow ones belong
+    to them if they wait for the loader's first batches, and none of many later ones waits.
 
     Args:
         durations: Durations of steps, in order.
@@ -63,7 +64,19 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
         first = 0
     if not first and len(judged) > _OTHERS and judged[0] > FIRST_FACTOR * judged[1:].max():
         first = 1
-    return 0 if first == 1 and _comes_again(durations, waits) else first
+    if first == 1 and _comes_again(durations, waits):
+        return 0
+    return first + _first_waits(durations[first:], waits[first:]) if first else 0
+
+
+def _first_waits(durations: Int64Array, waits: Int64Array) -> int:
+    """How many steps at the beginning hold all waits, if those are a third of them at most."""
+    longest_ns = waits.max(initial=0)
+    if waits.sum() < _NOTABLE_WAITS * durations.sum():
+        return 0
+    until = len(waits) - int(np.argmax(waits[::-1] > _ALIKE * longest_ns))
+    others = len(waits) - until
+    return until if others >= max(_OTHERS, 2 * until) else 0
 
 
 def _comes_again(durations: Int64Array, waits: Int64Array) -> bool:
