@@ -4,15 +4,30 @@
 const CATEGORIES = new Set([
   "parameter", "buffer", "gradient", "optimizer-state", "activation", "input", "temporary", "workspace", "communication", "unknown",
 ]);
+/** What is drawn over the colours of some, so that each is told from all others. */
+const PATTERNS = /** @type {Record<string, import("./theme.js").Pattern>} */ ({
+  buffer: "stripes", temporary: "stripes", workspace: "dots", communication: "dots",
+});
 /** For names that are no categories, such as the phases of a run's own timeline. */
 const OTHERS = ["compute", "communication", "copy", "operator", "annotation", "call", "idle-python", "idle-compilation", "idle-garbage-collection"];
+
+/** The pattern of a category; undefined for plain colours. @param {string} category */
+export function memoryPattern(category) {
+  return PATTERNS[category];
+}
+
+/** Colour and pattern of a category as a background. @param {string} category @param {number} [place] */
+export function memoryPaint(category, place = 0) {
+  const over = PATTERNS[category];
+  return over ? `var(--pattern-${over}), ${memoryFill(category, place)}` : memoryFill(category, place);
+}
 
 /**
  * A category's colour as a value for a style, which follows the theme. Names come from untrusted files.
  * @param {string} category
  * @param {number} [place] where it stands among others
  */
-export function memoryPaint(category, place = 0) {
+export function memoryFill(category, place = 0) {
   const slug = category.toLowerCase().replaceAll(/[_ ]/g, "-");
   return `var(--colour-${CATEGORIES.has(slug) ? `memory-${slug}` : OTHERS[place % OTHERS.length]})`;
 }

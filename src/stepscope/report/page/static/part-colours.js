@@ -1,7 +1,7 @@
 // @ts-check
 /** The colour of each part of a step, the same in viewer and reports. */
 
-import { COLOURS } from "./theme.js";
+import { paint } from "./theme.js";
 
 /** Causes of idle time: words of the report, and their colours. */
 export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
@@ -30,21 +30,16 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
   ...Object.fromEntries(Object.values(CAUSES)),
 });
 
-/** The number of a part's colour. @param {string} part */
-export function partColour(part) {
-  return COLOUR_OF[part] ?? 0;
-}
-
-/** The same as a value for a style, which follows the theme. @param {string} part */
+/** The colour of a part as a background, which follows the theme. @param {string} part */
 export function partPaint(part) {
-  return `var(--colour-${COLOURS[partColour(part)] ?? "other"})`;
+  return paint(COLOUR_OF[part] ?? 0);
 }
 
 const OF_LIMITS = /** @type {Record<string, number>} */ ({
   "GPU compute": 1, CPU: 1, "exposed communication": 2, copies: 3, input: 17, host: 23,
 });
 
-/** The colour of what limits a step, as a value for a style. @param {string} limit */
+/** The colour of what limits a step, as a background. @param {string} limit */
 export function limitPaint(limit) {
-  return limit === "floor" ? "var(--good)" : `var(--colour-${COLOURS[OF_LIMITS[limit] ?? 0] ?? "other"})`;
+  return limit === "floor" ? "var(--good)" : paint(OF_LIMITS[limit] ?? 0);
 }

@@ -13,6 +13,15 @@ export const COLOURS = [
   "idle-graph-gap", "idle-one-off", "idle-backward", "idle-not-recorded",
 ];
 
+/** @typedef {"stripes" | "dots" | "lines"} Pattern */
+
+/** What is drawn over a colour, by its number: idle time is told from work by it. */
+const PATTERNS = /** @type {Record<number, Pattern>} */ ({
+  16: "stripes", 17: "stripes", 18: "stripes", 22: "stripes", 23: "stripes", 27: "stripes",
+  19: "dots", 20: "dots", 25: "dots", 26: "dots", 30: "dots", 32: "dots",
+  21: "lines", 24: "lines", 28: "lines", 29: "lines", 31: "lines",
+});
+
 /** Applies what was chosen before, else what the system prefers, now and when that changes. */
 export function startTheme() {
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -68,6 +77,24 @@ export function token(name) {
 /** The colour of a number. @param {number} number */
 export function colour(number) {
   return token(`colour-${COLOURS[number] ?? "other"}`);
+}
+
+/** The pattern of a number; undefined for plain colours. @param {number} number */
+export function pattern(number) {
+  return PATTERNS[number];
+}
+
+/** Whether a pixel lies in a light part of a pattern. @param {Pattern} name @param {number} x @param {number} y */
+export function isLit(name, x, y) {
+  if (name === "stripes") return (x + y) % 6 >= 4;
+  if (name === "dots") return x % 5 < 2 && y % 5 < 2;
+  return (((x - y) % 6) + 6) % 6 >= 3;
+}
+
+/** Colour and pattern of a number as a background, which follows the theme. @param {number} number */
+export function paint(number) {
+  const plain = `var(--colour-${COLOURS[number] ?? "other"})`;
+  return PATTERNS[number] ? `var(--pattern-${PATTERNS[number]}), ${plain}` : plain;
 }
 
 /** Red, green and blue from 0 to 1. @param {string} text a colour as #rrggbb @returns {[number, number, number]} */

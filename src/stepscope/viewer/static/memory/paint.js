@@ -1,7 +1,9 @@
 // @ts-check
 /** Draws stacked memory: allocations by category, what was reserved, steps, failed requests, the chosen moment. */
 
+import { canvasPaint } from "../draw/patterns.js";
 import { momentText, roundAmounts } from "../draw/ticks.js";
+import { memoryPattern } from "../memory-colours.js";
 import { marks } from "../timeline/axis.js";
 import { token } from "../theme.js";
 import { count, size } from "../units.js";
@@ -10,9 +12,9 @@ export const AXIS = 26;
 const TOP = 22;
 const LABEL_ROOM = 34;
 
-/** The colour of a category. @param {string} category */
-export function memoryColour(category) {
-  return token(`colour-memory-${category.replaceAll("_", "-")}`);
+/** What a category is filled with. @param {CanvasRenderingContext2D} context @param {string} category */
+export function memoryColour(context, category) {
+  return canvasPaint(context, token(`colour-memory-${category.replaceAll("_", "-")}`), memoryPattern(category));
 }
 
 /**
@@ -60,7 +62,7 @@ function grid(context, scene) {
 function bands(context, scene, stack) {
   const [first, end] = inView(scene, stack);
   scene.categories.forEach((category, number) => {
-    context.fillStyle = memoryColour(category);
+    context.fillStyle = memoryColour(context, category);
     context.globalAlpha = 0.5;
     for (let column = first; column < end; column++) {
       const low = stack.rest[number][column];
@@ -81,7 +83,7 @@ function items(context, scene, stack) {
     const tall = (item.size / scene.most) * (scene.height - AXIS - TOP);
     for (const run of item.runs) {
       if (run.to <= first || run.from >= end) continue;
-      context.fillStyle = isLit ? token("hit") : memoryColour(scene.categories[item.category]);
+      context.fillStyle = isLit ? token("hit") : memoryColour(context, scene.categories[item.category]);
       fill(context, scene, stack, run.from, run.to, run.low, run.high);
       if (tall >= 4) {
         context.fillStyle = edge;

@@ -68,7 +68,7 @@ function paintSegment(canvas, one) {
   for (const [start, all, held, category] of one.cells) {
     if (!category) continue;
     const x = (start / one.size_bytes) * width;
-    context.fillStyle = memoryColour(category);
+    context.fillStyle = memoryColour(context, category);
     const tall = HEIGHT * (held / all);
     context.fillRect(x, HEIGHT - tall, Math.max((all / one.size_bytes) * width - 0.4, 0.6), tall);
   }

@@ -2,7 +2,7 @@
 /** One event in full: what it is, what contains it, what it is linked to, its arguments. */
 
 import { h, replace } from "../dom.js";
-import { colour } from "../theme.js";
+import { paint } from "../theme.js";
 import { count, duration, plural, size } from "../units.js";
 
 const FIRST_LINKS = 12;
@@ -75,7 +75,7 @@ export function list(events, jump) {
 /** @param {number} number */
 export function dot(number) {
   const element = h("span", { class: "dot" });
-  element.style.background = colour(number);
+  element.style.background = paint(number);
   return element;
 }
 

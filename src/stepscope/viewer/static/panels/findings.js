@@ -4,8 +4,7 @@
 import { getJson } from "../api.js";
 import { partitionBar } from "../draw/bar.js";
 import { h, replace } from "../dom.js";
-import { partColour } from "../part-colours.js";
-import { colour } from "../theme.js";
+import { partPaint } from "../part-colours.js";
 import { count, duration } from "../units.js";
 import { facts } from "./details.js";
 
@@ -53,7 +52,7 @@ function scope({ ranks, shown_rank, is_whole_file, step_ns }) {
 
 /** @param {any} found */
 function partition(found) {
-  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / found.steps, colour: colour(partColour(part.name)) }));
+  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / found.steps, colour: partPaint(part.name) }));
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 

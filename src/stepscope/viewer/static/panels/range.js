@@ -6,7 +6,7 @@ import { partitionBar } from "../draw/bar.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
 import { CAUSES } from "../part-colours.js";
-import { colour } from "../theme.js";
+import { paint } from "../theme.js";
 import { count, duration, share } from "../units.js";
 import { facts } from "./details.js";
 
@@ -49,10 +49,10 @@ export async function showRange(element, trace, range, actions) {
 
 /** The parts of one GPU's time. @param {any} found @returns {import("../draw/bar.js").Part[]} */
 export function partsOf(found) {
-  const parts = PARTS.map(([key, name, number]) => ({ name, amount: found[key], colour: colour(number) }));
+  const parts = PARTS.map(([key, name, number]) => ({ name, amount: found[key], colour: paint(number) }));
   if (found.idle) {
-    for (const [cause, [name, number]] of Object.entries(CAUSES)) parts.push({ name, amount: found.idle[cause] ?? 0, colour: colour(number) });
-  } else parts.push({ name: "idle", amount: found.idle_ns, colour: colour(16) });
+    for (const [cause, [name, number]] of Object.entries(CAUSES)) parts.push({ name, amount: found.idle[cause] ?? 0, colour: paint(number) });
+  } else parts.push({ name: "idle", amount: found.idle_ns, colour: paint(16) });
   return parts;
 }
 

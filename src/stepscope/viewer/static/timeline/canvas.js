@@ -7,11 +7,13 @@
  * image. An item covers the pixels whose middle is in it, as in WebGL2.
  */
 
-import { COLOURS, channels, colour, shadeOf, token } from "../theme.js";
+import { COLOURS, channels, colour, isLit, pattern, shadeOf, token } from "../theme.js";
 import { itemsInView, rowsInView } from "./scenes.js";
 
 const LIGHTEST = 0.16;
 const DARKEST = 0.1;
+/** How much of the colour the light parts of a pattern take from white. */
+const LIT = 0.45;
 
 export class CanvasRenderer {
   /** @param {HTMLCanvasElement} canvas */
@@ -81,7 +83,16 @@ export class CanvasRenderer {
         // A bucket of narrow slices is as tall as the share of it that they cover, and never nothing.
         const part = wide[at] ? 1 : isArea ? share[at] : 0.35 + 0.65 * share[at];
         const fill = colours[at];
-        let line = Math.max(Math.ceil(top * ratio + tall * (1 - part) - 0.5), 0) * across;
+        const upper = Math.max(Math.ceil(top * ratio + tall * (1 - part) - 0.5), 0);
+        let line = upper * across;
+        const over = pattern(scene.colour[at]);
+        if (over) {
+          const lit = lighter(fill);
+          for (let y = upper; y < bottom; y++) {
+            for (let x = left; x < right; x++) pixels[y * across + x] = isLit(over, Math.floor(x / ratio), Math.floor(y / ratio)) ? lit : fill;
+          }
+          continue;
+        }
         if (right - left > 8) {
           for (; line < bottom * across; line += across) pixels.fill(fill, line + left, line + right);
           continue;
@@ -132,4 +143,14 @@ export class CanvasRenderer {
     }
     return found >>> 0;
   }
+}
+
+/** A colour as the light parts of a pattern have it. @param {number} fill as the image's bytes hold it */
+function lighter(fill) {
+  let found = 0xff000000;
+  for (let at = 0; at < 24; at += 8) {
+    const channel = (fill >>> at) & 255;
+    found |= Math.round(channel + (255 - channel) * LIT) << at;
+  }
+  return found >>> 0;
 }

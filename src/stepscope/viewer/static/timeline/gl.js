@@ -6,7 +6,7 @@
  * stay. Of each row on the screen only the items on the screen are drawn.
  */
 
-import { COLOURS, channels, colour, token } from "../theme.js";
+import { COLOURS, channels, colour, pattern, token } from "../theme.js";
 import { itemsInView, rowsInView } from "./scenes.js";
 
 const VERTEX = `#version 300 es
@@ -20,6 +20,7 @@ uniform vec3 row;  // top, height, whether it is an area of shares
 uniform sampler2D palette;
 uniform vec3 paper;
 out vec4 fill;
+flat out int pattern;
 void main() {
   vec2 corner = vec2(gl_VertexID & 1, gl_VertexID >> 1);
   float x0 = offset + start * scale;
@@ -32,18 +33,30 @@ void main() {
   float y0 = row.x + tall * (row.z > 0.5 ? 1.0 - (wide > 0.5 ? 1.0 : share) : (1.0 - part));
   vec2 at = vec2(mix(x0, x1, corner.x), mix(y0, row.x + tall, corner.y));
   vec3 base = texelFetch(palette, ivec2(int(colour), 0), 0).rgb;
+  pattern = int(texelFetch(palette, ivec2(int(colour), 0), 0).a);
   float shade = float((name + 1u) * 2654435761u >> 24) / 127.5 - 1.0;
   base = row.z > 0.5 ? base : (shade > 0.0 ? mix(base, vec3(1.0), shade * 0.16) : mix(base, vec3(0.0), -shade * 0.10));
   fill = vec4(mix(paper, base, wide > 0.5 || row.z > 0.5 ? 1.0 : mix(0.5, 1.0, share)), 1.0);
   gl_Position = vec4(at.x / screen.x * 2.0 - 1.0, 1.0 - at.y / screen.y * 2.0, 0.0, 1.0);
 }`;
 const FRAGMENT = `#version 300 es
-precision mediump float;
+precision highp float;
 in vec4 fill;
+flat in int pattern;
+uniform float ratio;
 out vec4 result;
-void main() { result = fill; }`;
+void main() {
+  vec2 at = floor(gl_FragCoord.xy / ratio);
+  bool isLit = pattern == 1 ? mod(at.x + at.y, 6.0) >= 4.0
+    : pattern == 2 ? mod(at.x, 5.0) < 2.0 && mod(at.y, 5.0) < 2.0
+    : pattern == 3 && mod(at.x - at.y, 6.0) >= 3.0;
+  result = isLit ? vec4(mix(fill.rgb, vec3(1.0), 0.45), 1.0) : fill;
+}`;
 
 const MOST_SCENES = 8;
+
+/** What the fragment shader calls each pattern. */
+const PATTERN_NUMBERS = { plain: 0, stripes: 1, dots: 2, lines: 3 };
 
 /** Columns of a scene in the order of the attributes: name, bytes of a value. */
 const COLUMNS = /** @type {const} */ ([["start", 4], ["width", 4], ["share", 4], ["colour", 1], ["wide", 1], ["name", 4]]);
@@ -111,7 +124,7 @@ export class GlRenderer {
     this._program = program;
     /** @param {string} name */
     const uniform = (name) => gl.getUniformLocation(/** @type {WebGLProgram} */ (program), name);
-    this._uniforms = { screen: uniform("screen"), scale: uniform("scale"), offset: uniform("offset"), row: uniform("row"), paper: uniform("paper") };
+    this._uniforms = { screen: uniform("screen"), scale: uniform("scale"), offset: uniform("offset"), row: uniform("row"), paper: uniform("paper"), ratio: uniform("ratio") };
     this._places = COLUMNS.map(([name]) => gl.getAttribLocation(/** @type {WebGLProgram} */ (program), name));
     for (const place of this._places) {
       gl.enableVertexAttribArray(place);
@@ -136,7 +149,7 @@ export class GlRenderer {
   setColours() {
     const gl = this._gl;
     const data = new Float32Array(COLOURS.length * 4);
-    COLOURS.forEach((_, number) => data.set([...channels(colour(number)), 1], number * 4));
+    COLOURS.forEach((_, number) => data.set([...channels(colour(number)), PATTERN_NUMBERS[pattern(number) ?? "plain"]], number * 4));
     gl.bindTexture(gl.TEXTURE_2D, this._palette ?? null);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA32F, COLOURS.length, 1, 0, gl.RGBA, gl.FLOAT, data);
   }
@@ -190,6 +203,7 @@ export class GlRenderer {
     gl.useProgram(this._program);
     gl.uniform2f(uniforms.screen, camera.width, height);
     gl.uniform1f(uniforms.scale, 1 / camera.nsPerPixel);
+    gl.uniform1f(uniforms.ratio, this._canvas.width / camera.width);
     gl.uniform3f(uniforms.paper, ...channels(token("paper")));
     gl.bindTexture(gl.TEXTURE_2D, this._palette ?? null);
     for (const scene of scenes) {

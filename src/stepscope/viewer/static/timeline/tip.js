@@ -2,7 +2,7 @@
 /** What the mouse is over, in a few words. */
 
 import { h, replace } from "../dom.js";
-import { colour } from "../theme.js";
+import { paint } from "../theme.js";
 import { count, duration, inUnit, share, shortName } from "../units.js";
 
 /**
@@ -31,7 +31,7 @@ function ofSlice({ scene, at, lane }, names) {
   const name = names.get(scene.name[at]) ?? "…";
   names.fetch();
   const dot = h("span", { class: "dot" });
-  dot.style.background = colour(scene.colour[at]);
+  dot.style.background = paint(scene.colour[at]);
   if (lane.kind === "busy") {
     return [h("div", {}, scene.wide[at] ? "busy throughout" : `busy for ${share(scene.share[at])} of ${duration(scene.width[at])}`)];
   }

@@ -2,8 +2,9 @@
 /** Memory over time: what was held, stacked by category, what was reserved, steps, the peak. Static, with titles. */
 
 import { h, svg } from "../dom.js";
-import { memoryPaint, memoryWord } from "../memory-colours.js";
+import { memoryFill, memoryPaint, memoryPattern, memoryWord } from "../memory-colours.js";
 import { count, duration, size } from "../units.js";
+import { definitions } from "./patterns.js";
 import { momentText, roundAmounts, roundNumbers, sideOf } from "./ticks.js";
 
 /**
@@ -35,7 +36,7 @@ export function memoryOverTime(data) {
   const y = (bytes) => low - ((low - TOP) * bytes) / most;
   /** Where a moment lies. @param {number} at */
   const place = (at) => x((at - data.start) / data.step);
-  const picture = svg("svg", { class: "memory-over-time", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `Memory over time. ${data.caption}` });
+  const picture = svg("svg", { class: "memory-over-time", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `Memory over time. ${data.caption}` }, definitions());
   for (const bytes of roundAmounts(most)) {
     picture.append(
       svg("line", { class: "memory-grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(bytes), y2: y(bytes) }),
@@ -46,8 +47,10 @@ export function memoryOverTime(data) {
   data.bands.forEach((band, at) => {
     const top = band.bytes.map((bytes, column) => ground[column] + bytes);
     const area = svg("path", { class: "memory-band", d: between(top, ground, x, y) });
-    area.style.fill = memoryPaint(band.name, at);
+    area.style.fill = memoryFill(band.name, at);
     picture.append(area);
+    const over = memoryPattern(band.name);
+    if (over) picture.append(svg("path", { class: `pattern-${over}`, d: between(top, ground, x, y) }));
     top.forEach((bytes, column) => { ground[column] = bytes; });
   });
   if (data.reserved) picture.append(svg("path", { class: "memory-reserved-line", d: along(data.reserved, x, y) }));

@@ -1,7 +1,8 @@
 // @ts-check
 /** A small timeline without controls, from slices in the shape of a tile. The report uses it too. */
 
-import { colour, shadeOf, token } from "../theme.js";
+import { canvasPaint } from "./patterns.js";
+import { colour, pattern, shadeOf, token } from "../theme.js";
 
 /**
  * @typedef {{title: string, slices: {start: ArrayLike<number>, width: ArrayLike<number>,
@@ -45,7 +46,7 @@ export function drawMiniTimeline(canvas, rows, spanNs, width) {
       const x1 = Math.min(end, (start[item] + lasting[item]) * scale);
       if (x1 < 0 || x0 >= end) continue;
       context.globalAlpha = 0.4 + 0.6 * share[item] * (0.92 + 0.08 * shadeOf(name[item]));
-      context.fillStyle = colour(number[item]);
+      context.fillStyle = canvasPaint(context, colour(number[item]), pattern(number[item]));
       context.fillRect(TITLE + x0, y, Math.max(x1 - x0, 0.8), ROW - 2);
     }
   });

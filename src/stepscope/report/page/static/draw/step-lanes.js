@@ -3,8 +3,9 @@
 
 import { svg } from "../dom.js";
 import { CAUSES } from "../part-colours.js";
-import { COLOURS } from "../theme.js";
+import { COLOURS, pattern } from "../theme.js";
 import { count, duration, share } from "../units.js";
+import { definitions } from "./patterns.js";
 import { momentText, roundNumbers, sideOf } from "./ticks.js";
 
 /** @typedef {{title: string, slices: [number, number, string, string][], rest: number[], rest_what: string, others: number}} Lane */
@@ -22,10 +23,15 @@ const COLOUR_OF = /** @type {Record<string, string>} */ ({
 const LABELLED = 46;
 const LETTER = 6.2;
 
+/** The number of the colour of a cause of idle time; undefined for work. @param {string} what */
+function idle(what) {
+  return what.startsWith("idle_") ? CAUSES[what.slice(5)]?.[1] : undefined;
+}
+
 /** @param {string} what */
 function paint(what) {
-  const cause = what.startsWith("idle_") ? COLOURS[CAUSES[what.slice(5)]?.[1] ?? 0] : undefined;
-  return `var(--colour-${cause ?? COLOUR_OF[what] ?? "other"})`;
+  const number = idle(what);
+  return `var(--colour-${number === undefined ? COLOUR_OF[what] ?? "other" : COLOURS[number]})`;
 }
 
 /** @param {Lane[]} lanes @param {number} lastingNs */
@@ -33,7 +39,7 @@ export function stepLanes(lanes, lastingNs) {
   const height = lanes.length * ROW + AXIS;
   const scale = (WIDTH - TITLE) / lastingNs;
   const parts = lanes.flatMap((lane, at) => drawLane(lane, at * ROW, scale, lastingNs));
-  const picture = svg("svg", { class: "step-lanes", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `A step of ${duration(lastingNs)} in ${lanes.length} lanes` }, ...parts);
+  const picture = svg("svg", { class: "step-lanes", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `A step of ${duration(lastingNs)} in ${lanes.length} lanes` }, definitions(), ...parts);
   for (const at of roundNumbers(0, lastingNs, lastingNs / MOMENTS)) {
     const x = TITLE + at * scale;
     const words = momentText(at, lastingNs);
@@ -67,6 +73,9 @@ function drawLane(lane, y, scale, lastingNs) {
     bar.style.fill = paint(what);
     bar.append(svg("title", {}, `${name}: ${duration(lasting)}`));
     found.push(bar);
+    const number = idle(what);
+    const over = number === undefined ? undefined : pattern(number);
+    if (over && width > 3) found.push(svg("rect", { class: `pattern-${over}`, x, y, width, height: tall }));
     const letters = Math.floor((width - 6) / LETTER);
     if (width >= LABELLED) found.push(svg("text", { class: "step-lanes-name", x: x + 3, y: y + tall / 2 + 0.5 }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name));
   }

@@ -1,0 +1,51 @@
+// @ts-check
+/** What is drawn over a colour so that it is told from others, in SVG pictures and on canvases. */
+
+import { svg } from "../dom.js";
+import { channels, isLit, token } from "../theme.js";
+
+/** @typedef {import("../theme.js").Pattern} Pattern */
+
+/** Pixels after which every pattern comes again. */
+const TILE = 30;
+
+/** Fills that a picture refers to as `url(#pattern-stripes)`, `-dots` and `-lines` (see draw.css). */
+export function definitions() {
+  const light = { class: "pattern-light" };
+  const common = { patternUnits: "userSpaceOnUse", width: 6, height: 6 };
+  return svg(
+    "defs", {},
+    svg("pattern", { ...common, id: "pattern-stripes", patternTransform: "rotate(45)" }, svg("rect", { ...light, width: 2, height: 6 })),
+    svg("pattern", { ...common, id: "pattern-lines", patternTransform: "rotate(-45)" }, svg("rect", { ...light, width: 3, height: 6 })),
+    svg("pattern", { ...common, id: "pattern-dots", width: 5, height: 5 }, svg("circle", { ...light, cx: 2, cy: 2, r: 1.2 })),
+  );
+}
+
+/** @type {Map<string, CanvasPattern>} */
+const made = new Map();
+window.addEventListener("theme-changed", () => made.clear());
+
+/**
+ * A colour with a pattern, to fill with.
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} colour as #rrggbb
+ * @param {Pattern | undefined} over
+ * @returns {string | CanvasPattern}
+ */
+export function canvasPaint(context, colour, over) {
+  if (!over) return colour;
+  const key = `${over} ${colour}`;
+  let found = made.get(key);
+  if (!found) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = TILE;
+    const on = /** @type {CanvasRenderingContext2D} */ (tile.getContext("2d"));
+    on.fillStyle = `rgb(${channels(colour).map((part) => Math.round(part * 255)).join(" ")})`;
+    on.fillRect(0, 0, TILE, TILE);
+    on.fillStyle = token("pattern-ink");
+    for (let x = 0; x < TILE; x++) for (let y = 0; y < TILE; y++) if (isLit(over, x, y)) on.fillRect(x, y, 1, 1);
+    found = /** @type {CanvasPattern} */ (context.createPattern(tile, "repeat"));
+    made.set(key, found);
+  }
+  return found;
+}
