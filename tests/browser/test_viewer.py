@@ -301,6 +301,10 @@ def test_escape_leaves_the_search_to_the_keys_of_the_timeline(page):
     page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
     page.page.keyboard.press("Escape")
     assert page.page.evaluate("() => document.activeElement.className") != "search"
+    # Nothing of the search stays: no marks, no text, no address.
+    page.until("() => window.stepscope.timeline.timeline.hits.size === 0")
+    page.until("() => !location.hash.includes('search')")
+    assert page.page.locator(".search").input_value() == ""
     page.page.keyboard.press("?")
     page.until("() => document.querySelector('dialog[open]')")
 
@@ -341,6 +345,19 @@ def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
         )
         seen.append((now, page.text(".hits")))
     assert seen == [(hits[at], f"{at + 1} of 3") for at in (0, 1, 2, 0, 2)]
+
+
+def test_enter_goes_to_the_first_hit_in_view(page, viewer):
+    hits = viewer.get("/api/traces/{}/search", text="sgemm")["hits"]
+    page.page.evaluate(
+        "start => window.stepscope.timeline.timeline.goTo(start, start + 1e6)",
+        hits[1]["start_ns"] - 1000,
+    )
+    page.until(SETTLED)
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("sgemm")
+    page.page.keyboard.press("Enter")
+    page.until("event => window.stepscope.selection.get('event') === event", str(hits[1]["event"]))
 
 
 def test_names_of_a_search_say_on_which_side_they_are_and_narrow_it(page):

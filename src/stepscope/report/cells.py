@@ -102,6 +102,14 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     return units.count(value)
 
 
+def column_shown(name: str, values: Sequence[Any], origin_ns: int = 0) -> list[str]:
+    """The cells of a column for people: a column of amounts that are all nothing has dashes."""
+    is_amount = any(name.endswith(suffix) for suffix, _ in _SUFFIXES) and not _is_moment(name)
+    if is_amount and not any(values):
+        return ["–"] * len(values)
+    return [shown(name, value, origin_ns) for value in values]
+
+
 def _is_moment(name: str) -> bool:
     return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
         ("_start_ns", "_end_ns", "_time_ns")

@@ -61,7 +61,8 @@ class Flame:
         parent: Its parent; -1: a root.
         self_ns: Time of its own.
         total_ns: With everything below it.
-        count: Events, or pieces of GPU work, that it stands for.
+        count: Events, or pieces of GPU work, that it stands for; of GPU time only events that
+            launched some.
         whole_ns: Total of all roots.
         left_out: Nodes too small to be among the first `MOST_NODES`; their time counts in their
             parents' totals.
@@ -248,10 +249,21 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
             )
         ),
         np.concatenate((np.zeros(base, np.int64), own)),
-        np.concatenate((np.zeros(base, np.int64), np.ones(len(work), np.int64))),
+        np.concatenate((_leads_to(structure[:base], where), np.ones(len(work), np.int64))),
         lambda one: labels[one] if one >= len(names) else names[one],
         _colours(trace),
     )
+
+
+def _leads_to(parent: Int64Array, places: Int64Array) -> Int64Array:
+    """1 for each node of a tree that is one of some places or above one, else 0."""
+    found = np.zeros(len(parent), np.int64)
+    here = np.unique(places)
+    while len(here):
+        found[here] = 1
+        here = np.unique(parent[here])
+        here = here[(here >= 0) & (found[here] == 0)]
+    return found
 
 
 def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:

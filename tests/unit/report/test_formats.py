@@ -19,6 +19,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UsageError
+from stepscope.report.cells import column_shown
 from stepscope.report.diagnosis.tables import PARTS, RANKS, diagnosis_tables
 from stepscope.report.findings import FINDINGS
 from stepscope.run.reader import open_run
@@ -135,6 +136,13 @@ def test_markdown_says_what_the_screen_says(starved, late_rank):
     )
     assert "| rank | step | waiting costs | without it | arrives last |" in text
     assert re.search(r"\n\| 1 \| (\S+ ms) \| 0 ns \| \1 \| 4 of 8 \|\n", text)
+
+
+def test_columns_of_nothing_have_dashes():
+    assert column_shown("idle_ns", [0, None, 0]) == ["–", "–", "–"]
+    assert column_shown("idle_ns", [0, 1500]) == ["0 ns", "1.50 µs"]
+    assert column_shown("count", [0, 0]) == ["0", "0"]
+    assert column_shown("start_ns", [0, 0]) == ["+0 ns", "+0 ns"]
 
 
 def test_steps_are_those_asked_for(starved):

@@ -149,4 +149,6 @@ def test_categories_side_by_side_can_be_told_apart(theme, vision):
 
 def test_idle_time_is_told_from_work_by_its_pattern():
     assert {name for name in SIDE_BY_SIDE["idle time"] if name not in patterns()} == set()
-    assert not any(name in patterns() for name in SIDE_BY_SIDE["work of devices, and parts of a step"])
+    assert not any(
+        name in patterns() for name in SIDE_BY_SIDE["work of devices, and parts of a step"]
+    )

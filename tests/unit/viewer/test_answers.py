@@ -87,7 +87,14 @@ def test_gpu_time_stands_under_the_modules_that_launched_it(trace):
     (node,) = [at for at, name in enumerate(tree.name) if "sgemm" in name]
     assert path(tree, node)[:-1] == ["nn.Module: Net_0", "nn.Module: Linear_0"]
     assert tree.total_ns[node] == 3 * 200_000
-    assert tree.count[node] == 3
+    above = [node, int(tree.parent[node]), int(tree.parent[tree.parent[node]])]
+    assert tree.count[above].tolist() == [3, 3, 3]  # each module was called in each of three steps
+
+
+@pytest.mark.parametrize("by", list(FlameBy))
+def test_every_node_of_a_flame_graph_stands_for_something(trace, by):
+    tree = flame(trace, Forest.of(trace), 0, 2**62, by)
+    assert (tree.count > 0).all()
 
 
 @pytest.mark.parametrize("by", list(FlameBy))

@@ -126,7 +126,7 @@ def _table(
 
 
 def _data_table(block: DataTable) -> list[str]:
-    from stepscope.report.cells import headings, shown
+    from stepscope.report.cells import column_shown, headings
 
     whole = block.frame
     frame = (whole.head(block.most) if block.most else whole).select(
@@ -134,10 +134,8 @@ def _data_table(block: DataTable) -> list[str]:
     )
     labels = headings(whole.columns)
     names = frame.columns
-    rows = (
-        [shown(name, item, block.origin_ns) for name, item in zip(names, row, strict=True)]
-        for row in frame.iter_rows()
-    )
+    cells = (column_shown(name, frame[name].to_list(), block.origin_ns) for name in names)
+    rows = zip(*cells, strict=True)
     lines = _table(
         [labels[name] for name in names], [kind.is_numeric() for kind in frame.dtypes], rows
     )

@@ -356,14 +356,17 @@ def _data_table(block: DataTable, console: Console) -> Iterator[tuple[Renderable
 def _cells(
     frame: pl.DataFrame, names: Sequence[str], origin_ns: int, *, is_shortened: bool
 ) -> Mapping[str, list[str]]:
-    from stepscope.report.cells import shown
+    from stepscope.report.cells import column_shown
 
-    def text(name: str, item: object) -> str:
-        found = printable(shown(name, item, origin_ns))
+    def text(cell: str) -> str:
+        found = printable(cell)
         # The prefix that nearly all of torch's kernels share says nothing.
         return without_namespaces(found) if is_shortened and len(found) > _LONG_NAME else found
 
-    return {name: [text(name, item) for item in frame[name].to_list()] for name in names}
+    return {
+        name: list(map(text, column_shown(name, frame[name].to_list(), origin_ns)))
+        for name in names
+    }
 
 
 def _bars(block: Bars, width: int) -> RichTable:

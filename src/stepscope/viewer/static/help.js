@@ -16,8 +16,8 @@ const KEYS = /** @type {[string, string][]} */ ([
   [", / .", "the slice before and after in the row; in the memory view the moment"],
   ["0", "show the whole trace"],
   ["/", "search"],
-  ["Enter", "in the search box: the next hit; with Shift the one before"],
-  ["Esc", "clear the selection"],
+  ["Enter", "in the search box: the first hit in view, then the next; with Shift the one before"],
+  ["Esc", "clear the selection, then the search"],
 ]);
 
 /** Shows it. */

@@ -111,7 +111,11 @@ class Page {
     });
     // The keys of the timeline are those of the page, and none of them while one types.
     this._search.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this._search.blur();
+      if (event.key === "Escape") {
+        this._search.value = "";
+        search();
+        this._search.blur();
+      }
       else if (event.key === "Enter") {
         search(); // what was typed a moment ago, too
         this.timeline?.nextHit(event.shiftKey ? -1 : 1);

@@ -89,6 +89,11 @@ export function inUnit(value, unit) {
   return count(value);
 }
 
+/** Whether a column holds times, sizes or shares, and no moments. @param {string} name */
+export function isAmount(name) {
+  return /_(ns|bytes|share)$/.test(name) && !/(^|_)(start|end|time)_ns$/.test(name);
+}
+
 /**
  * A cell of a table; the column's name tells the unit.
  * @param {string} name

@@ -64,15 +64,23 @@ export class SearchPanel {
   }
 
   /**
-   * Goes to the hit after or before an event, from the last one to the first.
+   * Goes to the hit after or before an event, from the last one to the first; from an event that is no hit to the
+   * first one in view.
    * @param {string} event
    * @param {number} direction 1 or -1
+   * @param {number} viewStart the first moment in view
    */
-  async next(event, direction) {
+  async next(event, direction, viewStart) {
     if (!this._found?.total) return;
+    const at = this._found.hits.findIndex((/** @type {any} */ one) => String(one.event) === event);
+    if (at < 0) {
+      let inView = await this.show(this._text, viewStart);
+      if (inView && !inView.hits.length) inView = await this.show(this._text);
+      if (inView?.hits.length) this._jump(inView.hits[0].event);
+      return;
+    }
     const { hits } = this._found;
-    const at = hits.findIndex((/** @type {any} */ one) => String(one.event) === event);
-    const next = at < 0 ? 0 : at + direction;
+    const next = at + direction;
     if (hits[next]) {
       this._jump(hits[next].event);
       return;

@@ -213,7 +213,8 @@ export class Timeline {
         if (mark) this.goTo(mark.start_ns, mark.start_ns + mark.dur_ns);
       },
       select: (/** @type {number} */ from, /** @type {number} */ to, /** @type {boolean} */ isDone) => this._select(from, to, isDone),
-      escape: () => this.selection.set({ event: null, range: null }),
+      // What is selected first, then what is searched for.
+      escape: () => this.selection.set(this.selection.get("event") || this.selection.get("range") ? { event: null, range: null } : { search: null }),
       focus: () => this._selected && this.goTo(this._selected.start_ns, this._selected.start_ns + this._selected.dur_ns),
       mark: () => this._selected && this.selection.set({ range: `${Math.floor(this._selected.start_ns)}-${Math.ceil(this._selected.start_ns + this._selected.dur_ns)}` }),
       next: (/** @type {number} */ direction) => this._nextInRow(direction),

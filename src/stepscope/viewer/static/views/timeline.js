@@ -108,7 +108,7 @@ export class TimelineView {
   /** Goes to the next hit of the search, or the one before. @param {number} direction 1 or -1 */
   async nextHit(direction) {
     await this._searched;
-    await this._searching.next(this._context.selection.get("event"), direction);
+    await this._searching.next(this._context.selection.get("event"), direction, this.timeline.camera.start);
   }
 
   _search() {

@@ -12,7 +12,7 @@ import { count, duration, fittingName, share, shortName, signed } from "../units
 
 /**
  * @typedef {{name: string[], parent: number[], self_ns: number[], total_ns: number[], count: number[],
- *   whole_ns: number, colour?: number[], delta?: number[], before?: number[]}} FlameData
+ *   whole_ns: number, colour?: number[], delta?: number[], before?: number[], count_before?: number[]}} FlameData
  */
 
 const ROW = 19;
@@ -196,11 +196,15 @@ export class FlameGraph {
     }
     this._tip.classList.toggle("is-shown", node >= 0);
     if (node < 0) return;
-    const { name, self_ns: own, total_ns: total, count: number, whole_ns: whole, delta } = this._data;
+    const { name, self_ns: own, total_ns: total, count: number, whole_ns: whole, delta, before, count_before: times } = this._data;
     this._tip.replaceChildren(
       h("div", { class: "tip-name" }, name[node].slice(0, 300)),
-      h("div", { class: "tip-more" }, `${duration(total[node])} (${share(whole ? total[node] / whole : 0)}), itself ${duration(own[node])}, ${count(number[node])}×`),
-      delta ? h("div", { class: "tip-more" }, `${signed(delta[node])} per step`) : "",
+      ...(delta && before && times
+        ? [
+          h("div", { class: "tip-more" }, `${duration(before[node])} → ${duration(before[node] + delta[node])} per step (${signed(delta[node])})`),
+          h("div", { class: "tip-more" }, `${rounded(times[node])}× → ${rounded(number[node])}× per step`),
+        ]
+        : [h("div", { class: "tip-more" }, `${duration(total[node])} (${share(whole ? total[node] / whole : 0)}), itself ${duration(own[node])}, ${count(number[node])}×`)]),
     );
     this._tip.style.left = `${Math.min(event.offsetX + 14, Math.max(0, this.element.clientWidth - this._tip.offsetWidth - 4))}px`;
     this._tip.style.top = `${event.offsetY + 18}px`;
@@ -211,6 +215,11 @@ export class FlameGraph {
     this._tip.classList.remove("is-shown");
     this.redraw();
   }
+}
+
+/** A mean number of times. @param {number} times */
+function rounded(times) {
+  return times < 10 && !Number.isInteger(times) ? times.toFixed(1) : count(Math.round(times));
 }
 
 /** A colour between two. @param {string} a @param {string} b @param {number} part */

@@ -9,7 +9,7 @@
  * @returns {import("./flame.js").FlameData} as wide as the larger of the two at every node
  */
 export function mergeFlames(before, beforeSteps, after, afterSteps) {
-  /** @type {{name: string, parent: number, self: number, total: number, count: number, before: number}[]} */
+  /** @type {{name: string, parent: number, self: number, total: number, count: number, before: number, countBefore: number}[]} */
   const nodes = [];
   /** @type {Map<string, number>} */
   const known = new Map();
@@ -24,15 +24,18 @@ export function mergeFlames(before, beforeSteps, after, afterSteps) {
       if (number === undefined) {
         number = nodes.length;
         known.set(key, number);
-        nodes.push({ name, parent, self: 0, total: 0, count: 0, before: 0 });
+        nodes.push({ name, parent, self: 0, total: 0, count: 0, before: 0, countBefore: 0 });
       }
       place.push(number);
       const node = nodes[number];
       if (isAfter) {
         node.total += data.total_ns[at] / steps;
         node.self += data.self_ns[at] / steps;
-        node.count += data.count[at];
-      } else node.before += data.total_ns[at] / steps;
+        node.count += data.count[at] / steps;
+      } else {
+        node.before += data.total_ns[at] / steps;
+        node.countBefore += data.count[at] / steps;
+      }
     });
   };
   put(before, beforeSteps, false);
@@ -48,6 +51,6 @@ export function mergeFlames(before, beforeSteps, after, afterSteps) {
   return {
     name: nodes.map((node) => node.name), parent: nodes.map((node) => node.parent), self_ns: nodes.map((node) => node.self),
     total_ns: width, count: nodes.map((node) => node.count), whole_ns: whole,
-    delta: nodes.map((node) => node.total - node.before), before: nodes.map((node) => node.before),
+    delta: nodes.map((node) => node.total - node.before), before: nodes.map((node) => node.before), count_before: nodes.map((node) => node.countBefore),
   };
 }

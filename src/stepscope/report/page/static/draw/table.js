@@ -2,7 +2,7 @@
 /** A table that sorts by a click on a heading and filters as one types. Works from plain values. */
 
 import { h, replace } from "../dom.js";
-import { cell, count, shortName, shortPath } from "../units.js";
+import { cell, count, isAmount, shortName, shortPath } from "../units.js";
 
 /**
  * @typedef {{name: string, label: string, number: boolean}} Column
@@ -21,6 +21,7 @@ export function table(data, options = {}) {
   let text = "";
   const body = h("tbody");
   const foot = h("div", { class: "table-foot" });
+  const isNothing = data.columns.map((column, at) => isAmount(column.name) && data.rows.every((row) => !row[at]));
   const heads = data.columns.map((column, at) => h(
     "th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
     h("button", { type: "button", onclick: () => sort(at) }, column.label),
@@ -48,7 +49,7 @@ export function table(data, options = {}) {
 
   function draw() {
     const rows = chosen();
-    replace(body, ...rows.slice(0, shown).map((row) => h("tr", {}, ...row.map((value, at) => item(data.columns[at], value, row)))));
+    replace(body, ...rows.slice(0, shown).map((row) => h("tr", {}, ...row.map((value, at) => item(data.columns[at], isNothing[at] ? null : value, row)))));
     const rest = rows.length - shown;
     const beyond = data.total - data.rows.length;
     replace(
