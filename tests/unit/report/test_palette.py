@@ -1,7 +1,8 @@
 """Categories that can stand side by side can be told apart, whatever colours a reader sees.
 
-The distance is CIEDE2000. The three colour vision deficiencies are simulated as by Machado, Oliveira
-and Fernandes (2009), at full strength. Of two categories with different patterns the pattern tells.
+The distance is CIEDE2000. The three colour vision deficiencies are simulated at full strength, as
+by Machado, Oliveira and Fernandes (2009). Of two categories with different patterns the pattern
+tells.
 """
 
 from __future__ import annotations
