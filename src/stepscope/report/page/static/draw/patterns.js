@@ -9,7 +9,7 @@ import { channels, isLit, token } from "../theme.js";
 /** Pixels after which every pattern comes again. */
 const TILE = 30;
 
-/** Fills that a picture refers to as `url(#pattern-stripes)`, `-dots` and `-lines` (see draw.css). */
+/** Fills that draw.css refers to: pattern-stripes, pattern-dots and pattern-lines. */
 export function definitions() {
   const light = { class: "pattern-light" };
   const common = { patternUnits: "userSpaceOnUse", width: 6, height: 6 };
