@@ -347,6 +347,22 @@ def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
     assert seen == [(hits[at], f"{at + 1} of 3") for at in (0, 1, 2, 0, 2)]
 
 
+def test_the_place_of_a_finding_is_shown_beside_it(page, viewer):
+    findings = viewer.get("/api/traces/{}/findings")["findings"]
+    found = next(one for one in findings if one["place"])
+    page.until("() => document.querySelector('[data-panel=findings]').dataset.ready")
+    page.page.locator(".finding", has_text=found["title"]).first.locator("summary").click()
+    page.page.get_by_role("button", name="Show it in the timeline").first.click()
+    page.when(lambda: found["title"].lower() in page.text(".pinned").lower())
+    place = found["place"]
+    page.until("range => location.hash.includes(range)", f"{place['start_ns']}-{place['end_ns']}")
+    if place["event"] is not None:
+        page.until("() => document.querySelector('[data-panel=details]').dataset.event")
+        assert page.page.locator("[data-panel=details]").is_visible()
+    page.page.get_by_role("button", name="Unpin").click()
+    assert page.page.locator(".pinned .finding").count() == 0
+
+
 def test_enter_goes_to_the_first_hit_in_view(page, viewer):
     hits = viewer.get("/api/traces/{}/search", text="sgemm")["hits"]
     page.page.evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import polars as pl
 
@@ -33,9 +34,23 @@ _EXPOSED_OF = {
 """Findings about work that nothing hides: its longest stretch."""
 
 
+class Place(NamedTuple):
+    """Where to look, on the trace's clock.
+
+    Attributes:
+        start_ns: From when.
+        end_ns: Until when.
+        event: What the host did then, such as a Python function; None where nothing tells.
+    """
+
+    start_ns: int
+    end_ns: int
+    event: int | None = None
+
+
 def place_of(
     finding: Finding, trace: Trace, idle: pl.DataFrame | None, sets: Sequence[DeviceSets]
-) -> tuple[int, int] | None:
+) -> Place | None:
     """The longest stretch of what a finding counts, else the first of its steps.
 
     Args:
@@ -45,22 +60,22 @@ def place_of(
         sets: What each of its devices does when.
 
     Returns:
-        Start and end on the trace's clock; None where the trace has no place to show.
+        The place; None where the trace has none to show.
     """
     causes = _CAUSES_OF.get(finding.id)
     if idle is not None and causes is not None:
         mine = idle.filter(pl.col("cause").is_in(list(causes)))
         if len(mine):
             row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
-            return row["start_ns"], row["end_ns"]
+            return Place(row["start_ns"], row["end_ns"], row["event"])
     longest = _longest_exposed(finding.id, sets)
     if longest is not None:
-        return longest
+        return Place(*longest)
     steps = trace.steps.filter(pl.col("step").is_in(list(finding.steps)))
     if not len(steps):
         return None
     first = steps.row(0, named=True)
-    return first["start_ns"], first["end_ns"]
+    return Place(first["start_ns"], first["end_ns"])
 
 
 def _longest_exposed(rule: str, sets: Sequence[DeviceSets]) -> tuple[int, int] | None:

@@ -64,9 +64,9 @@ def overlays_of(
     placed = [(place_of(finding, trace, segments, sets), finding) for finding in findings]
     found = pl.DataFrame(
         [
-            (None, finding.title, place[0], place[1] - place[0], _details(finding))
+            (None, finding.title, place.start_ns, place.end_ns - place.start_ns, _details(finding))
             for place, finding in placed
-            if place is not None and place[1] > start_ns and place[0] < end_ns
+            if place is not None and place.end_ns > start_ns and place.start_ns < end_ns
         ],
         schema=SPANS,
         orient="row",

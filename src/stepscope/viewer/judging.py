@@ -77,14 +77,18 @@ def _finding(
     }
 
 
-def _place(found: Finding, content: Content) -> dict[str, int] | None:
+def _place(found: Finding, content: Content) -> dict[str, int | None] | None:
     """Where to look, from the origin on."""
     sets = [device.sets for device in content.basis.devices]
     place = place_of(found, content.trace, content.extras.idle, sets)
     if place is None:
         return None
     origin = content.index.origin_ns
-    return {"start_ns": place[0] - origin, "end_ns": place[1] - origin}
+    return {
+        "start_ns": place.start_ns - origin,
+        "end_ns": place.end_ns - origin,
+        "event": place.event,
+    }
 
 
 def comparison_of(before: Content, after: Content) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters.trace_counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.trace.load import load
 from stepscope.viewer.colours import Colour
@@ -227,6 +228,26 @@ def test_idle_slices_say_what_explains_them_in_the_words_of_the_report(viewer, t
     found = [viewer.get("/api/traces/{}/gap", row=row)["cause"] for row in range(lane["slices"])]
     assert found == [cause_words(cause) for cause in idle_segments(trace)["cause"]]
     assert {"input", "queued work waits"} <= set(found)
+
+
+def test_a_gap_names_what_ended_it_and_what_the_host_did(viewer, trace):
+    segments = idle_segments(trace)
+    work = gpu_work(trace).table.sort("start_ns")
+    starts = trace.columns("start_ns")["start_ns"].to_numpy()
+    launched = 0
+    for row, segment in enumerate(segments.iter_rows(named=True)):
+        found = viewer.get("/api/traces/{}/gap", row=row)
+        after = work.filter(pl.col("start_ns") >= segment["end_ns"])
+        if after.is_empty():
+            assert found["ended_by"] is None
+            continue
+        assert found["ended_by"]["event"] == after["event"][0]
+        if after["launch"][0] is not None:
+            launched += 1
+            assert found["launch"]["event"] == after["launch"][0]
+            assert found["late_ns"] == starts[after["launch"][0]] - segment["start_ns"]
+            assert sum(one["self_ns"] for one in found["done"]) <= found["dur_ns"]
+    assert launched
 
 
 def test_counters_follow_the_allocator_and_the_queue(trace):

@@ -35,9 +35,8 @@ def _event(asked: Asked) -> dict[str, Any]:
 
 
 def _gap(asked: Asked) -> dict[str, Any]:
-    """A stretch of idle time: its cause, and the event that explains it."""
-    from stepscope.analysis.selection.partition import cause_words
-    from stepscope.viewer.events import brief
+    """A stretch of idle time: its cause, what ended it, what the host did meanwhile."""
+    from stepscope.viewer.gaps import gap
 
     content = asked.whole
     segments = content.extras.idle
@@ -45,16 +44,7 @@ def _gap(asked: Asked) -> dict[str, Any]:
         raise UsageError("idle time could not be worked out")
     row = asked.number("row", 0, max(0, len(segments) - 1))
     found = segments.row(row, named=True)
-    origin = content.index.origin_ns
-    event = found["event"]
-    return {
-        "cause": cause_words(found["cause"]),
-        "note": found["note"],
-        "device": found["device"],
-        "start_ns": found["start_ns"] - origin,
-        "dur_ns": found["end_ns"] - found["start_ns"],
-        "event": None if event is None else brief(content.index, event),
-    }
+    return content.at_once(lambda: gap(content.trace, content.index, content.forest, found))
 
 
 def _search(asked: Asked) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 import { h, replace } from "../dom.js";
 import { paint } from "../theme.js";
-import { count, duration, plural, size } from "../units.js";
+import { count, duration, plural, shortName, size } from "../units.js";
 
 const FIRST_LINKS = 12;
 
@@ -29,7 +29,16 @@ function gap(picked, jump) {
       ["GPU", String(picked.device)],
     ]),
     picked.event ? h("section", {}, h("h3", {}, "What explains it"), list([picked.event], jump)) : null,
+    picked.ended_by ? h("section", {}, h("h3", {}, "What ended it"), list([picked.ended_by], jump),
+      picked.launch ? h("p", { class: "note" }, lateness(picked)) : h("p", { class: "note" }, "Its launch was not recorded."),
+      picked.launch ? list([picked.launch], jump) : null) : null,
+    section("What the launching thread did meanwhile", picked.done.map((/** @type {any} */ one) => [shortName(one.name), duration(one.self_ns)])),
   ];
+}
+
+/** When the work after a gap was launched. @param {any} picked */
+function lateness({ late_ns: late }) {
+  return `Its launch began ${duration(Math.abs(late))} ${late < 0 ? "before" : "after"} this stretch of idle time:`;
 }
 
 /** @param {any} picked @param {(event: number) => void} jump */

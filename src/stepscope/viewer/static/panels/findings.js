@@ -11,7 +11,7 @@ import { facts } from "./details.js";
 /**
  * @param {HTMLElement} element
  * @param {string} trace
- * @param {(start: number, end: number) => void} goTo
+ * @param {(finding: any) => void} goTo goes to the place of a finding
  * @returns {Promise<import("../timeline/flags.js").Flag[]>} the findings that have a place
  */
 export async function showFindings(element, trace, goTo) {
@@ -57,8 +57,25 @@ function partition(found) {
 }
 
 /**
+ * A finding in short, to stand beside its place.
  * @param {any} one
- * @param {(start: number, end: number) => void} goTo
+ * @param {() => void} close
+ */
+export function card(one, close) {
+  return h(
+    "details", { class: `finding is-${one.severity}`, open: "" },
+    h("summary", {},
+      h("span", { class: "severity" }, one.severity),
+      h("span", { class: "title" }, one.title),
+      h("span", { class: "saving" }, one.saving)),
+    h("p", {}, one.advice),
+    h("button", { type: "button", class: "quiet", onclick: close }, "Unpin"),
+  );
+}
+
+/**
+ * @param {any} one
+ * @param {(finding: any) => void} goTo
  */
 function finding(one, goTo) {
   const { place } = one;
@@ -75,6 +92,6 @@ function finding(one, goTo) {
     h("p", {}, one.advice),
     facts(one.evidence.map((/** @type {any} */ evidence) => [evidence.label, evidence.shown])),
     one.assumption ? h("p", { class: "note" }, `Assumes ${one.assumption}`) : null,
-    place ? h("button", { type: "button", onclick: () => goTo(place.start_ns, place.end_ns) }, "Show it in the timeline") : null,
+    place ? h("button", { type: "button", onclick: () => goTo(one) }, "Show it in the timeline") : null,
   );
 }

@@ -3,7 +3,7 @@
 
 import { h, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
-import { showFindings } from "../panels/findings.js";
+import { card, showFindings } from "../panels/findings.js";
 import { showRange } from "../panels/range.js";
 import { SearchPanel } from "../panels/search.js";
 import { Timeline } from "../timeline/view.js";
@@ -22,7 +22,8 @@ export class TimelineView {
     this._chosen = "findings";
     const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
     this._searching = new SearchPanel(this._panels.search, trace, jump, (text) => selection.set({ search: text }));
-    const side = h("aside", { class: "side" }, this._tabs, ...Object.values(this._panels));
+    this._pinned = h("div", { class: "pinned" });
+    const side = h("aside", { class: "side" }, this._tabs, this._pinned, ...Object.values(this._panels));
     this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
     this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
     this._started = false;
@@ -56,13 +57,19 @@ export class TimelineView {
   addExtras(extras) {
     this.timeline.addExtras(extras);
     // The diagnosis reads the trace once more: it waits until the picture is complete.
-    showFindings(this._panels.findings, this._context.trace, (start, end) => {
-      this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}` });
-      this.timeline.goTo(start, end);
-    }).then((flags) => {
+    showFindings(this._panels.findings, this._context.trace, (finding) => this._goToFinding(finding)).then((flags) => {
       this.timeline.flags = flags;
       this.timeline.redraw();
     });
+  }
+
+  /** Shows the place of a finding, with what the host did there, beside the finding. @param {any} finding */
+  _goToFinding(finding) {
+    const { start_ns: start, end_ns: end, event } = finding.place;
+    replace(this._pinned, card(finding, () => replace(this._pinned)));
+    this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}`, event: null });
+    if (event !== null) this._context.selection.set({ event: String(event) });
+    this.timeline.goTo(start, end);
   }
 
   /** Ends listening. */
