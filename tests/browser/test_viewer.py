@@ -347,6 +347,16 @@ def test_enter_goes_from_hit_to_hit_and_round_again(page, viewer):
     assert seen == [(hits[at], f"{at + 1} of 3") for at in (0, 1, 2, 0, 2)]
 
 
+def test_a_legend_says_what_the_colours_mean(page):
+    shown = page.page.locator(".timeline-legend li").all_inner_texts()
+    assert {"compute", "communication", "copy", "operator", "Python", "step"} <= set(shown)
+    slices, legend = (
+        page.page.locator(name).bounding_box() for name in (".surface", ".timeline-legend")
+    )
+    assert slices["y"] + slices["height"] <= legend["y"] + 1
+    assert slices["height"] > 200
+
+
 def test_the_place_of_a_finding_is_shown_beside_it(page, viewer):
     findings = viewer.get("/api/traces/{}/findings")["findings"]
     found = next(one for one in findings if one["place"])

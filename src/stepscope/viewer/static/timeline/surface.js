@@ -2,6 +2,7 @@
 /** The elements of the timeline: canvases above each other, axis, minimap, titles. */
 
 import { h } from "../dom.js";
+import { legend } from "./legend.js";
 
 export const AXIS = 26;
 
@@ -18,7 +19,7 @@ export class Surface {
     this.tip = h("div", { class: "tip", role: "status" });
     const corner = h("div", { class: "corner" }, this.filter);
     const top = h("div", { class: "top" }, this.map, this.axis);
-    this.element = h("div", { class: "timeline" }, corner, top, this.titles, this.pane, this.tip);
+    this.element = h("div", { class: "timeline" }, corner, top, this.titles, this.pane, legend(), this.tip);
   }
 
   /** Gives every canvas the pixels of its place. @returns {[number, number] | null} width and height; null while it has no place */
