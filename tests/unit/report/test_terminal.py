@@ -106,9 +106,11 @@ Where the step goes   step record: the training thread's time, 12 steps
 
 Findings
   1. HIGH  input-bound  the step waits for its input
-     saves 60.0 ms of 100 ms  Prepare batches in the background: DataLoader(num_workers…
+     saves 60.0 ms of 100 ms  Prepare batches in the background:
+     DataLoader(num_workers=3, persistent_workers=True, pin_memory=True on a GPU)
   2. MEDIUM  slow-first-steps  the first step takes 900 ms, 9 times the others
-     saving: not estimated  Compilation, library start-up, first allocations and starti…
+     saving: not estimated  Compilation, library start-up, first allocations and
+     starting the loader's workers fall here
 
 --full shows evidence, assumptions, advice in full
 """

@@ -423,8 +423,24 @@ def _head(number: int, finding: Finding) -> Text:
     )
 
 
+def _hanging(number: int, title: Text, console: Console | None = None) -> RenderableType:
+    """A numbered title: what does not fit into the first line goes on beside the number."""
+    if console is not None and console.width >= UNLIMITED:
+        return _whole(title, console)
+    place = len(f"{number}. ")
+    head = RichTable.grid(padding=(0, 1, 0, 0))
+    head.add_row(title[: place - 1], title[place:])
+    return head
+
+
+def _whole(text: Text, console: Console) -> Text:
+    """A text that goes on in the next line; in a file or pipe it is one line."""
+    text.no_wrap = console.width >= UNLIMITED
+    return text
+
+
 def _short_findings(block: Findings, console: Console) -> Iterator[tuple[RenderableType, bool]]:
-    """The first findings, in two lines each."""
+    """The first findings: what is wrong, then what it saves and what to do."""
     from stepscope.report.findings import short_saving
 
     if not block.found:
@@ -438,17 +454,16 @@ def _short_findings(block: Findings, console: Console) -> Iterator[tuple[Rendera
         placed = f"  ({finding.placed})" if finding.placed else ""
         style = "" if finding.saving_ns is None else "green"
         second = Text.assemble(
-            "     ",
             (short_saving(finding, whose), style) if block.of_steps else "",
             (printable(placed), "dim"),
             f"{'  ' if block.of_steps else ''}{printable(advice)}",
         )
-        yield _cut(Text("  ").append_text(_head(number, finding)), console), False
-        yield _cut(second, console), False
+        yield _indented(_hanging(number, _head(number, finding), console), 2), False
+        yield _indented(_whole(second, console), 5), False
     rest = block.found[_MOST_SHORT_FINDINGS:]
     if rest:
         names = ", ".join(one.finding.id for one in rest)
-        yield _cut(Text(f"  and {len(rest)} more: {names}", "dim"), console), False
+        yield _indented(_whole(Text(f"and {len(rest)} more: {names}", "dim"), console), 2), False
     yield Text(), False
 
 
@@ -467,10 +482,7 @@ def _finding(number: int, one: ShownFinding) -> RenderableType:
     finding, title = one.finding, _head(number, one.finding)
     if one.where:
         title.append(f"  ({one.where})", "dim")
-    # What does not fit into the first line goes on beside the number, not below it.
-    place = len(f"{number}. ")
-    head = RichTable.grid(padding=(0, 1, 0, 0))
-    head.add_row(title[: place - 1], title[place:])
+    head = _hanging(number, title)
     table = RichTable.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column()
