@@ -7,7 +7,7 @@ import { titleOf, untilReady } from "../loading.js";
 import { MemoryChart } from "../memory/chart.js";
 import { memoryPaint, memoryWord } from "../memory-colours.js";
 import { allocationOf, stateOf } from "../memory/panel.js";
-import { count, size } from "../units.js";
+import { plural, size } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the snapshot"], ["arranging", "Arranging the allocations"]]);
 const PANELS = /** @type {[string, string][]} */ ([["moment", "Moment"], ["allocation", "Allocation"]]);
@@ -99,7 +99,7 @@ export class MemoryView {
     replace(
       this._head, devices, h("div", { class: "tabs", role: "group", "aria-label": "Axis" }, ...axes),
       goTo("Peak", null), goTo("Start", "start"), goTo("End", "end"), about.failed.length ? goTo(`Out of memory${about.failed.length > 1 ? ` (${about.failed.length})` : ""}`, "oom") : null,
-      h("span", { class: "note" }, `peak ${size(about.peak.allocated_bytes)} allocated, ${size(about.peak.reserved_bytes)} reserved · ${count(about.events)} events`),
+      h("span", { class: "note" }, `peak ${size(about.peak.allocated_bytes)} allocated, ${size(about.peak.reserved_bytes)} reserved · ${plural(about.events, "event")}`),
       h("ul", { class: "memory-legend" }, ...about.categories.map(legend), h("li", {}, h("span", { class: "memory-reserved" }), "reserved")),
     );
   }
