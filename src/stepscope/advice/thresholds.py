@@ -133,7 +133,7 @@ class Thresholds:
     gpu_utilisation: float = 0.5
     matmul_share: float = 0.1
     matmul_attained: float = 0.3
-    elementwise_share: float = 0.2
+    elementwise_share: float = 0.12
     small_kernel_ns: int = 10_000
     small_kernel_count: int = 100
     small_kernel_share: float = 0.5
