@@ -17,7 +17,7 @@ from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
-from stepscope.memory.schema import HOST_BYTES, Action, Snapshot, Types
+from stepscope.memory.schema import EXACT_SIZES, HOST_BYTES, Action, Snapshot, Types
 from stepscope.run.figures import binary_size, plural
 
 SAMPLES: Types = {
@@ -97,6 +97,11 @@ class MemoryView:
     remarks: tuple[str, ...] = ()
     sampled: tuple[SampledMemory, ...] = ()
     kind: str = "memory snapshot"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it shows what was held before the recording; a trace does by a census alone."""
+        return self.census is not None or not self.snapshot.settings.get(EXACT_SIZES)
 
     @cached_property
     def replay(self) -> Replay:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.memory.trace_history import history_of_trace, of_gpus
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UnreadableInputError
@@ -102,26 +103,34 @@ def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
 
 
 def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
-    """The memory that a rank recorded: its newest snapshot, else the host's memory with a census.
+    """The memory that a rank recorded: its newest snapshot, else the host's memory in its trace.
+
+    The host's memory counts with a census, and where the trace shows no other, with its stacks:
+    beside a GPU's memory, it is not what a training runs out of.
 
     Args:
-        rank: The rank, with a manifest.
+        rank: The rank.
         trace: The window that is judged; None: there is none.
 
     Raises:
         UnreadableInputError: A file cannot be read.
     """
-    layout = RankLayout(rank.directory)
-    snapshots = snapshots_in(layout.snapshots)
-    if snapshots:
-        newest = str(snapshots[-1])
-        return _with_samples(SnapshotRef(newest).open(), newest, None)
-    if trace is None:
+    census, remarks = None, ()
+    if rank.manifest is not None:
+        layout = RankLayout(rank.directory)
+        snapshots = snapshots_in(layout.snapshots)
+        if snapshots:
+            newest = str(snapshots[-1])
+            return _with_samples(SnapshotRef(newest).open(), newest, None)
+        if trace is not None:
+            found = [path for path in layout.censuses if path.is_file()]
+            census, remarks = read_censuses(found)
+    if trace is None or (census is None and not has_only_host_memory(trace)):
         return None
-    census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
-    if census is None:
+    history = history_of_trace(trace, census)
+    if census is None and history.frames.is_empty():
         return None
-    return MemoryView(history_of_trace(trace, census), census, remarks=remarks, kind=_OF_HOST)
+    return MemoryView(history, census, remarks=remarks, kind=_OF_HOST)
 
 
 def newest_snapshots(run: Run) -> list[str]:
