@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
+from stepscope.memory.categories.kinds import MemoryCategory, Source
 from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
@@ -288,6 +289,17 @@ class MemoryView:
             found.append(
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
+            )
+        kept = self.allocations.filter(
+            (pl.col("device") == device)
+            & (pl.col("category") == MemoryCategory.PARAMETER.value)
+            & (pl.col("source") == Source.LIFETIME.value)
+        )
+        if len(kept):
+            found.append(
+                f"{binary_size(int(kept['size_bytes'].sum()))} stay from before the first forward "
+                "pass to the end in a program that only computes: they are taken for weights, and "
+                "a cache that was allocated with them is not told from these"
             )
         if host := self.snapshot.settings.get(HOST_BYTES):
             found.append(

@@ -128,8 +128,12 @@ def categorise(
         else joined.allocations
     ).rename({"kind": "seen", "name": "seen_name"})
     table = table.join(seen, on="allocation", how="left", maintain_order="left")
-    decided = _decided(table, has_backward=_has_backward(replay, table, ranges))
-    return Categories(_by_size(decided, allocations), ranges, joined)
+    has_backward = _has_backward(replay, table, ranges)
+    decided = _by_size(_decided(table, has_backward=has_backward), allocations)
+    if not has_backward:
+        is_forward = table["stacked"] == MemoryCategory.ACTIVATION.value
+        decided = _of_inference(decided, allocations, is_forward.fill_null(value=False))
+    return Categories(decided, ranges, joined)
 
 
 def _has_backward(replay: Replay, table: pl.DataFrame, ranges: Ranges) -> bool:
@@ -191,16 +195,92 @@ def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     ).drop_nulls()
     made = crossing.select("allocation", by_size=pl.lit(MemoryCategory.GRADIENT.value))
     table = table.join(pl.concat([found, made]), on="allocation", how="left", maintain_order="left")
-    is_found = pl.col("by_size").is_not_null()
+    return _guessed(table, "by_size", Source.SIZE)
+
+
+def _of_inference(
+    decided: pl.DataFrame, allocations: pl.DataFrame, is_forward: pl.Series
+) -> pl.DataFrame:
+    """What a program that only computes keeps: its weights, and what one call keeps for the next.
+
+    What is unknown and stays from before the first request of a forward pass to after the last is
+    the model. What a line of the forward pass makes is a cache if it holds several at once, and
+    renews all of them again and again without ever holding none: each layer's keys and values.
+    """
+    lives = allocations.select(
+        "allocation", "device", "stack", "start_event", "free_event",
+        is_forward=is_forward,
+        is_unknown=decided["category"] == MemoryCategory.UNKNOWN.value,
+    )  # fmt: skip
+    forward = lives.filter("is_forward")
+    span = forward.group_by("device").agg(
+        first=pl.col("start_event").min(),
+        last=pl.max_horizontal(pl.col("start_event").max(), pl.col("free_event").max()),
+    )
+    stays = (pl.col("start_event").is_null() | (pl.col("start_event") < pl.col("first"))) & (
+        pl.col("free_event").is_null() | (pl.col("free_event") > pl.col("last"))
+    )
+    weights = lives.filter("is_unknown").join(span, on="device").filter(stays)
+    found = pl.concat(
+        [
+            weights.select("allocation", by_life=pl.lit(MemoryCategory.PARAMETER.value)),
+            _renewed(forward).select("allocation", by_life=pl.lit(MemoryCategory.CACHE.value)),
+        ]
+    )
+    return _guessed(
+        decided.join(found, on="allocation", how="left", maintain_order="left"),
+        "by_life",
+        Source.LIFETIME,
+    )
+
+
+_LEAST_HELD, _LEAST_RENEWED, _LEAST_LIFE = 3, 3, 0.75
+
+
+def _renewed(made: pl.DataFrame) -> pl.DataFrame:
+    """Of requests those that are several at once, and whose like takes their place in turn."""
+    key = ["device", "stack"]
+    made = made.filter(pl.col("start_event").is_not_null())
+    changes = pl.concat(
+        [
+            made.select("allocation", *key, event="start_event", change=pl.lit(1)),
+            made.filter(pl.col("free_event").is_not_null()).select(
+                "allocation", *key, event="free_event", change=pl.lit(-1)
+            ),
+        ]
+    ).sort(*key, "event", "change")
+    is_request = pl.col("change") == 1
+    counted = changes.with_columns(
+        held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
+    ).with_columns(
+        stretch=((pl.col("held") == 0).cum_sum() - (pl.col("held") == 0)).over(key)
+    )
+    most, requests = pl.col("held").max(), is_request.sum()
+    per_stretch = counted.with_columns(
+        most=most.over(*key, "stretch"), renewed=(requests / most).over(*key, "stretch")
+    )
+    starts = per_stretch.filter(is_request)
+    ends = per_stretch.filter(~is_request).select("allocation", until="requests")
+    lived = pl.col("until") - pl.col("requests")
+    return starts.join(ends, on="allocation", how="left").filter(
+        (pl.col("most") >= _LEAST_HELD)
+        & (pl.col("renewed") >= _LEAST_RENEWED)
+        & (pl.col("until").is_null() | (lived >= _LEAST_LIFE * pl.col("most")))
+    )
+
+
+def _guessed(table: pl.DataFrame, column: str, source: Source) -> pl.DataFrame:
+    """The categories, with what a column says of them put first."""
+    is_found = pl.col(column).is_not_null()
+
+    def chosen(value: str, name: str) -> pl.Expr:
+        return pl.when(is_found).then(pl.lit(value)).otherwise(pl.col(name).cast(pl.String))
+
     return table.with_columns(
-        category=pl.coalesce("by_size", category),
-        confidence=pl.when(is_found)
-        .then(pl.lit(Confidence.GUESSED.value))
-        .otherwise(pl.col("confidence").cast(pl.String)),
-        source=pl.when(is_found)
-        .then(pl.lit(Source.SIZE.value))
-        .otherwise(pl.col("source").cast(pl.String)),
-    ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
+        category=pl.coalesce(column, pl.col("category").cast(pl.String)),
+        confidence=chosen(Confidence.GUESSED.value, "confidence"),
+        source=chosen(source.value, "source"),
+    ).select(pl.col(name).cast(dtype) for name, dtype in CATEGORIES.items())
 
 
 def _most_at_once(gradients: pl.DataFrame) -> pl.DataFrame:

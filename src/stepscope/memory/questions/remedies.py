@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory
 from stepscope.memory.categories.rules import categories_of_stacks
 from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.questions.composition import Composition
@@ -33,7 +33,6 @@ _EIGHT_BIT = 0.25
 _MOST_PIECES = 64
 _RANKS = (2, 4, 8, 16, 32, 64)
 
-_OF_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
 _OF_MODEL = (MemoryCategory.PARAMETER, MemoryCategory.GRADIENT, MemoryCategory.OPTIMIZER_STATE)
 
 REMEDIES: Types = {
@@ -352,16 +351,16 @@ def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list
                 factor=0.0,
             ),
         ]
-    if is_large(*_OF_BATCH):
+    if is_large(*OF_BATCH):
         found.append(
             _Remedy(
                 "halve the batch, and accumulate gradients over two",
                 "some speed",
                 4,
                 "activations, inputs and temporaries halve with the batch",
-                is_scaled=is_of(*_OF_BATCH),
+                is_scaled=is_of(*OF_BATCH),
                 factor=0.5,
-                request_factor=_if_of(failure, 0.5, *_OF_BATCH),
+                request_factor=_if_of(failure, 0.5, *OF_BATCH),
             )
         )
     return found

@@ -2,7 +2,7 @@
 /** The colour and the name of each category of memory, the same in viewer and reports. */
 
 const CATEGORIES = new Set([
-  "parameter", "buffer", "gradient", "optimizer-state", "activation", "input", "temporary", "workspace", "communication", "unknown",
+  "parameter", "buffer", "gradient", "optimizer-state", "cache", "activation", "input", "temporary", "workspace", "communication", "unknown",
 ]);
 /** For names that are no categories, such as the phases of a run's own timeline. */
 const OTHERS = ["compute", "communication", "copy", "operator", "annotation", "call", "idle-python", "idle-compilation", "idle-garbage-collection"];
