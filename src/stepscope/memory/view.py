@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,6 +58,40 @@ def of_device(sampled: Sequence[SampledMemory], device: int) -> SampledMemory | 
     return next((one for one in sampled if one.index == device), None)
 
 
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """One distinct way in which an operator was called.
+
+    Attributes:
+        name: The operator's.
+        shapes: Of its tensors, those in lists among them.
+        element_bytes: Size of an element of the first.
+        asked: The shape that it was told to make; None: it follows from its operands.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    element_bytes: int
+    asked: Shape | None
+
+
+@dataclass(frozen=True)
+class OperatorCalls:
+    """The calls of operators that requests were made in.
+
+    Attributes:
+        table: start_event, call: its number among the calls; only of requests whose operator is
+            known.
+        calls: The distinct calls.
+    """
+
+    table: pl.DataFrame
+    calls: tuple[OperatorCall, ...]
+
+
 START = -1
 """Stands for the moment before the first event."""
 
@@ -90,6 +124,8 @@ class MemoryView:
         remarks: What could not be read beside the snapshot, and what it does not show.
         sampled: What was sampled of the memory of GPUs meanwhile.
         kind: What the file is, in words.
+        calls: Reads what the operators that made requests were called with; None: nobody recorded
+            it.
     """
 
     snapshot: Snapshot
@@ -98,6 +134,7 @@ class MemoryView:
     remarks: tuple[str, ...] = ()
     sampled: tuple[SampledMemory, ...] = ()
     kind: str = "memory snapshot"
+    calls: Callable[[], OperatorCalls] | None = None
 
     @property
     def is_complete(self) -> bool:

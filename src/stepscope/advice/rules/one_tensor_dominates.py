@@ -109,7 +109,9 @@ def _movable(held: pl.DataFrame) -> pl.DataFrame:
     gradient = category == MemoryCategory.GRADIENT.value
     weights = of_model.filter(~gradient)["requested_bytes"].unique()
     # The gradient of a tensor that the forward pass made is as large as that.
-    made = held.filter(~category.is_in(_OF_THE_MODEL) & ~is_of_optimizer)["requested_bytes"].unique()
+    made = held.filter(~category.is_in(_OF_THE_MODEL) & ~is_of_optimizer)[
+        "requested_bytes"
+    ].unique()
     size = pl.col("requested_bytes")
     is_of_made = gradient & size.is_in(made.implode()) & ~size.is_in(weights.implode())
     is_from_before = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from stepscope.analysis.calls.allocations import has_only_host_memory
-from stepscope.analysis.memory.trace_history import history_of_trace, of_gpus
+from stepscope.analysis.memory.trace_history import calls_of_requests, history_of_trace, of_gpus
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
@@ -115,7 +116,8 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     Raises:
         UnreadableInputError: A file cannot be read.
     """
-    census, remarks = None, ()
+    census: Census | None = None
+    remarks: tuple[str, ...] = ()
     if rank.manifest is not None:
         layout = RankLayout(rank.directory)
         snapshots = snapshots_in(layout.snapshots)
@@ -183,7 +185,8 @@ def memory_of_trace(
     history = history_of_trace(trace, known)
     if told := of_gpus(trace):
         remarks = (told, *remarks)
-    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST)
+    calls = partial(calls_of_requests, trace)
+    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST, calls=calls)
 
 
 _MIB = 1 << 20

@@ -252,9 +252,7 @@ def _renewed(made: pl.DataFrame) -> pl.DataFrame:
     is_request = pl.col("change") == 1
     counted = changes.with_columns(
         held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
-    ).with_columns(
-        stretch=((pl.col("held") == 0).cum_sum() - (pl.col("held") == 0)).over(key)
-    )
+    ).with_columns(stretch=((pl.col("held") == 0).cum_sum() - (pl.col("held") == 0)).over(key))
     most, requests = pl.col("held").max(), is_request.sum()
     per_stretch = counted.with_columns(
         most=most.over(*key, "stretch"), renewed=(requests / most).over(*key, "stretch")
