@@ -14,9 +14,9 @@ from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
 from stepscope.memory.opening import (
-    SnapshotRef,
     census_beside,
-    find_snapshot,
+    find_snapshots,
+    open_snapshot,
     read_censuses,
     read_rules,
 )
@@ -74,9 +74,9 @@ def open_memory(
     trace = find_trace(path, rank)
     if trace is not None:
         return OpenedMemory(memory_of_trace(trace.open(), trace.name, census, rules), trace.name)
-    found = find_snapshot(path, rank)
-    view = found.open(census, rules)
-    return OpenedMemory(_with_samples(view, found.path, metrics), found.path, found.others)
+    *others, found = find_snapshots(path, rank)
+    view = open_snapshot(found, census, rules)
+    return OpenedMemory(_with_samples(view, found, metrics), found, len(others))
 
 
 def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
@@ -94,12 +94,12 @@ def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
     if not place.is_dir():
         return None
     try:
-        find_snapshot(path, rank)
+        find_snapshots(path, rank)
     except UnreadableInputError:
         try:
             return resolve_path(path).rank(rank).last_with(None)
         except UnreadableInputError:
-            pass  # `find_snapshot` says it better
+            pass  # `find_snapshots` says it better
     return None
 
 
@@ -123,7 +123,7 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
         snapshots = snapshots_in(layout.snapshots)
         if snapshots:
             newest = str(snapshots[-1])
-            return _with_samples(SnapshotRef(newest).open(), newest, None)
+            return _with_samples(open_snapshot(newest), newest, None)
         if trace is not None:
             found = [path for path in layout.censuses if path.is_file()]
             census, remarks = read_censuses(found)

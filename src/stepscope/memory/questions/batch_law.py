@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory
+from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory, Source
 from stepscope.memory.program.lines import stacks_with
 from stepscope.memory.program.ranges import Phase
 from stepscope.memory.view import MemoryView, OperatorCall, Shape
@@ -42,6 +42,12 @@ def by_batch(view: MemoryView, requests: pl.Series, batch: float) -> tuple[Bools
         "requested_bytes",
         "start_event",
         pl.col("category").cast(pl.String),
+        # What an inference keeps is guessed to be weights, but may be a cache, which grows.
+        is_unknown=(pl.col("category") == MemoryCategory.UNKNOWN.value)
+        | (
+            (pl.col("category") == MemoryCategory.PARAMETER.value)
+            & (pl.col("source") == Source.LIFETIME.value)
+        ),
         in_optimizer=(pl.col("phase") == Phase.OPTIMIZER.value).fill_null(value=False)
         | of_optimizer.gather(view.allocations["stack"]).fill_null(value=False),
     )
@@ -53,7 +59,7 @@ def by_batch(view: MemoryView, requests: pl.Series, batch: float) -> tuple[Bools
     of_model = mine.filter(category.is_in(_OF_MODEL))["requested_bytes"].unique()
     model_sizes = pl.concat([(of_model * factor).cast(pl.Int64) for factor in _PRECISIONS])
     is_model_sized = size.is_in(model_sizes.unique().implode())
-    is_unknown = category == MemoryCategory.UNKNOWN.value
+    is_unknown = mine["is_unknown"]
     # What is the model's stays, whatever its shape looks like.
     may_grow = is_of_batch | (is_unknown & ~mine["in_optimizer"])
     shape = _by_shape(view, mine.with_columns(is_model_sized=is_model_sized), batch)

@@ -15,6 +15,8 @@ from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import CATEGORIES, categorise
 from stepscope.memory.categories.census import parse_census
 from stepscope.memory.categories.rules import parse_rules
+from stepscope.memory.questions.bounded import Run
+from stepscope.memory.questions.fit import will_it_fit
 from stepscope.memory.replay.replay import replay
 from stepscope.memory.view import MemoryView
 
@@ -350,6 +352,10 @@ def test_an_inference_keeps_its_weights_and_a_cache(is_recorded):
     assert set(by_life["confidence"]) == {"guessed"}
     view = MemoryView(found.snapshot)
     assert any("are taken for weights" in note for note in view.notes(0))
+    # They may be a cache that was allocated with the weights, so nothing is said to fit.
+    predicted = will_it_fit([Run(4, view)], [8], capacity_bytes=2**40)
+    assert predicted.targets["fits"][-1] is None
+    assert predicted.verdict.startswith("cannot say")
 
 
 def test_without_a_cache_nothing_is_one():
