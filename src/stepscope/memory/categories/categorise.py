@@ -205,7 +205,7 @@ def _of_inference(
 
     What is unknown and stays from before the first request of a forward pass to after the last is
     the model. What a line of the forward pass makes is a cache if it holds several at once, and
-    renews all of them again and again without ever holding none: each layer's keys and values.
+    renews all of them again and again (`_renewed`): each layer's keys and values.
     """
     lives = allocations.select(
         "allocation", "device", "stack", "start_event", "free_event",
@@ -234,11 +234,17 @@ def _of_inference(
     )
 
 
-_LEAST_HELD, _LEAST_RENEWED, _LEAST_LIFE = 3, 3, 0.75
+_LEAST_HELD, _LEAST_RENEWED = 3, 3
+_LEAST_KEPT, _LEAST_LIFE = 0.5, 0.75
+"""Of the most that are held at once: what must be held from then on, and through how many further
+requests each must live."""
 
 
 def _renewed(made: pl.DataFrame) -> pl.DataFrame:
-    """Of requests those that are several at once, and whose like takes their place in turn."""
+    """Of requests those that are several at once, and whose like take their place in turn.
+
+    What rises and falls within each call, such as what an encoder keeps for its decoder, is none.
+    """
     key = ["device", "stack"]
     made = made.filter(pl.col("start_event").is_not_null())
     changes = pl.concat(
@@ -250,20 +256,32 @@ def _renewed(made: pl.DataFrame) -> pl.DataFrame:
         ]
     ).sort(*key, "event", "change")
     is_request = pl.col("change") == 1
-    counted = changes.with_columns(
-        held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
-    ).with_columns(stretch=((pl.col("held") == 0).cum_sum() - (pl.col("held") == 0)).over(key))
-    most, requests = pl.col("held").max(), is_request.sum()
-    per_stretch = counted.with_columns(
-        most=most.over(*key, "stretch"), renewed=(requests / most).over(*key, "stretch")
+    held = pl.col("held")
+    counted = (
+        changes.with_columns(
+            held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
+        )
+        .with_columns(stretch=((held == 0).cum_sum() - (held == 0)).over(key))
+        .with_columns(
+            most=held.max().over(*key, "stretch"),
+            is_later=(pl.int_range(pl.len()) >= held.arg_max()).over(*key, "stretch") & is_request,
+        )
+        .with_columns(
+            least=held.filter("is_later").min().over(*key, "stretch"),
+            later=pl.col("is_later").sum().over(*key, "stretch"),
+        )
     )
-    starts = per_stretch.filter(is_request)
-    ends = per_stretch.filter(~is_request).select("allocation", until="requests")
-    lived = pl.col("until") - pl.col("requests")
-    return starts.join(ends, on="allocation", how="left").filter(
-        (pl.col("most") >= _LEAST_HELD)
-        & (pl.col("renewed") >= _LEAST_RENEWED)
-        & (pl.col("until").is_null() | (lived >= _LEAST_LIFE * pl.col("most")))
+    ends = counted.filter(~is_request).select("allocation", until="requests")
+    most = pl.col("most")
+    return (
+        counted.filter(is_request)
+        .join(ends, on="allocation", how="left")
+        .filter(
+            (most >= _LEAST_HELD)
+            & (pl.col("later") >= _LEAST_RENEWED * most)
+            & (pl.col("least") >= _LEAST_KEPT * most)
+            & (pl.col("until") - pl.col("requests") >= _LEAST_LIFE * most).fill_null(value=True)
+        )
     )
 
 

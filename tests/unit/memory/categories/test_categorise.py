@@ -363,6 +363,28 @@ def test_without_a_cache_nothing_is_one():
     assert "cache" not in set(categorise(found).table["category"])
 
 
+def test_what_an_encoder_keeps_for_its_decoder_is_no_cache():
+    """One function makes it all, as far as a recorder without line numbers tells."""
+    allocator, stack = Allocator(), Frames()
+    forward = stack("unet.py:10:forward")
+    for _ in range(6):
+        kept = []
+        for _ in range(6):
+            between = allocator.malloc(3 * MIB, frames=forward)
+            kept.append(allocator.malloc(2 * MIB, frames=forward))
+            allocator.free(between)
+        last = allocator.malloc(MIB, frames=forward)
+        while kept:
+            between = allocator.malloc(3 * MIB, frames=forward)
+            result = allocator.malloc(MIB, frames=forward)
+            for one in (between, last, kept.pop()):
+                allocator.free(one)
+            last = result
+        allocator.free(last)
+    found = replayed(allocator.snapshot())
+    assert set(categorise(found).table["category"]) == {"temporary"}
+
+
 def test_what_a_training_holds_from_before_is_not_taken_for_weights_without_evidence():
     allocator, stack = Allocator(), Frames()
     allocator.malloc(30 * MIB)
