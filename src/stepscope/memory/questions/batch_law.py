@@ -83,6 +83,9 @@ def _by_shape(view: MemoryView, requests: pl.DataFrame, batch: float) -> pl.Seri
     law = _Law(int(batch), found.calls)
     key = ["call", "requested_bytes", "is_model_sized"]
     made = requests.join(found.table, on="start_event", how="left", maintain_order="left")
+    of_model = made.filter(pl.col("category").is_in(_OF_MODEL)).select("call", "requested_bytes")
+    for call, size in of_model.drop_nulls().unique().iter_rows():
+        law.add_model(found.calls[call], size)
     kinds = made.select(key).drop_nulls("call").unique(maintain_order=True)
     laws = [law.of_result(found.calls[call], *rest) for call, *rest in kinds.iter_rows()]
     said = kinds.with_columns(shape=pl.Series(laws, dtype=pl.String))
@@ -99,6 +102,14 @@ class _Law:
             for shape in (*call.shapes, *(() if call.asked is None else (call.asked,))):
                 if batch in shape[:2]:
                     self._made.update(prod(shape[:count]) for count in range(2, len(shape) + 1))
+        self._model: set[Shape] = set()  # sorted, as weights are transposed
+
+    def add_model(self, call: OperatorCall, size: int) -> None:
+        """Notes the shape of a parameter or its gradient, as far as its operator says it."""
+        shapes = _results(call) or [
+            shape for shape in call.shapes if prod(shape) == size // call.element_bytes
+        ]
+        self._model.update(tuple(sorted(shape)) for shape in shapes)
 
     def of_result(self, call: OperatorCall, size: int, is_model_sized: bool) -> str | None:
         """Whether what an operator makes grows; None: nothing says.
@@ -107,21 +118,24 @@ class _Law:
         its first dimensions, or it is a product that does not sum over the batch.
         """
         shapes = call.shapes if call.asked is None else (call.asked,)
-        matrices = [shape for shape in call.shapes if len(shape) > 1]
-        if call.name in _PRODUCTS and len(matrices) > 1:
-            *_, first, second = matrices
-            found = self._of_shape((*first[:-1], second[-1]))
-            is_sum = first[-1] in self._made and found != "stays"
-            return "either" if is_sum else found
         if not shapes:
             return None
-        found = self._of_operands(shapes, size // call.element_bytes)
-        if call.asked is not None:
-            found = self._of_shape(call.asked)
+        results = _results(call)
+        found = (
+            self._of_shape(results[0])
+            if results
+            else self._of_operands(shapes, size // call.element_bytes)
+        )
+        if call.name in _PRODUCTS and results:
+            is_sum = _matrices(call)[-2][-1] in self._made and found != "stays"
+            return "either" if is_sum else found
         if found == "grows" and is_model_sized:
             is_batch = any(self._batch in shape[:-1][:2] for shape in shapes)
             return found if is_batch else "either"
-        return "stays" if found == "either" and is_model_sized else found
+        if found == "either" and is_model_sized:
+            is_of_model = any(tuple(sorted(shape)) in self._model for shape in shapes)
+            return "stays" if is_of_model else found
+        return found
 
     def _of_operands(self, shapes: Sequence[Shape], count: int) -> str:
         """By the operand that is as large as the result, else by those that grow."""
@@ -143,3 +157,17 @@ class _Law:
         if any(dim in self._made for dim in shape):
             return "grows"
         return "either" if any(dim and dim % self._batch == 0 for dim in shape) else "stays"
+
+
+def _matrices(call: OperatorCall) -> list[Shape]:
+    return [shape for shape in call.shapes if len(shape) > 1]
+
+
+def _results(call: OperatorCall) -> list[Shape]:
+    """The shape of what an operator makes, where it is asked for or a product; else nothing."""
+    matrices = _matrices(call)
+    if call.asked is not None:
+        return [call.asked]
+    if call.name in _PRODUCTS and len(matrices) > 1:
+        return [(*matrices[-2][:-1], matrices[-1][-1])]
+    return []
