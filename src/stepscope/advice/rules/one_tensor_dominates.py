@@ -1,10 +1,11 @@
 """One tensor dominates: a single one, or a few of one size or line, are a large part of the peak.
 
-Measured from the rank's memory snapshot, or from the host's memory with a census. Parameters,
+Measured from the rank's memory snapshot, or from the host's memory in its trace. Parameters,
 gradients of parameters and optimizer state do not count: they are what the model is. A family is
 a few tensors of one size (or half or twice of it, as in another precision), such as logits, their
 logarithmic softmax and the gradients of both, or of one line. What was there before the recording,
 and of which nothing else is known, is more likely the model, or a cache, than what a step makes.
+What steps leave behind is a leak.
 """
 
 from __future__ import annotations
