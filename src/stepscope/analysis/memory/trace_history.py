@@ -156,9 +156,6 @@ def _segments(there: pl.DataFrame) -> pl.DataFrame:
         there.with_columns(
             segment=pl.int_range(pl.len()),
             device=pl.lit(HOST),
-            allocated_bytes=size,
-            active_bytes=size,
-            requested_bytes=size,
             stream=pl.lit(0),
             pool=pl.lit(0),
             is_large=size > _LARGE_ABOVE_BYTES,
