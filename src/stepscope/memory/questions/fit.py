@@ -180,7 +180,7 @@ def _notes(model: _Model, runs: int) -> list[str]:
     if model.matched_share < 1 and model.has_others:
         notes.append(
             f"{percent(1 - model.matched_share)} of the requested bytes have no like in the other "
-            "runs: at the least they keep their size, at the most they grow with it"
+            "runs: they may keep their size, or change with it"
         )
     return notes
 
@@ -251,12 +251,12 @@ class _Model:
         total = int(size.sum())
         return int(size.filter(joined["is_known"]).sum()) / total if total else 1.0
 
-    def at(self, size: float, *, grows: bool = False) -> Replay:
+    def at(self, size: float, bound: Callable[..., float] | None = None) -> Replay:
         """The largest run as it would be at a size.
 
-        If `grows`, what is not known grows with the size, rather than stay.
+        What is not known stays, or, at the `bound` (`min` or `max`), does what comes to that.
         """
-        rest = self._last * max(1.0, size / self._sizes[-1]) if grows else self._last
+        rest = self._last * (1.0 if bound is None else bound(1.0, size / self._sizes[-1]))
         predicted = np.where(self._is_known, self._continued(size), rest)
         whole = np.maximum(np.rint(predicted), 1).astype(np.int64)
         changed = pl.DataFrame({"allocation": self._allocation, "changed": whole})
@@ -324,7 +324,7 @@ class _Answers:
         model = self._model
         device = model.device
         peaks = predicted_peaks(model.at(size), device, self._settings)
-        most = peak_requested(model.at(size, grows=True), device)
+        least, most = (peak_requested(model.at(size, bound), device) for bound in (min, max))
         fits = None
         if self._capacity is not None:
             fits = None if self._may_fit(size) else False
@@ -334,7 +334,7 @@ class _Answers:
             float(size),
             False,
             peaks.requested_bytes,
-            round(peaks.requested_bytes * (1 - self._error)),
+            round(least * (1 - self._error)),
             round(most * (1 + self._error)),
             peaks.allocated_bytes,
             peaks.reserved_bytes,
@@ -349,10 +349,10 @@ class _Answers:
         return least, max(least or 0, _largest(self._may_fit))
 
     def _surely_fits(self, size: float) -> bool:
-        return self._fits(self._model.at(size, grows=True), 1 + self._error)
+        return self._fits(self._model.at(size, max), 1 + self._error)
 
     def _may_fit(self, size: float) -> bool:
-        return self._fits(self._model.at(size), 1 - self._error)
+        return self._fits(self._model.at(size, min), 1 - self._error)
 
     def _fits(self, replay: Replay, factor: float) -> bool:
         capacity = int((self._capacity or 0) / max(factor, 0.01))
