@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
-from stepscope.memory.opening import SnapshotRef
+from stepscope.memory.opening import open_snapshot
 from stepscope.report.units import size
 from stepscope.trace import load as loading
 from stepscope.viewer import opened
@@ -743,7 +743,7 @@ def memory_page(browser, tmp_path):
         found.page.goto(client.link)
         found.until(MEMORY)
         found.until(MEMORY_SETTLED)
-        yield found, SnapshotRef(str(path)).open()
+        yield found, open_snapshot(str(path))
         check(found, client)
         found.close()
 

@@ -31,5 +31,6 @@ def test_no_setting_is_advised_where_the_history_of_segments_is_missing():
     """More is held than the file says was reserved, so no simulation can be right about it."""
     view = MemoryView(load_snapshot(trace_path("snapshots/mosaic_output.pickle")))
     assert settings(view).reproduction_error_share > 1
-    (found,) = memory_fragmented.find(Subject(0, memory=view))
-    assert not any(one.label.startswith("saved by") for one in found.evidence)
+    assert not len(settings(view).worth_a_run)
+    # What is free goes back to the device when it is needed, but for 10 MiB: no fragmentation.
+    assert memory_fragmented.find(Subject(0, memory=view)) == []

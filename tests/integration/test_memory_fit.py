@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = (4, 6, 8)
 TARGET = 16
-MODELS = ("perceptron", "transformer", "convolutions")
+MODELS = ("perceptron", "transformer", "convolutions", "language")
 
 SCRIPT = textwrap.dedent(
     """
@@ -50,6 +50,31 @@ SCRIPT = textwrap.dedent(
         return torch.nn.Sequential(*layers), lambda n: torch.randn(n, 3, 20, 20)
 
 
+    class Language(torch.nn.Module):
+        # With a mask that does not grow, and weights that are cast anew in every step.
+
+        def __init__(self, width=64, words=1000):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(words, width)
+            self.attention = torch.nn.Linear(width, 3 * width)
+            self.head = torch.nn.Linear(width, words)
+
+        def forward(self, words):
+            length = words.shape[1]
+            mask = torch.ones(length, length).tril().bool()
+            with torch.autocast("cpu", torch.bfloat16):
+                query, key, value = (
+                    part.unflatten(-1, (4, -1)).transpose(1, 2)
+                    for part in self.attention(self.embedding(words)).chunk(3, -1)
+                )
+                scores = (query @ key.transpose(-1, -2)).masked_fill(~mask, -1e9).softmax(-1)
+                return self.head((scores @ value).transpose(1, 2).flatten(2)).float()
+
+
+    def language():
+        return Language(), lambda n: torch.randint(0, 1000, (n, 96))
+
+
     for name in sys.argv[2].split(","):
         for size in map(int, sys.argv[3].split(",")):
             model, make = globals()[name]()
@@ -59,7 +84,8 @@ SCRIPT = textwrap.dedent(
                 profiler.export_chrome_trace(f"{sys.argv[1]}/{name}-{size}.pt.trace.json")
 
             with profile(
-                activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True,
+                activities=[ProfilerActivity.CPU],
+                profile_memory=True, with_stack=True, record_shapes=True,
                 schedule=schedule(wait=0, warmup=1, active=2, repeat=1), on_trace_ready=write,
             ) as profiler:
                 for _ in range(3):
@@ -103,6 +129,23 @@ def test_the_peak_of_a_larger_batch_is_predicted(traces, name, capsys):
     assert found.error_share is not None
     assert found.error_share < 0.05
     assert row["peak_reserved_bytes"] >= row["peak_allocated_bytes"] >= row["peak_requested_bytes"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", MODELS)
+def test_one_run_does_by_the_shapes_that_it_recorded(traces, name, size, capsys):
+    """Also where the batch is a multiple of heads, widths and lengths."""
+    found = will_it_fit([Run(size, view(traces, name, size))], [TARGET])
+    truth = int(view(traces, name, TARGET).curve(-1)["requested_bytes"].to_numpy().max())
+    row = found.targets.row(-1, named=True)
+    error = row["peak_requested_bytes"] / truth - 1
+    with capsys.disabled():
+        least, most = row["at_least_bytes"], row["at_most_bytes"]
+        print(f"\n{name} from size {size}: predicted {least:,} to {most:,}, is {truth:,} ({error:+.2%})")  # fmt: skip # noqa: E501
+    assert row["at_least_bytes"] <= truth <= row["at_most_bytes"]
+    assert abs(error) < 0.02
+    assert found.covered_share > 0.95
+    assert "shapes" in found.notes[-1]
 
 
 def test_two_runs_do_for_what_grows_in_proportion(traces):

@@ -70,8 +70,9 @@ SCRIPT = textwrap.dedent(
         with profile(activities=[ProfilerActivity.CPU], schedule=planned, with_stack=True,
                      profile_memory=True, on_trace_ready=write) as profiler:
             for _ in range(8):
-                out = model(torch.randn(64, 64), plant == "blowup")
-                loss = nn.functional.cross_entropy(out, torch.zeros(64, dtype=torch.long))
+                rows = 512 if plant == "logits" else 64
+                out = model(torch.randn(rows, 64), plant == "blowup")
+                loss = nn.functional.cross_entropy(out, torch.zeros(rows, dtype=torch.long))
                 optimizer.zero_grad()
                 loss.backward(retain_graph=plant == "graph")
                 optimizer.step()
@@ -89,7 +90,7 @@ PLANTS = ("list", "closure", "graph", "logits", "blowup", "nothing")
 
 
 @pytest.fixture(scope="module")
-def views(tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     script = folder / "plants.py"
     script.write_text(SCRIPT)
@@ -99,7 +100,35 @@ def views(tmp_path_factory):
         env=environment(),
         capture_output=True,
     )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def views(folder):
     return {plant: open_memory(str(folder / f"{plant}.pt.trace.json")).view for plant in PLANTS}
+
+
+@pytest.mark.parametrize(
+    ("plant", "leak", "large"),
+    [
+        ("list", "keep_outputs", None),
+        ("closure", "keep_closure", None),
+        ("graph", "forward", None),
+        ("logits", None, "forward"),
+        ("blowup", None, "widened"),
+        ("nothing", None, None),
+    ],
+)
+def test_a_report_on_the_trace_alone_names_the_line(folder, plant, leak, large):
+    found = {one.id: one for one in diagnose(folder / f"{plant}.pt.trace.json").findings}
+    assert ("memory-leak" in found) == (leak is not None)
+    assert ("one-tensor-dominates" in found) == (large is not None)
+    if leak is not None:
+        assert found["memory-leak"].title.endswith(line_of(leak))
+    if large is not None:
+        tensor = found["one-tensor-dominates"]
+        assert tensor.title.endswith("of the most that the window held")
+        assert line_of(large) in [one.value for one in tensor.evidence if one.label == "made at"]
 
 
 def line_of(function):

@@ -27,7 +27,6 @@ def expected_events(snapshot):
         for event in trace:
             time_us, pool = event.get("time_us"), event.get("pool_id")
             metadata = event.get("user_metadata")
-            forward = "".join(event.get("forward_frames") or ()).rstrip()
             rows.append(
                 {
                     "device": device,
@@ -40,7 +39,6 @@ def expected_events(snapshot):
                     "pool": None if pool is None else tuple(pool),
                     "stack": stack_of(event.get("frames")),
                     "metadata": None if metadata in NAMELESS else metadata,
-                    "forward_stack": forward or None,
                 }
             )
     return rows
@@ -70,9 +68,6 @@ def expected_segments(snapshot):
                 "device": segment["device"],
                 "address": segment["address"],
                 "size_bytes": segment["total_size"],
-                "allocated_bytes": segment["allocated_size"],
-                "active_bytes": segment["active_size"],
-                "requested_bytes": segment.get("requested_size"),
                 "stream": segment["stream"],
                 "is_large": segment["segment_type"] == "large",
                 "pool": tuple(segment.get("segment_pool_id", (0, 0))),
@@ -102,7 +97,6 @@ class Found:
             ("stack", self._stacks),
             ("pool", self._pools),
             ("metadata", self._texts),
-            ("forward_stack", self._texts),
         ):
             if row.get(key) is not None:
                 row[key] = known[row[key]]
@@ -110,7 +104,7 @@ class Found:
 
     def events(self):
         rows = self.snapshot.events.collect().iter_rows(named=True)
-        return [self._plain(row, "event", "compile_context", "category") for row in rows]
+        return [self._plain(row, "event", "category") for row in rows]
 
     def segments(self):
         blocks = self.snapshot.blocks.partition_by("segment", as_dict=True)

@@ -17,6 +17,7 @@ from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import RULES, rules_of_a_rank
 from stepscope.advice.rungs import climb
 from stepscope.advice.subject import Subject
+from stepscope.analysis.calls.allocations import has_only_host_memory
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
@@ -80,7 +81,7 @@ def _window_files(rank: RankRun) -> frozenset[str]:
 
 def _memory(rank: RankRun, trace: Trace | None, notes: list[str]) -> MemoryView | None:
     """The rank's recorded memory; None if there is none or it cannot be read."""
-    if rank.manifest is None:
+    if rank.manifest is None and (trace is None or not has_only_host_memory(trace)):
         return None
     from stepscope.analysis.memory.opening import memory_of_rank  # many modules, for few ranks
 

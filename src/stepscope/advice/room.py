@@ -62,14 +62,13 @@ def rooms(subject: Subject) -> list[Room]:
 def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int, Room]:
     """What the snapshot says of each GPU whose limit is known."""
     # Most ranks recorded no snapshot, and these import many modules.
-    from stepscope.memory.categories.kinds import MemoryCategory
+    from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory
     from stepscope.memory.questions.composition import peak
     from stepscope.memory.questions.outside import limit_of
     from stepscope.memory.schema import EXACT_SIZES
 
     if view.snapshot.settings.get(EXACT_SIZES):
         return {}
-    of_batch = (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
     found = {}
     for device in view.devices:
         limit = limit_of(view, device, sizes.get(device))
@@ -80,13 +79,13 @@ def _of_snapshot(view: MemoryView, sizes: Mapping[int, int | None]) -> dict[int,
         shares = dict(categories.iter_rows())
         held = sum(shares.values())
         is_known = 2 * shares.get(MemoryCategory.UNKNOWN.value, 0) < held
-        batch = sum(shares.get(kind.value, 0) for kind in of_batch)  # what grows with it
+        batch = sum(shares.get(kind.value, 0) for kind in OF_BATCH)  # what grows with it
         found[device] = Room(
             device=device,
             reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
             allocated_bytes=view.peak_bytes(device),
-            limit_bytes=limit.bytes,
-            limit_source=limit.source,
+            limit_bytes=limit[0],
+            limit_source=limit[1],
             batch_bytes=batch if is_known else None,
             has_failed=not view.out_of_memory(device).is_empty(),
         )

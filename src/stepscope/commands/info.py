@@ -46,11 +46,11 @@ def _show(path: str, output: Output, sink: Sink) -> None:
     from stepscope.trace.paths import resolve_path
 
     if is_snapshot_file(path):
-        from stepscope.memory.opening import find_snapshot
+        from stepscope.memory.opening import open_snapshot
         from stepscope.memory.questions.table import answer, question
 
         with working(f"Reading {path}"):
-            found = answer(find_snapshot(path).open(), question("overview"))
+            found = answer(open_snapshot(path), question("overview"))
         output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
         return
     if files := inspector_files(path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -20,32 +19,19 @@ from stepscope.run.regular_files import exists
 from stepscope.run.remote import is_directory
 
 
-@dataclass(frozen=True)
-class SnapshotRef:
-    """A snapshot that can be opened.
+def open_snapshot(path: str, census: str | None = None, rules: str | None = None) -> MemoryView:
+    """Reads a snapshot, with a census: the one named, or those beside it.
 
-    Attributes:
-        path: The file, or its URL.
-        others: How many other snapshots the path also stands for.
+    Raises:
+        UnreadableInputError: A file cannot be read.
+        UsageError: A rule is not understood.
     """
-
-    path: str
-    others: int = 0
-
-    def open(self, census: str | None = None, rules: str | None = None) -> MemoryView:
-        """Reads the snapshot, with the census beside it.
-
-        Raises:
-            UnreadableInputError: A file cannot be read.
-            UsageError: A rule is not understood.
-        """
-        snapshot = load_snapshot(self.path)
-        known = read_rules(rules)
-        if census is not None:
-            return MemoryView(snapshot, read_census(Path(census)), known)
-        beside = [] if "://" in self.path else census_beside(Path(self.path))
-        found, remarks = read_censuses(beside)
-        return MemoryView(snapshot, found, known, remarks)
+    snapshot, known = load_snapshot(path), read_rules(rules)
+    if census is not None:
+        return MemoryView(snapshot, read_census(Path(census)), known)
+    beside = [] if "://" in path else census_beside(Path(path))
+    found, remarks = read_censuses(beside)
+    return MemoryView(snapshot, found, known, remarks)
 
 
 def census_beside(path: Path) -> list[Path]:
@@ -98,8 +84,8 @@ def read_rules(path: str | None) -> tuple[Rule, ...]:
         raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
 
 
-def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
-    """The snapshot that a path stands for.
+def find_snapshots(path: str, rank: int | None = None) -> list[str]:
+    """The snapshots that a path stands for; the last is the one that is taken.
 
     Args:
         path: A file or a URL; a run directory, of which the newest snapshot of a rank is taken; or
@@ -111,10 +97,10 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
         UsageError: The run has no such rank.
     """
     if "://" in path and not is_directory(path):
-        return SnapshotRef(path)
+        return [path]
     place = Path(path)
     if exists(place) and place.is_file():
-        return SnapshotRef(path)
+        return [path]
     if path == "-":
         raise UnreadableInputError(
             "-: snapshots are not read from standard input: save it to a file, and give its name"
@@ -123,7 +109,7 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
         raise UnreadableInputError(f"{path}: no such file or directory")
     own = snapshots_in(place) or snapshots_in(place / SNAPSHOTS_DIRECTORY)
     if own:
-        return SnapshotRef(str(own[-1]), len(own) - 1)
+        return [str(file) for file in own]
     try:
         run = open_run(path)
     except NothingFoundError as error:
@@ -134,15 +120,16 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
     ranks = {one.rank: one for one in run.ranks}
     if rank is not None and rank not in ranks:
         raise UsageError(f"{path}: no rank {rank}; it has {', '.join(map(str, sorted(ranks)))}")
-    by_rank = {
-        number: snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
-        for number in sorted(ranks)
-        if rank in (None, number)
-    }
-    found = next((files for files in by_rank.values() if files), [])
+    # Of several ranks the first one's newest is taken.
+    wanted = [number for number in sorted(ranks, reverse=True) if rank in (None, number)]
+    found = [
+        str(file)
+        for number in wanted
+        for file in snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
+    ]
     if not found:
         raise UnreadableInputError(
             f"{path}: no memory snapshot; record with memory_history=True or "
             "memory_snapshot_at_end=True on a CUDA device"
         )
-    return SnapshotRef(str(found[-1]), sum(map(len, by_rank.values())) - 1)
+    return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Part of every store's key: raise it whenever a table, a column or its meaning changes."""
 
 Types = dict[str, "pl.DataType | type[pl.DataType]"]
@@ -74,9 +74,7 @@ EVENTS: Types = {
     "pool": pl.Int32,  # -> pools
     "stack": pl.UInt32,  # -> stacks; null: no stack was recorded
     "metadata": pl.UInt32,  # -> texts: what the program attached to its allocations
-    "compile_context": pl.UInt32,  # -> texts: the compiled region
     "category": pl.UInt32,  # -> texts: a category that the recorder itself wrote
-    "forward_stack": pl.UInt32,  # -> texts: where the forward pass made the tensor
 }
 """One row per event of the allocator's history, in the order of each device's history."""
 
@@ -85,9 +83,6 @@ SEGMENTS: Types = {
     "device": pl.Int32,
     "address": pl.Int64,
     "size_bytes": pl.Int64,  # what the device gave: the segment's part of the reserved bytes
-    "allocated_bytes": pl.Int64,  # in blocks that the program holds, rounded sizes
-    "active_bytes": pl.Int64,  # and in those that other streams still use
-    "requested_bytes": pl.Int64,  # of the active bytes, what the program asked for
     "stream": pl.Int64,
     "is_large": pl.Boolean,  # of the pool for requests above 1 MiB
     "pool": pl.Int32,  # -> pools

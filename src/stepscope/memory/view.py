@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,12 +12,13 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
+from stepscope.memory.categories.kinds import MemoryCategory, Source
 from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
-from stepscope.memory.schema import HOST_BYTES, Action, Snapshot, Types
+from stepscope.memory.schema import EXACT_SIZES, HOST_BYTES, Action, Snapshot, Types
 from stepscope.run.figures import binary_size, plural
 
 SAMPLES: Types = {
@@ -57,6 +58,40 @@ def of_device(sampled: Sequence[SampledMemory], device: int) -> SampledMemory | 
     return next((one for one in sampled if one.index == device), None)
 
 
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """One distinct way in which an operator was called.
+
+    Attributes:
+        name: The operator's.
+        shapes: Of its tensors, those in lists among them.
+        element_bytes: Size of an element of the first.
+        asked: The shape that it was told to make; None: it follows from its operands.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    element_bytes: int
+    asked: Shape | None
+
+
+@dataclass(frozen=True)
+class OperatorCalls:
+    """The calls of operators that requests were made in.
+
+    Attributes:
+        table: start_event, call: its number among the calls; only of requests whose operator is
+            known.
+        calls: The distinct calls.
+    """
+
+    table: pl.DataFrame
+    calls: tuple[OperatorCall, ...]
+
+
 START = -1
 """Stands for the moment before the first event."""
 
@@ -89,6 +124,8 @@ class MemoryView:
         remarks: What could not be read beside the snapshot, and what it does not show.
         sampled: What was sampled of the memory of GPUs meanwhile.
         kind: What the file is, in words.
+        calls: Reads what the operators that made requests were called with; None: nobody recorded
+            it.
     """
 
     snapshot: Snapshot
@@ -97,6 +134,12 @@ class MemoryView:
     remarks: tuple[str, ...] = ()
     sampled: tuple[SampledMemory, ...] = ()
     kind: str = "memory snapshot"
+    calls: Callable[[], OperatorCalls] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it shows what was held before the recording; a trace does by a census alone."""
+        return self.census is not None or not self.snapshot.settings.get(EXACT_SIZES)
 
     @cached_property
     def replay(self) -> Replay:
@@ -283,6 +326,17 @@ class MemoryView:
             found.append(
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
+            )
+        kept = self.allocations.filter(
+            (pl.col("device") == device)
+            & (pl.col("category") == MemoryCategory.PARAMETER.value)
+            & (pl.col("source") == Source.LIFETIME.value)
+        )
+        if len(kept):
+            found.append(
+                f"{binary_size(int(kept['size_bytes'].sum()))} stay from before the first forward "
+                "pass to the end in a program that only computes: they are taken for weights, and "
+                "a cache that was allocated with them is not told from these"
             )
         if host := self.snapshot.settings.get(HOST_BYTES):
             found.append(

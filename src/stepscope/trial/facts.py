@@ -12,7 +12,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import input_bound, slow_epoch_start
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.memory.allocator.settings import with_settings
-from stepscope.memory.opening import find_snapshot
+from stepscope.memory.opening import find_snapshots, open_snapshot
 from stepscope.memory.questions.settings import SettingsAnswer
 from stepscope.memory.questions.settings import settings as simulate_settings
 from stepscope.report import units
@@ -129,7 +129,7 @@ def choose_settings(path: str) -> AllocatorChoice | str:
         UnreadableInputError: There is no snapshot, or it cannot be read.
         UsageError: It has no history that could be simulated.
     """
-    answer = simulate_settings(find_snapshot(path).open())
+    answer = simulate_settings(open_snapshot(find_snapshots(path)[-1]))
     better = answer.worth_a_run
     now = answer.recorded
     if not len(better):

@@ -51,10 +51,10 @@ def _of_directory(path: str) -> list[Origin]:
     try:
         run = resolve_path(path).run
     except UnreadableInputError as error:
-        from stepscope.memory.opening import find_snapshot
+        from stepscope.memory.opening import find_snapshots
 
         try:
-            return [_of_snapshot(find_snapshot(path).path, path)]
+            return [_of_snapshot(find_snapshots(path)[-1], path)]
         except UnreadableInputError:
             raise error from None
     found = _of_run((path,), run)

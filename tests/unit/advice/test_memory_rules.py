@@ -241,6 +241,20 @@ def test_no_setting_is_named_where_none_helps():
     assert found.advice.startswith("No setting of the allocator that was simulated helps")
 
 
+def test_where_the_model_fails_no_setting_is_said_to_be_useless():
+    """The device gave far more than the rules of the allocator ask for."""
+    allocator = Allocator()
+    allocator.malloc(40 * MIB, frames=Frames()("cache.py:7:store"))
+    snapshot = allocator.snapshot()
+    (segment,) = snapshot["segments"]
+    (event,) = [one for one in snapshot["device_traces"][0] if one["action"] == "segment_alloc"]
+    segment["total_size"] = event["size"] = 400 * MIB
+    free = {**segment["blocks"][0], "state": "inactive", "size": 360 * MIB, "requested_size": 0}
+    segment["blocks"].append({**free, "address": segment["address"] + 40 * MIB, "frames": []})
+    (found,) = memory_fragmented.find(subject(snapshot))
+    assert "What they would save is not known" in found.advice
+
+
 def annotated(**parts):
     """A snapshot in which each category holds so many MiB, each in blocks of 2 MiB."""
     allocator, stack = Allocator(), Frames()

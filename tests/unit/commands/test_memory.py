@@ -406,7 +406,7 @@ def test_names_from_a_file_do_not_steer_a_terminal(tmp_path):
 
 
 def test_a_terminal_shows_the_width_it_has(snapshot):
-    from stepscope.memory.opening import find_snapshot
+    from stepscope.memory.opening import open_snapshot
     from stepscope.memory.questions.table import answer
 
     class Sink:
@@ -421,7 +421,5 @@ def test_a_terminal_shows_the_width_it_has(snapshot):
 
     sink = Sink()
 
-    output("memory", "table").write(
-        answer(find_snapshot(str(snapshot)).open(), question("peak")), sink
-    )
+    output("memory", "table").write(answer(open_snapshot(str(snapshot)), question("peak")), sink)
     assert max(map(len, sink.out.getvalue().splitlines())) <= 60

@@ -36,7 +36,7 @@ SIDE_BY_SIDE = {
     "memory": (
         "memory-parameter", "memory-buffer", "memory-gradient", "memory-optimizer-state",
         "memory-activation", "memory-input", "memory-temporary", "memory-workspace",
-        "memory-communication", "memory-unknown",
+        "memory-communication", "memory-cache", "memory-unknown",
     ),
 }  # fmt: skip
 VISIONS = {

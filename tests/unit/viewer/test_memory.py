@@ -21,7 +21,7 @@ from tests.support.viewer import PATIENCE_S, serving, training, viewing
 from stepscope.commands.main import cli
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.kinds import STACKED
-from stepscope.memory.opening import SnapshotRef
+from stepscope.memory.opening import open_snapshot
 from stepscope.memory.questions.timeline import timeline
 from stepscope.memory.view import held_at
 from stepscope.run.layout import RankLayout
@@ -46,7 +46,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def view(files):
-    return SnapshotRef(str(files / "training.pickle")).open()
+    return open_snapshot(str(files / "training.pickle"))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_no_peak_is_lost_however_few_the_columns(history):
 def test_of_many_allocations_the_largest_are_drawn_and_the_others_counted(tmp_path):
     path = tmp_path / "many.pickle"
     path.write_bytes(pickle.dumps(train(Allocator(), steps=20, layers=20).snapshot()))
-    view = SnapshotRef(str(path)).open()
+    view = open_snapshot(str(path))
     history = DeviceHistory(view, 0, view.origin_ns)
     found = history.columns(by_event=True, start=0, end=2**50, number=2000)
     assert len(found.allocation) == MOST_DRAWN
@@ -192,7 +192,7 @@ def test_an_allocation_says_whose_it_is_and_how_long_it_lived(viewer, view):
 
 
 def test_a_failed_request_is_marked(viewer, files):
-    failed = SnapshotRef(str(files / "failed.pickle")).open().out_of_memory(0)
+    failed = open_snapshot(str(files / "failed.pickle")).out_of_memory(0)
     asked = said(files / "failed.pickle", "held", "--at", "oom")
     identifier = viewer.library.traces[1].id
     second = f"/api/traces/{identifier}/memory"
@@ -227,7 +227,7 @@ def test_a_device_is_chosen_and_the_fullest_comes_first(files):
     with serving([files / "two.pickle"]) as client:
         client.enter()
         wait(client)
-        view = SnapshotRef(str(files / "two.pickle")).open()
+        view = open_snapshot(str(files / "two.pickle"))
         about = client.get("/api/traces/{}/memory")
         assert about["devices"] == [0, 1]
         assert about["device"] == view.fullest_device

@@ -117,7 +117,7 @@ _OF_MEMORY = (
     "activations-dominate",
     "one-tensor-dominates",
 )
-"""Rules that find nothing without recorded memory: a snapshot, or a census beside a trace."""
+"""Rules that find nothing without recorded memory: a snapshot, or the host's in a trace."""
 
 
 MEMORY_RULES = (*_OF_MEMORY, "memory-near-limit", "memory-far-below-limit")

@@ -25,7 +25,7 @@ _MOST = 3
 
 def find(subject: Subject) -> list[Finding]:
     """One finding for the fullest device."""
-    if subject.memory is None:
+    if subject.memory is None or not subject.memory.is_complete:  # shares of a part say nothing
         return []
     held = peak(subject.memory)
     kept = held.allocations.filter(pl.col("category") == MemoryCategory.ACTIVATION.value)

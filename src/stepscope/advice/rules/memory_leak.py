@@ -1,6 +1,6 @@
 """A memory leak: steps leave memory behind that later steps do not free.
 
-Measured from the rank's memory snapshot, or from the host's memory with a census: what steps other
+Measured from the rank's memory snapshot, or from the host's memory in its trace: what steps other
 than the first and the last made, and is still held at the end of the last.
 """
 

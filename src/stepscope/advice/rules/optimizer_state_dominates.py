@@ -21,7 +21,7 @@ _EIGHT_BIT_SAVES = 0.75
 
 def find(subject: Subject) -> list[Finding]:
     """One finding for the fullest device."""
-    if subject.memory is None:
+    if subject.memory is None or not subject.memory.is_complete:  # shares of a part say nothing
         return []
     held = peak(subject.memory)
     row = held.categories.filter(pl.col("category") == MemoryCategory.OPTIMIZER_STATE.value)

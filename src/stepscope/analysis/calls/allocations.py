@@ -141,3 +141,11 @@ def memory_peaks(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
         )
         .sort("device")
     )
+
+
+def has_only_host_memory(trace: Trace) -> bool:
+    """Whether the allocator's events are of the host, and none of a GPU."""
+    if len(memory_peaks(trace)):  # most reports know them, and keep no events
+        return False
+    kinds = memory_events(trace)["kind"]
+    return len(kinds) > 0 and not (kinds == "gpu").any()

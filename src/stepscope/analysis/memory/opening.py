@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
-from stepscope.analysis.memory.trace_history import history_of_trace, of_gpus
+from stepscope.analysis.calls.allocations import has_only_host_memory
+from stepscope.analysis.memory.trace_history import calls_of_requests, history_of_trace, of_gpus
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
 from stepscope.memory.opening import (
-    SnapshotRef,
     census_beside,
-    find_snapshot,
+    find_snapshots,
+    open_snapshot,
     read_censuses,
     read_rules,
 )
@@ -72,9 +74,9 @@ def open_memory(
     trace = find_trace(path, rank)
     if trace is not None:
         return OpenedMemory(memory_of_trace(trace.open(), trace.name, census, rules), trace.name)
-    found = find_snapshot(path, rank)
-    view = found.open(census, rules)
-    return OpenedMemory(_with_samples(view, found.path, metrics), found.path, found.others)
+    *others, found = find_snapshots(path, rank)
+    view = open_snapshot(found, census, rules)
+    return OpenedMemory(_with_samples(view, found, metrics), found, len(others))
 
 
 def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
@@ -92,36 +94,45 @@ def find_trace(path: str, rank: int | None = None) -> TraceRef | None:
     if not place.is_dir():
         return None
     try:
-        find_snapshot(path, rank)
+        find_snapshots(path, rank)
     except UnreadableInputError:
         try:
             return resolve_path(path).rank(rank).last_with(None)
         except UnreadableInputError:
-            pass  # `find_snapshot` says it better
+            pass  # `find_snapshots` says it better
     return None
 
 
 def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
-    """The memory that a rank recorded: its newest snapshot, else the host's memory with a census.
+    """The memory that a rank recorded: its newest snapshot, else the host's memory in its trace.
+
+    The host's memory counts with a census, and where the trace shows no other, with its stacks:
+    beside a GPU's memory, it is not what a training runs out of.
 
     Args:
-        rank: The rank, with a manifest.
+        rank: The rank.
         trace: The window that is judged; None: there is none.
 
     Raises:
         UnreadableInputError: A file cannot be read.
     """
-    layout = RankLayout(rank.directory)
-    snapshots = snapshots_in(layout.snapshots)
-    if snapshots:
-        newest = str(snapshots[-1])
-        return _with_samples(SnapshotRef(newest).open(), newest, None)
-    if trace is None:
+    census: Census | None = None
+    remarks: tuple[str, ...] = ()
+    if rank.manifest is not None:
+        layout = RankLayout(rank.directory)
+        snapshots = snapshots_in(layout.snapshots)
+        if snapshots:
+            newest = str(snapshots[-1])
+            return _with_samples(open_snapshot(newest), newest, None)
+        if trace is not None:
+            found = [path for path in layout.censuses if path.is_file()]
+            census, remarks = read_censuses(found)
+    if trace is None or (census is None and not has_only_host_memory(trace)):
         return None
-    census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
-    if census is None:
+    history = history_of_trace(trace, census)
+    if census is None and history.frames.is_empty():
         return None
-    return MemoryView(history_of_trace(trace, census), census, remarks=remarks, kind=_OF_HOST)
+    return MemoryView(history, census, remarks=remarks, kind=_OF_HOST)
 
 
 def newest_snapshots(run: Run) -> list[str]:
@@ -174,7 +185,8 @@ def memory_of_trace(
     history = history_of_trace(trace, known)
     if told := of_gpus(trace):
         remarks = (told, *remarks)
-    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST)
+    calls = partial(calls_of_requests, trace)
+    return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST, calls=calls)
 
 
 _MIB = 1 << 20

@@ -14,18 +14,20 @@ question about a snapshot has an answer. What the trace does not show of it:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.operands import element_bytes, operands, parse_call
 from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.schema import EXACT_SIZES, TABLES, Action, BlockState, Snapshot, filled
+from stepscope.memory.view import OperatorCall, OperatorCalls
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.derive.ancestors import nearest
 from stepscope.trace.derive.nesting import innermost_at
@@ -38,6 +40,7 @@ _DEEPEST = 64
 _LARGE_ABOVE_BYTES = 1024 * 1024
 _TOGETHER_NS = 50_000
 _RECORDER = re.compile(r"(?:^|[/\\])stepscope[/\\]|torch[/\\](?:autograd[/\\])?profiler")
+_MAKES = re.compile(r"^aten::empty(?!_like)")
 _FRAME = re.compile(r"^(.*\.py)\((\d+)\): (.*)$")
 _LASTING = [
     kind.value
@@ -55,7 +58,7 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
     Raises:
         UnreadableInputError: The trace has no memory events of the host.
     """
-    changes = _changes(trace)
+    changes = _changes(trace).sort("time_ns", maintain_order=True)
     if changes.is_empty():
         if told := of_gpus(trace):
             raise UnreadableInputError(f"{trace.path}: no memory events of the host; {told}")
@@ -63,7 +66,6 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
             f"{trace.path}: no memory events of the host; record with profile_memory=True or "
             "memory_census=True, or with memory_history=True on a GPU"
         )
-    changes = changes.sort("time_ns", maintain_order=True)
     base = trace.base_time_ns
     frames, stacks, stack = _stacks(trace, changes)
     is_alloc = changes["change_bytes"] > 0
@@ -154,9 +156,6 @@ def _segments(there: pl.DataFrame) -> pl.DataFrame:
         there.with_columns(
             segment=pl.int_range(pl.len()),
             device=pl.lit(HOST),
-            allocated_bytes=size,
-            active_bytes=size,
-            requested_bytes=size,
             stream=pl.lit(0),
             pool=pl.lit(0),
             is_large=size > _LARGE_ABOVE_BYTES,
@@ -305,3 +304,54 @@ def _frames(names: Sequence[str], is_running: Sequence[bool]) -> pl.DataFrame:
     if not rows:
         return pl.DataFrame(schema=TABLES["frames"])
     return filled("frames", table)
+
+
+# -- what operators were called with
+
+
+def calls_of_requests(trace: Trace) -> OperatorCalls:
+    """What the operator around each request was called with, by the events of `history_of_trace`.
+
+    It is the innermost operator: a result is allocated by `aten::empty` and its like, which are
+    told its shape, or within the operator that makes it.
+    """
+    changes = _changes(trace).sort("time_ns", maintain_order=True).with_row_index("order")
+    made = changes.filter(pl.col("change_bytes") > 0)
+    around = _innermost(trace, made["lane_id"].to_numpy(), made["time_ns"].to_numpy())
+    names = trace.name_rows["name", "category"]
+    is_operator = (names["category"] == Category.CPU_OP.value).to_numpy()
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    operator = np.append(nearest(parents_of_events(trace), is_operator[name_id]), -1)[around]
+    # A request has two events: its memory of the host, and the block (`_events`).
+    rows = made.select(start_event=2 * pl.col("order").cast(pl.Int64) + 1).with_columns(
+        event=pl.Series(operator)
+    )
+    rows = rows.filter(pl.col("event") >= 0)
+    distinct = rows["event"].unique(maintain_order=True)
+    texts = operands(trace, distinct, concrete=True).select("dims", "types", "concrete")
+    texts = texts.with_columns(name=names["name"].gather(name_id[distinct.to_numpy()]))
+    kinds = texts.unique(maintain_order=True).with_row_index("call")
+    key = ["name", "dims", "types", "concrete"]
+    numbered = texts.with_columns(event=distinct).join(kinds, on=key, nulls_equal=True)
+    return OperatorCalls(
+        rows.join(numbered, on="event").select("start_event", pl.col("call").cast(pl.Int64)),
+        tuple(_call(*row) for row in kinds.select(key).iter_rows()),
+    )
+
+
+def _call(name: str, dims: str | None, types: str | None, concrete: str | None) -> OperatorCall:
+    call = parse_call(name, dims, types, concrete)
+    if call is None:
+        return OperatorCall(name, (), 1, None)
+    sizes = (element_bytes(one) for one in call.types)
+    asked = call.integers(0) if _MAKES.match(name) else None
+    return OperatorCall(name, tuple(_shapes(call.dims)), next(filter(None, sizes), 4), asked)
+
+
+def _shapes(dims: Sequence[Any]) -> Iterator[tuple[int, ...]]:
+    for part in dims:
+        if isinstance(part, list) and part:
+            if all(isinstance(size, int) for size in part):
+                yield tuple(part)
+            else:
+                yield from _shapes(part)

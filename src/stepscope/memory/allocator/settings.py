@@ -18,6 +18,7 @@ MIB = 1024 * 1024
 INTERVALS = 16
 """Intervals of sizes that can be rounded differently: from 1 MiB, each twice the one before."""
 _UNLIMITED_FROM = 2**62
+_LEAST_MIB = 20
 _IGNORED = {
     "release_lock_on_cudamalloc", "release_lock_on_device_malloc", "pinned_use_cuda_host_register",
     "pinned_use_device_host_register", "pinned_num_register_threads",
@@ -165,18 +166,6 @@ def _expandable(settings: AllocatorSettings, value: str) -> AllocatorSettings:
     return replace(settings, expandable_segments=value == "True")
 
 
-def _max_split(settings: AllocatorSettings, value: str) -> AllocatorSettings:
-    return replace(settings, max_split_bytes=_megabytes(value, 20))
-
-
-def _rounding_limit(settings: AllocatorSettings, value: str) -> AllocatorSettings:
-    return replace(settings, rounding_limit_bytes=_megabytes(value, 20))
-
-
-def _large_segment(settings: AllocatorSettings, value: str) -> AllocatorSettings:
-    return replace(settings, large_segment_bytes=_megabytes(value, 20))
-
-
 def _threshold(settings: AllocatorSettings, value: str) -> AllocatorSettings:
     share = float(value)
     if not 0 < share < 1:
@@ -228,19 +217,24 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _megabytes(text: str, least: int) -> int:
-    number = int(text)
-    if number < least:
-        raise ValueError(f"at least {least} is expected")
-    return number * MIB
+def _in_megabytes(field: str) -> Callable[[AllocatorSettings, str], AllocatorSettings]:
+    """Reads an option in MiB into a field."""
+
+    def read(settings: AllocatorSettings, value: str) -> AllocatorSettings:
+        number = int(value)
+        if number < _LEAST_MIB:
+            raise ValueError(f"at least {_LEAST_MIB} is expected")
+        return replace(settings, **{field: number * MIB})  # type: ignore[arg-type]
+
+    return read
 
 
 _READERS: dict[str, Callable[[AllocatorSettings, str], AllocatorSettings]] = {
     "backend": _backend,
     "expandable_segments": _expandable,
     "garbage_collection_threshold": _threshold,
-    "large_segment_size_mb": _large_segment,
-    "max_non_split_rounding_mb": _rounding_limit,
-    "max_split_size_mb": _max_split,
+    "large_segment_size_mb": _in_megabytes("large_segment_bytes"),
+    "max_non_split_rounding_mb": _in_megabytes("rounding_limit_bytes"),
+    "max_split_size_mb": _in_megabytes("max_split_bytes"),
     "roundup_power2_divisions": _divisions,
 }

@@ -128,8 +128,12 @@ def categorise(
         else joined.allocations
     ).rename({"kind": "seen", "name": "seen_name"})
     table = table.join(seen, on="allocation", how="left", maintain_order="left")
-    decided = _decided(table, has_backward=_has_backward(replay, table, ranges))
-    return Categories(_by_size(decided, allocations), ranges, joined)
+    has_backward = _has_backward(replay, table, ranges)
+    decided = _by_size(_decided(table, has_backward=has_backward), allocations)
+    if not has_backward:
+        is_forward = table["stacked"] == MemoryCategory.ACTIVATION.value
+        decided = _of_inference(decided, allocations, is_forward.fill_null(value=False))
+    return Categories(decided, ranges, joined)
 
 
 def _has_backward(replay: Replay, table: pl.DataFrame, ranges: Ranges) -> bool:
@@ -191,16 +195,108 @@ def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     ).drop_nulls()
     made = crossing.select("allocation", by_size=pl.lit(MemoryCategory.GRADIENT.value))
     table = table.join(pl.concat([found, made]), on="allocation", how="left", maintain_order="left")
-    is_found = pl.col("by_size").is_not_null()
+    return _guessed(table, "by_size", Source.SIZE)
+
+
+def _of_inference(
+    decided: pl.DataFrame, allocations: pl.DataFrame, is_forward: pl.Series
+) -> pl.DataFrame:
+    """What a program that only computes keeps: its weights, and what one call keeps for the next.
+
+    What is unknown and stays from before the first request of a forward pass to after the last is
+    the model. What a line of the forward pass makes is a cache if it holds several at once, and
+    renews all of them again and again (`_renewed`): each layer's keys and values.
+    """
+    lives = allocations.select(
+        "allocation", "device", "stack", "start_event", "free_event",
+        is_forward=is_forward,
+        is_unknown=decided["category"] == MemoryCategory.UNKNOWN.value,
+    )  # fmt: skip
+    forward = lives.filter("is_forward")
+    span = forward.group_by("device").agg(
+        first=pl.col("start_event").min(),
+        last=pl.max_horizontal(pl.col("start_event").max(), pl.col("free_event").max()),
+    )
+    stays = (pl.col("start_event").is_null() | (pl.col("start_event") < pl.col("first"))) & (
+        pl.col("free_event").is_null() | (pl.col("free_event") > pl.col("last"))
+    )
+    weights = lives.filter("is_unknown").join(span, on="device").filter(stays)
+    found = pl.concat(
+        [
+            weights.select("allocation", by_life=pl.lit(MemoryCategory.PARAMETER.value)),
+            _renewed(forward).select("allocation", by_life=pl.lit(MemoryCategory.CACHE.value)),
+        ]
+    )
+    return _guessed(
+        decided.join(found, on="allocation", how="left", maintain_order="left"),
+        "by_life",
+        Source.LIFETIME,
+    )
+
+
+_LEAST_HELD, _LEAST_RENEWED = 3, 3
+_LEAST_KEPT, _LEAST_LIFE = 0.5, 0.75
+"""Of the most that are held at once: what must be held from then on, and through how many further
+requests each must live."""
+
+
+def _renewed(made: pl.DataFrame) -> pl.DataFrame:
+    """Of requests those that are several at once, and whose like take their place in turn.
+
+    What rises and falls within each call, such as what an encoder keeps for its decoder, is none.
+    """
+    key = ["device", "stack"]
+    made = made.filter(pl.col("start_event").is_not_null())
+    changes = pl.concat(
+        [
+            made.select("allocation", *key, event="start_event", change=pl.lit(1)),
+            made.filter(pl.col("free_event").is_not_null()).select(
+                "allocation", *key, event="free_event", change=pl.lit(-1)
+            ),
+        ]
+    ).sort(*key, "event", "change")
+    is_request = pl.col("change") == 1
+    held = pl.col("held")
+    counted = (
+        changes.with_columns(
+            held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
+        )
+        .with_columns(stretch=((held == 0).cum_sum() - (held == 0)).over(key))
+        .with_columns(
+            most=held.max().over(*key, "stretch"),
+            is_later=(pl.int_range(pl.len()) >= held.arg_max()).over(*key, "stretch") & is_request,
+        )
+        .with_columns(
+            least=held.filter("is_later").min().over(*key, "stretch"),
+            later=pl.col("is_later").sum().over(*key, "stretch"),
+        )
+    )
+    ends = counted.filter(~is_request).select("allocation", until="requests")
+    most = pl.col("most")
+    return (
+        counted.filter(is_request)
+        .join(ends, on="allocation", how="left")
+        .filter(
+            (most >= _LEAST_HELD)
+            & (pl.col("later") >= _LEAST_RENEWED * most)
+            & (pl.col("least") >= _LEAST_KEPT * most)
+            & (pl.col("until") - pl.col("requests") >= _LEAST_LIFE * most).fill_null(value=True)
+        )
+    )
+
+
+def _guessed(table: pl.DataFrame, column: str, source: Source) -> pl.DataFrame:
+    """The categories, with what a column says of them put first."""
+    is_found = pl.col(column).is_not_null()
+
+    def chosen(value: str, name: str) -> pl.Expr:
+        return pl.when(is_found).then(pl.lit(value)).otherwise(pl.col(name).cast(pl.String))
+
     return table.with_columns(
-        category=pl.coalesce("by_size", category),
-        confidence=pl.when(is_found)
-        .then(pl.lit(Confidence.GUESSED.value))
-        .otherwise(pl.col("confidence").cast(pl.String)),
-        source=pl.when(is_found)
-        .then(pl.lit(Source.SIZE.value))
-        .otherwise(pl.col("source").cast(pl.String)),
-    ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
+        category=pl.coalesce(column, pl.col("category").cast(pl.String)),
+        confidence=chosen(Confidence.GUESSED.value, "confidence"),
+        source=chosen(source.value, "source"),
+    ).select(pl.col(name).cast(dtype) for name, dtype in CATEGORIES.items())
 
 
 def _most_at_once(gradients: pl.DataFrame) -> pl.DataFrame:

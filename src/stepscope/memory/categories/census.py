@@ -61,6 +61,7 @@ _PRECEDENCE = (
     MemoryCategory.GRADIENT,
     MemoryCategory.INPUT,
     MemoryCategory.COMMUNICATION,
+    MemoryCategory.CACHE,
     MemoryCategory.ACTIVATION,
     MemoryCategory.WORKSPACE,
     MemoryCategory.TEMPORARY,

@@ -17,6 +17,8 @@ class MemoryCategory(str, Enum):
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATION = "activation"
     """Kept from the forward pass for the backward pass."""
+    CACHE = "cache"
+    """Kept from one call of an inference to the next: keys and values."""
     INPUT = "input"
     """Batches."""
     TEMPORARY = "temporary"
@@ -28,6 +30,11 @@ class MemoryCategory(str, Enum):
     UNKNOWN = "unknown"
 
 
+OF_BATCH = (
+    MemoryCategory.ACTIVATION, MemoryCategory.CACHE, MemoryCategory.INPUT, MemoryCategory.TEMPORARY,
+)  # fmt: skip
+"""What grows with the batch."""
+
 CATEGORY = pl.Enum([member.value for member in MemoryCategory])
 
 STACKED = (
@@ -35,6 +42,7 @@ STACKED = (
     MemoryCategory.BUFFER.value,
     MemoryCategory.OPTIMIZER_STATE.value,
     MemoryCategory.GRADIENT.value,
+    MemoryCategory.CACHE.value,
     MemoryCategory.ACTIVATION.value,
     MemoryCategory.INPUT.value,
     MemoryCategory.COMMUNICATION.value,

@@ -38,6 +38,8 @@ DEFAULT_RULES = (
     Rule(_C.WORKSPACE, r"[wW]orkspace\w*(?:\(|::|$)|cudnn::\w*[wW]orkspace|CuDNN\w*Workspace"),
     Rule(_C.COMMUNICATION, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py"),
     Rule(_C.COMMUNICATION, r"_fsdp_collectives\.py|ProcessGroup(NCCL|Gloo)|c10d::|ncclInternal"),
+    Rule(_C.CACHE, r"/cache_(utils|engine)\.py:|:_?allocate_kv_cache\w*$|:initialize_kv_cache\w*$"),
+    Rule(_C.CACHE, r":(setup_caches|init_kv_cache|make_kv_cache)$|/kv_?cache\w*\.py:|KVCache\w*::"),
     Rule(_C.OPTIMIZER_STATE, r"/optim/[^:]*:(_init_group|init_state|_init_state)$"),
     Rule(_C.OPTIMIZER_STATE, r":(initialize_optimizer_states|_init_optimizer_state\w*)$"),
     Rule(_C.TEMPORARY, r"torch/optim/[^:]*:", if_kept=_C.OPTIMIZER_STATE),
@@ -60,7 +62,10 @@ DEFAULT_RULES = (
 )
 """The rules that are known without the user's help."""
 
-OF_BACKWARD = r"AccumulateGrad|torch::autograd::|Backward\d*::apply|_engine_run_backward$|/optim/"
+OF_BACKWARD = (
+    r"AccumulateGrad|torch::autograd::(Engine|Node|generated|python)|Backward\d*::apply|"
+    r"_engine_run_backward$|/optim/"
+)
 """A frame that only a training has."""
 
 GIVES_GRADIENTS_BACK = r":zero_grad$"

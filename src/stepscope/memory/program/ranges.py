@@ -16,6 +16,7 @@ import polars as pl
 
 from stepscope.memory.program.derived_steps import STEPS, DerivedSteps, derived_steps
 from stepscope.memory.schema import Snapshot, Types
+from stepscope.trace.derive.nesting import innermost_at
 
 
 class Phase(str, Enum):
@@ -173,42 +174,15 @@ def innermost(ranges: pl.DataFrame, device: pl.Series, time_ns: pl.Series) -> pl
     found = np.full(len(device), -1, np.int64)
     devices, times = device.to_numpy(), time_ns.fill_null(-(2**62)).to_numpy()
     for number in ranges["device"].unique().to_list():
-        numbered = ranges.with_row_index("row").filter(pl.col("device") == number)
-        # At every boundary the range that is innermost from there on; inner ones begin later.
-        begins = numbered.sort("start_ns", "depth")
-        starts = begins["start_ns"].to_numpy()
-        ends = begins["end_ns"].fill_null(2**62).to_numpy()
-        rows = begins["row"].to_numpy().astype(np.int64)
-        cuts, holders = _innermost_from(starts, ends, rows)
-        mine = np.flatnonzero(devices == number)
-        place = np.searchsorted(cuts, times[mine], side="right") - 1
-        found[mine] = np.where(place >= 0, holders[np.maximum(place, 0)], -1)
+        mine = ranges.with_row_index("row").filter(pl.col("device") == number)
+        # What is innermost at a boundary is so until the next: moments are many, ranges few.
+        begins, ends = mine["start_ns"].to_numpy(), mine["end_ns"].fill_null(2**61).to_numpy()
+        cuts = np.unique(np.concatenate((begins, ends)))
+        lanes = np.zeros(len(mine) + len(cuts), np.int64)
+        holder = innermost_at(lanes[: len(mine)], begins, ends, lanes[len(mine) :], cuts)
+        rows = np.append(mine["row"].to_numpy().astype(np.int64), -1)
+        of_device = np.flatnonzero(devices == number)
+        place = np.searchsorted(cuts, times[of_device], side="right") - 1
+        found[of_device] = rows[np.append(holder, -1)[place]]
     series = pl.Series(found)
     return series.set(series < 0, None)
-
-
-def _innermost_from(
-    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Moments from which on something is innermost, and what; -1 for nothing."""
-    cuts: list[int] = [-(2**63)]
-    holders: list[int] = [-1]
-    stack: list[tuple[int, int]] = []  # end, row
-
-    def close_until(time: int) -> None:
-        while stack and stack[-1][0] <= time:
-            end, _ = stack.pop()
-            while stack and stack[-1][0] <= end:  # ranges that cross: the outer is over already
-                stack.pop()
-            cuts.append(end)
-            holders.append(stack[-1][1] if stack else -1)
-
-    for start, end, row in zip(starts.tolist(), ends.tolist(), rows.tolist(), strict=True):
-        close_until(start)
-        stack.append((end, row))
-        cuts.append(start)
-        holders.append(row)
-    close_until(2**63 - 1)
-    return np.array(cuts, np.int64), np.array(holders, np.int64)

@@ -10,12 +10,11 @@ the GPU's allocator, so that a peak that moves elsewhere is found as well. A run
 for one on a GPU, as far as both make the same requests: kernels on a GPU have workspaces of their
 own.
 
-From one run, the size is taken to be the batch: activations, inputs and temporaries whose bytes are
-a multiple of it grow with it, but for what the optimizer's step makes, and the rest stays. A
-temporary of a parameter's size may be part of a gradient's computation, and may stay or grow.
+From one run, the size is taken to be the batch, and `batch_law` says what grows with it: by the
+shapes that operators were called with, or by category.
 
-What has no like in the other runs, or no known category, may stay or grow: the peak is then a
-range, and so is the answer. Where that is too much of the peak, nothing is said to fit.
+What has no like in the other runs, or is not known to grow or stay, may do either: the peak is then
+a range, and so is the answer. Where that is too much of the peak, nothing is said to fit.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
-from stepscope.memory.categories.kinds import MemoryCategory
-from stepscope.memory.program.lines import stacks_with
-from stepscope.memory.program.ranges import Phase
+from stepscope.memory.questions.batch_law import by_batch
 from stepscope.memory.questions.bounded import (
     Run,
     fits_into,
@@ -50,9 +47,6 @@ _LEAST_COVERED = 0.9
 """Of the largest run's peak: what must be known to grow or stay before anything is said to fit."""
 _ROUNDING = 0.05
 """By what share a request may grow faster than the square of the size: it is padded."""
-_GROWS = [kind.value for kind in
-          (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)]  # fmt: skip
-_OF_MODEL = [MemoryCategory.PARAMETER.value, MemoryCategory.GRADIENT.value]
 TARGETS: Types = {
     "size": pl.Float64,
     "is_observed": pl.Boolean,
@@ -74,7 +68,7 @@ class Fit:
         sizes: The sizes that were run.
         verdict: What the answer is, in one sentence.
         matched_share: How much of the largest run's requested bytes has its like in all runs; with
-            one run, how much is of a known category.
+            one run, how much is known to stay or to grow.
         covered_share: How much of what the largest run holds at its peak has.
         error_share: By how much the peak is missed at the worst when each run is predicted from
             the others; None with fewer than three runs.
@@ -158,7 +152,7 @@ def will_it_fit(
 
 def _verdict(model: _Model, predicted: Sequence[tuple[object, ...]], capacity: int | None) -> str:
     if not model.is_covered:
-        why = "have no like in the other runs" if model.has_others else "are of unknown category"
+        why = "have no like in the other runs" if model.has_others else "may stay or grow"
         begin = f"cannot say: {percent(1 - model.covered_share)} of the bytes at the peak {why}"
     elif capacity is None:
         begin = "give --capacity to ask whether it fits"
@@ -178,16 +172,15 @@ def _notes(model: _Model, runs: int) -> list[str]:
     notes = []
     if runs == 1:
         notes.append(
-            "from one run, the size is taken to be the batch: activations, inputs and temporaries "
-            "whose bytes are a multiple of it grow with it, but for those of the optimizer's step, "
-            "and the rest stays; add a run at another size with --also"
+            "from one run, the size is taken to be the batch, and what grows with it is known "
+            f"{model.basis}; add a run at another size with --also"
         )
     elif runs < _MOST_RUNS:
         notes.append("with two runs the error is not known: add a third with --also")
     if model.matched_share < 1 and model.has_others:
         notes.append(
             f"{percent(1 - model.matched_share)} of the requested bytes have no like in the other "
-            "runs: at the least they keep their size, at the most they grow with it"
+            "runs: they may keep their size, or change with it"
         )
     return notes
 
@@ -200,6 +193,11 @@ class _Model:
         view = runs[-1].view
         self.replay: Replay = view.replay
         self.has_others = len(runs) > 1
+        self.basis = (
+            "by category alone (a trace with record_shapes=True and profile_memory=True says more)"
+            if view.calls is None
+            else "by the shapes that operators were called with, and by category without these"
+        )
         self._sizes = np.array([run.size for run in runs])
         keys: dict[str, int] = {}
         keyed = [_keyed(run.view, device, keys) for run in runs]
@@ -220,7 +218,7 @@ class _Model:
             )
             self._is_known = self._obeys_a_law()
         else:
-            grows, is_known = _by_category(view, base, runs[-1].size)
+            grows, is_known = by_batch(view, base["allocation"], runs[-1].size)
             self._bytes = np.stack([np.where(grows, 0.0, self._last), self._last])
             self._sizes = np.array([0.0, runs[-1].size])
             self._is_known = is_known
@@ -253,12 +251,12 @@ class _Model:
         total = int(size.sum())
         return int(size.filter(joined["is_known"]).sum()) / total if total else 1.0
 
-    def at(self, size: float, *, grows: bool = False) -> Replay:
+    def at(self, size: float, bound: Callable[..., float] | None = None) -> Replay:
         """The largest run as it would be at a size.
 
-        If `grows`, what is not known grows with the size, rather than stay.
+        What is not known stays, or, at the `bound` (`min` or `max`), does what comes to that.
         """
-        rest = self._last * max(1.0, size / self._sizes[-1]) if grows else self._last
+        rest = self._last * (1.0 if bound is None else bound(1.0, size / self._sizes[-1]))
         predicted = np.where(self._is_known, self._continued(size), rest)
         whole = np.maximum(np.rint(predicted), 1).astype(np.int64)
         changed = pl.DataFrame({"allocation": self._allocation, "changed": whole})
@@ -282,37 +280,6 @@ class _Model:
                     weight *= (size - apart) / (known - apart)
             total += weight * self._bytes[one]
         return total
-
-
-def _by_category(
-    view: MemoryView, base: pl.DataFrame, size: float
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """What of the requests of one run grows with the size, and of what that is known.
-
-    The bytes of a tensor with a batch dimension are a multiple of the batch. What the optimizer's
-    step makes has the shapes of parameters. A temporary of a parameter's size may be either, but
-    for one in the optimizer's step.
-    """
-    of_optimizer = stacks_with(view.snapshot, r"/optim/[^:]*:")
-    rows = view.allocations.select(
-        "allocation",
-        "requested_bytes",
-        pl.col("category").cast(pl.String),
-        in_optimizer=(pl.col("phase") == Phase.OPTIMIZER.value).fill_null(value=False)
-        | of_optimizer.gather(view.allocations["stack"]).fill_null(value=False),
-    )
-    mine = base.select("allocation").join(rows, on="allocation", how="left", maintain_order="left")
-    category = mine["category"]
-    of_parameters = mine.filter(category.is_in(_OF_MODEL))["requested_bytes"].unique()
-    is_ambiguous = (
-        (category == MemoryCategory.TEMPORARY.value)
-        & mine["requested_bytes"].is_in(of_parameters.implode())
-        & ~mine["in_optimizer"]
-    )
-    is_multiple = mine["requested_bytes"].to_numpy() % size == 0
-    grows = (category.is_in(_GROWS) & ~mine["in_optimizer"]).to_numpy() & is_multiple
-    is_known = (category != MemoryCategory.UNKNOWN.value) & ~is_ambiguous
-    return grows, is_known.to_numpy()
 
 
 def _expected_places(base: pl.DataFrame, other: pl.DataFrame, number: int) -> pl.DataFrame:
@@ -357,7 +324,7 @@ class _Answers:
         model = self._model
         device = model.device
         peaks = predicted_peaks(model.at(size), device, self._settings)
-        most = peak_requested(model.at(size, grows=True), device)
+        least, most = (peak_requested(model.at(size, bound), device) for bound in (min, max))
         fits = None
         if self._capacity is not None:
             fits = None if self._may_fit(size) else False
@@ -367,7 +334,7 @@ class _Answers:
             float(size),
             False,
             peaks.requested_bytes,
-            round(peaks.requested_bytes * (1 - self._error)),
+            round(least * (1 - self._error)),
             round(most * (1 + self._error)),
             peaks.allocated_bytes,
             peaks.reserved_bytes,
@@ -379,13 +346,13 @@ class _Answers:
         if self._capacity is None:
             return None, None
         least = _largest(self._surely_fits) if self._model.is_covered else None
-        return least, _largest(self._may_fit)
+        return least, max(least or 0, _largest(self._may_fit))
 
     def _surely_fits(self, size: float) -> bool:
-        return self._fits(self._model.at(size, grows=True), 1 + self._error)
+        return self._fits(self._model.at(size, max), 1 + self._error)
 
     def _may_fit(self, size: float) -> bool:
-        return self._fits(self._model.at(size), 1 - self._error)
+        return self._fits(self._model.at(size, min), 1 - self._error)
 
     def _fits(self, replay: Replay, factor: float) -> bool:
         capacity = int((self._capacity or 0) / max(factor, 0.01))

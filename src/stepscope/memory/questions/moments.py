@@ -9,8 +9,8 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.replay.arrays import gathered, whole
-from stepscope.memory.replay.state import State, state_at
-from stepscope.memory.schema import BlockState, filled
+from stepscope.memory.replay.state import state_at
+from stepscope.memory.schema import filled
 from stepscope.memory.view import START, MemoryView, Moment
 from stepscope.run.step_numbers import steps_in_words
 
@@ -121,21 +121,8 @@ def cut(
     part = replace(
         snapshot,
         events=events.lazy(),
-        segments=_segments(state, chosen),
+        segments=filled("segments", state.segments.with_columns(device=pl.lit(chosen))),
         blocks=filled("blocks", blocks),
     )
     words = f"only device {chosen} from {from_text or 'the start'} to {to_text or 'the end'}"
     return replace(view, snapshot=part, remarks=(*view.remarks, words))
-
-
-def _segments(state: State, device: int) -> pl.DataFrame:
-    size, kind = pl.col("size_bytes"), pl.col("state").cast(pl.String)
-    is_held = kind == BlockState.ALLOCATED.value
-    is_active = kind != BlockState.INACTIVE.value
-    sums = state.blocks.group_by("segment").agg(
-        size.filter(is_held).sum().alias("allocated_bytes"),
-        size.filter(is_active).sum().alias("active_bytes"),
-        pl.col("requested_bytes").filter(is_active).sum(),
-    )
-    segments = state.segments.join(sums, on="segment", how="left", maintain_order="left")
-    return filled("segments", segments.with_columns(device=pl.lit(device)))

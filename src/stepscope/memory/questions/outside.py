@@ -131,27 +131,10 @@ def _joined(view: MemoryView, device: int) -> pl.DataFrame:
     )
 
 
-def typical_outside_bytes(view: MemoryView, device: int) -> int | None:
-    """The median of what was outside the allocator; None: no sample shows it."""
-    table = _joined(view, device)
-    return int(np.median(table["outside_bytes"].to_numpy())) if len(table) else None
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What the allocator can have.
-
-    Attributes:
-        bytes: How much.
-        source: How it is known, in words.
-    """
-
-    bytes: int
-    source: str
-
-
-def limit_of(view: MemoryView, device: int, total_bytes: int | None = None) -> Limit | None:
-    """What the allocator of a device can have; None: unknown.
+def limit_of(
+    view: MemoryView, device: int, total_bytes: int | None = None
+) -> tuple[int, str] | None:
+    """What the allocator of a device can have, and how that is known; None: unknown.
 
     In this order: what was reserved and free when a request failed; what the GPU has, less what
     samples show outside the allocator; what the GPU has.
@@ -160,12 +143,13 @@ def limit_of(view: MemoryView, device: int, total_bytes: int | None = None) -> L
     """
     capacity = capacity_of(view.replay, device)
     if capacity.bytes is not None and capacity.is_exact:
-        return Limit(capacity.bytes, capacity.source)
+        return capacity.bytes, capacity.source
     sampled = of_device(view.sampled, device)
     total = total_bytes if sampled is None or not sampled.total_bytes else sampled.total_bytes
     if total is None:
         return None
-    apart = typical_outside_bytes(view, device)
-    if apart is None:
-        return Limit(total, "what the GPU has; what is outside torch's allocator is not known")
-    return Limit(total - apart, "what the GPU has, less what samples show outside the allocator")
+    apart = _joined(view, device)["outside_bytes"]
+    if apart.is_empty():
+        return total, "what the GPU has; what is outside torch's allocator is not known"
+    typical = int(np.median(apart.to_numpy()))
+    return total - typical, "what the GPU has, less what samples show outside the allocator"

@@ -185,12 +185,7 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
     has_times = len(curve) > 1 and curve["time_ns"][1:].null_count() == 0
     at = times_of(curve) - view.origin_ns if has_times else np.arange(len(curve), dtype=np.int64)
     found = time_columns(at, held, reserved, int(at[0]), int(at[-1]) + 1, COLUMNS)
-    mine = view.allocations.filter(pl.col("device") == chosen)
-    bands = []
-    for category in STACKED:
-        of = HeldBytes.of(mine.filter(pl.col("category") == category)).after(events[found.rows])
-        if of.any():
-            bands.append((category, _numbers(of)))
+    parts = by_category(view, chosen, events[found.rows])
 
     def mark(event: int) -> Mark:
         row = max(0, int(np.searchsorted(events, event, side="right")) - 1)
@@ -205,12 +200,22 @@ def over_time(view: MemoryView, device: int | None = None) -> OverTime:
         step=found.step,
         allocated_bytes=_numbers(held[found.rows]),
         reserved_bytes=_numbers(found.reserved_bytes) if _is_known(reserved, held) else None,
-        bands=tuple(bands),
+        bands=tuple((name, _numbers(held)) for name, held in parts.items()),
         steps=_steps(view, chosen) if has_times else (),
         peak=mark(view.peak(chosen).event),
         failed=tuple(apart.values()),
         failures=len(failed),
     )
+
+
+def by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, Int64Array]:
+    """The bytes of each category that ever has any, after some events of a device."""
+    mine = view.allocations.filter(pl.col("device") == device)
+    held = {
+        name: HeldBytes.of(mine.filter(pl.col("category") == name)).after(events)
+        for name in STACKED
+    }
+    return {name: part for name, part in held.items() if part.any()}
 
 
 def _is_known(reserved: Int64Array, held: Int64Array) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.kinds import OF_BATCH, MemoryCategory
 from stepscope.memory.categories.rules import categories_of_stacks
 from stepscope.memory.questions.bounded import BoundedRuns, Change
 from stepscope.memory.questions.composition import Composition
@@ -28,13 +28,54 @@ from stepscope.run.figures import plural
 
 _NOTHING = 1  # bytes: the simulator identifies allocations by their place, so none is removed
 _LARGE_SHARE = 0.05
-_EIGHT_BIT = 0.25
-"""Of the bytes of optimizer states in single precision."""
 _MOST_PIECES = 64
 _RANKS = (2, 4, 8, 16, 32, 64)
 
-_OF_BATCH = (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
 _OF_MODEL = (MemoryCategory.PARAMETER, MemoryCategory.GRADIENT, MemoryCategory.OPTIMIZER_STATE)
+
+
+@dataclass(frozen=True)
+class _Smaller:
+    """A way to hold less of some categories: to what part of their size; 0: none of it."""
+
+    kinds: tuple[MemoryCategory, ...]
+    factor: float
+    what: str
+    cost: str
+    rank: int
+    assumption: str
+
+
+_STATE, _WEIGHTS = (MemoryCategory.OPTIMIZER_STATE,), (MemoryCategory.PARAMETER,)
+_SMALLER = (
+    _Smaller(
+        _STATE, 0.25, "keep the optimizer state in 8 bit (bitsandbytes, torchao)",
+        "other numbers", 3, "the state is in single precision",
+    ),
+    _Smaller(
+        _STATE, 0.0, "keep the optimizer state in the host's memory",
+        "much speed", 5, "the optimizer's step runs there",
+    ),
+    _Smaller(
+        _WEIGHTS, 0.5,
+        "hold the weights in half of their bytes (bfloat16 for float32, 8 bit for bfloat16)",
+        "other numbers", 3, "all of them",
+    ),
+    _Smaller(
+        _WEIGHTS, 0.25,
+        "quantise the weights to a quarter of their bytes (8 bit for float32, 4 bit for bfloat16)",
+        "other numbers", 4, "all of them",
+    ),
+    _Smaller(
+        _WEIGHTS, 0.0,
+        "keep the weights in the host's memory, and bring each layer when it is used",
+        "much speed", 5, "nothing of them stays on the GPU",
+    ),
+    _Smaller(
+        OF_BATCH, 0.5, "halve the batch, and accumulate gradients over two",
+        "some speed", 4, "activations, caches, inputs and temporaries halve with the batch",
+    ),
+)  # fmt: skip
 
 REMEDIES: Types = {
     "remedy": pl.String,
@@ -280,13 +321,6 @@ def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list
     """Changes of the program that hold less."""
     category = pl.col("category").cast(pl.String)
     share = dict(held.categories.select("category", "allocated_share").iter_rows())
-
-    def is_large(*kinds: MemoryCategory) -> bool:
-        return bool(sum(share.get(kind.value, 0.0) for kind in kinds) >= _LARGE_SHARE)
-
-    def is_of(*kinds: MemoryCategory) -> pl.Expr:
-        return category.is_in([kind.value for kind in kinds])
-
     found = [
         _Remedy(
             f"free what {line} leaves behind in every step",
@@ -300,70 +334,19 @@ def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list
     ]
     found += _of_activations(held)
     found += _of_the_largest(held)
-    if is_large(MemoryCategory.OPTIMIZER_STATE):
-        state = is_of(MemoryCategory.OPTIMIZER_STATE)
-        found += [
-            _Remedy(
-                "keep the optimizer state in 8 bit (bitsandbytes, torchao)",
-                "other numbers",
-                3,
-                "the state is in single precision",
-                is_scaled=state,
-                factor=_EIGHT_BIT,
-            ),
-            _Remedy(
-                "keep the optimizer state in the host's memory",
-                "much speed",
-                5,
-                "the optimizer's step runs there",
-                is_scaled=state,
-                factor=0.0,
-            ),
-        ]
-    if is_large(MemoryCategory.PARAMETER):
-        weights = is_of(MemoryCategory.PARAMETER)
-        found += [
-            _Remedy(
-                "hold the weights in half of their bytes (bfloat16 for float32, 8 bit for "
-                "bfloat16)",
-                "other numbers",
-                3,
-                "all of them",
-                is_scaled=weights,
-                factor=0.5,
-                request_factor=_if_of(failure, 0.5, MemoryCategory.PARAMETER),
-            ),
-            _Remedy(
-                "quantise the weights to a quarter of their bytes (8 bit for float32, 4 bit for "
-                "bfloat16)",
-                "other numbers",
-                4,
-                "all of them",
-                is_scaled=weights,
-                factor=0.25,
-                request_factor=_if_of(failure, 0.25, MemoryCategory.PARAMETER),
-            ),
-            _Remedy(
-                "keep the weights in the host's memory, and bring each layer when it is used",
-                "much speed",
-                5,
-                "nothing of them stays on the GPU",
-                is_scaled=weights,
-                factor=0.0,
-            ),
-        ]
-    if is_large(*_OF_BATCH):
-        found.append(
-            _Remedy(
-                "halve the batch, and accumulate gradients over two",
-                "some speed",
-                4,
-                "activations, inputs and temporaries halve with the batch",
-                is_scaled=is_of(*_OF_BATCH),
-                factor=0.5,
-                request_factor=_if_of(failure, 0.5, *_OF_BATCH),
+    for remedy in _SMALLER:
+        if sum(share.get(kind.value, 0.0) for kind in remedy.kinds) >= _LARGE_SHARE:
+            found.append(
+                _Remedy(
+                    remedy.what,
+                    remedy.cost,
+                    remedy.rank,
+                    remedy.assumption,
+                    is_scaled=category.is_in([kind.value for kind in remedy.kinds]),
+                    factor=remedy.factor,
+                    request_factor=_if_of(failure, remedy.factor or 1.0, *remedy.kinds),
+                )
             )
-        )
     return found
 
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.program.ranges import innermost
-from stepscope.memory.questions.over_time import HeldBytes, time_columns, times_of
-from stepscope.memory.replay.arrays import Int64Array
+from stepscope.memory.questions.over_time import by_category, time_columns, times_of
 from stepscope.memory.view import MemoryView
 
 BUCKETS = 200
@@ -70,7 +68,10 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
     shown = shown.with_columns(
         step=steps["step"].gather(innermost(steps, devices, shown["time_ns"])),
         phase=phases["phase"].gather(innermost(phases, devices, shown["time_ns"])),
-        **_by_category(view, chosen, shown["event"].to_numpy()),
+        **{
+            f"{name}_bytes": pl.Series(part)
+            for name, part in by_category(view, chosen, shown["event"].to_numpy()).items()
+        },
     )
     first = ["time_ns", "event", "step", "phase", "allocated_bytes", "reserved_bytes"]
     times = curve["time_ns"].drop_nulls()
@@ -84,16 +85,6 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
         steps=_steps(view, chosen, curve),
         notes=view.notes(chosen),
     )
-
-
-def _by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, pl.Series]:
-    """The bytes of each category after some events of a device."""
-    mine = view.allocations.filter(pl.col("device") == device)
-    found = {}
-    for category in MemoryCategory:
-        of = mine.filter(pl.col("category") == category.value)
-        found[f"{category.value}_bytes"] = pl.Series(HeldBytes.of(of).after(events))
-    return {name: column for name, column in found.items() if column.to_numpy().any()}
 
 
 def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:

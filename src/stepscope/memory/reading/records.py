@@ -83,8 +83,8 @@ class RecordSchema:
 _STATES = {word: place for place, word in enumerate(BLOCK_STATE.categories)}
 SEGMENT = RecordSchema(
     {
-        "device": SIZE, "address": INTEGER, "total_size": SIZE, "allocated_size": SIZE,
-        "active_size": SIZE, "requested_size": SIZE, "stream": INTEGER, "segment_type": CODE,
+        "device": SIZE, "address": INTEGER, "total_size": SIZE, "allocated_size": IGNORED,
+        "active_size": IGNORED, "requested_size": IGNORED, "stream": INTEGER, "segment_type": CODE,
         "segment_pool_id": POOL, "is_expandable": FLAG, "frames": VALUE, "blocks": VALUE,
     },
     {"large": 1, "small": 0},
@@ -103,7 +103,7 @@ EVENT = RecordSchema(
     {
         "action": CODE, "pool_id": POOL, "addr": INTEGER, "size": SIZE,
         "stream": INTEGER, "time_us": TIME, "frames": VALUE, "user_metadata": TEXT,
-        "compile_context": TEXT, "category": TEXT, "forward_frames": TEXT,
+        "compile_context": IGNORED, "category": TEXT, "forward_frames": IGNORED,
     },
     {word: place for place, word in enumerate(ACTION.categories) if word in NUMBERS},
     aliases={"device_free": "addr"},

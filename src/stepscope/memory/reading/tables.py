@@ -336,11 +336,7 @@ class _Reader:
         is_snapshot = action == names.index(Action.SNAPSHOT.value)
         is_oom = action == names.index(Action.OOM.value)
         address = events["addr"]  # of a failed request: what the device had free
-        texts = {
-            "metadata": "user_metadata", "compile_context": "compile_context",
-            "category": "category", "forward_stack": "forward_frames",
-        }  # fmt: skip
-        found = {name: self.texts.of(events[key]) for name, key in texts.items()}
+        texts = [self.texts.of(events[key]) for key in ("user_metadata", "category")]
         self.problems["cut_value"] += self.texts.is_cut
         return pl.DataFrame(
             {
@@ -354,7 +350,8 @@ class _Reader:
                 "device_free_bytes": _known(np.where(is_oom, address, MISSING)),
                 "pool": _known(events["pool_id"], records.NO_POOL),
                 "stack": _known(of_row, stacks.NO_STACK),
-                **found,
+                "metadata": texts[0],
+                "category": texts[1],
             },
             schema=EVENTS,
         )
@@ -430,9 +427,6 @@ def _segments_table(segments: Records, of_row: Array) -> pl.DataFrame:
             "device": np.where(device == MISSING, 0, np.minimum(device, _HIGHEST_DEVICE)),
             "address": _known(segments["address"]),
             "size_bytes": _known(segments["total_size"]),
-            "allocated_bytes": _known(segments["allocated_size"]),
-            "active_bytes": _known(segments["active_size"]),
-            "requested_bytes": _known(segments["requested_size"]),
             "stream": _known(segments["stream"]),
             "is_large": _known(large, NO_CODE).cast(pl.Boolean),
             "pool": _known(segments["segment_pool_id"], records.NO_POOL),

@@ -89,21 +89,15 @@ def replay(snapshot: Snapshot) -> Replay:
     blocks = replay_blocks(snapshot, history)
     reserved = reserved_history(snapshot, history)
     is_overflowed = _is_overflowed(snapshot)
-    sources = Sources(
-        is_overflowed=bool(is_overflowed),
-        has_allocs=history.has(Action.ALLOC),
-        has_frees=history.has(Action.FREE_REQUESTED) or history.has(Action.FREE_COMPLETED),
-    )
-    contradictions = table_of([("block", *blocks.contradictions)], sources)
-    for found in reserved.contradictions:
-        contradictions = pl.concat([contradictions, table_of([("segment", *found)], sources)])
+    contradictions = [("block", *blocks.contradictions)]
+    contradictions += [("segment", *found) for found in reserved.contradictions]
     return Replay(
         snapshot=snapshot,
         allocations=blocks.allocations,
         reserved=reserved.stretches,
         curve=_curve(history, blocks.allocations, reserved.stretches),
         notes=_notes(snapshot, blocks.allocations),
-        contradictions=contradictions,
+        contradictions=_contradictions(contradictions, _reason(history, is_overflowed)),
         is_overflowed=is_overflowed,
     )
 
@@ -215,30 +209,22 @@ _WORDS = {
 """Of each kind of thing and of contradiction, a short stable word and what it means."""
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What is known of how the history was recorded."""
-
-    is_overflowed: bool
-    has_allocs: bool
-    has_frees: bool
-
-    def reason(self) -> str:
-        """Why events may be missing."""
-        if not self.has_allocs:
-            return "the recorder was told to leave out allocations (skip_actions)"
-        if not self.has_frees:
-            return "the recorder was told to leave out frees (skip_actions)"
-        if self.is_overflowed:
-            return (
-                "the recorder's ring dropped old events, which by itself contradicts nothing; "
-                "recording was also off for a while, or another thread allocated while the "
-                "snapshot was taken"
-            )
+def _reason(history: History, is_overflowed: bool | None) -> str:
+    """Why events may be missing."""
+    if not history.has(Action.ALLOC):
+        return "the recorder was told to leave out allocations (skip_actions)"
+    if not (history.has(Action.FREE_REQUESTED) or history.has(Action.FREE_COMPLETED)):
+        return "the recorder was told to leave out frees (skip_actions)"
+    if is_overflowed:
         return (
-            "events are missing: recording was off for a while, actions were left out "
-            "(skip_actions), or another thread allocated while the snapshot was taken"
+            "the recorder's ring dropped old events, which by itself contradicts nothing; "
+            "recording was also off for a while, or another thread allocated while the snapshot "
+            "was taken"
         )
+    return (
+        "events are missing: recording was off for a while, actions were left out (skip_actions), "
+        "or another thread allocated while the snapshot was taken"
+    )
 
 
 Found = tuple[
@@ -251,7 +237,7 @@ Found = tuple[
 """Kind of thing, then for each contradiction its kind, event, device and address."""
 
 
-def table_of(found: Sequence[Found], sources: Sources) -> pl.DataFrame:
+def _contradictions(found: Sequence[Found], reason: str) -> pl.DataFrame:
     """Contradictions by kind and device, with the columns of `CONTRADICTIONS`."""
     rows = []
     for thing, kinds, events, devices, addresses in found:
@@ -268,7 +254,7 @@ def table_of(found: Sequence[Found], sources: Sources) -> pl.DataFrame:
                         int(device),
                         None if event == NONE else event,
                         int(addresses[first]),
-                        f"{meaning}; {sources.reason()}",
+                        f"{meaning}; {reason}",
                     )
                 )
     return pl.DataFrame(rows, schema=CONTRADICTIONS, orient="row")

@@ -64,17 +64,22 @@ def give_addresses(
     machine: Machine, stretches: pl.DataFrame, places: dict[tuple[int, int], int]
 ) -> None:
     """Tells the machine where the device put segments in the recording, in order of time."""
-    later = stretches.filter(pl.col("start_event").is_not_null()).sort("start_event")
-    group = 2 * place_numbers(later, places) + (~later["is_large"]).cast(pl.Int64)
-    listed = later.select("address", "size_bytes", "is_expandable", "start_event").with_columns(
-        group=group
-    )
-    fixed = listed.filter(~pl.col("is_expandable"))
-    # Of an expandable segment the beginning: the lowest address that was ever mapped.
+    group = 2 * place_numbers(stretches, places) + (~stretches["is_large"]).cast(pl.Int64)
+    listed = stretches.select(
+        "address", "size_bytes", "is_expandable", "start_event", "end_event"
+    ).with_columns(group=group)
+    fixed = listed.filter(~pl.col("is_expandable") & pl.col("start_event").is_not_null())
+    # Of an expandable segment the beginning: the lowest address that was ever mapped. Once nothing
+    # of it is mapped, it is gone, and what is mapped next is another.
+    until = pl.col("end_event").fill_null(b.UNLIMITED).cum_max().shift().over("group")
+    is_next = (pl.col("start_event") > until).fill_null(value=False)
     grown = (
-        listed.filter(pl.col("is_expandable"))
-        .group_by("group", maintain_order=True)
+        listed.filter("is_expandable")
+        .sort("start_event", nulls_last=False)
+        .with_columns(segment=is_next.cum_sum().over("group"))
+        .group_by("group", "segment", maintain_order=True)
         .agg(pl.col("address").min(), pl.col("start_event").first())
+        .drop_nulls("start_event")
         .with_columns(size_bytes=pl.lit(b.NONE, dtype=pl.Int64))
     )
     columns = ["group", "start_event", "size_bytes", "address"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +43,7 @@ class ReleaseCause(str, Enum):
     """The device had no room for a segment: everything cached was given back first."""
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(NamedTuple):
     """Operations in order of time; arrays row for row.
 
     Attributes:
@@ -62,23 +62,11 @@ class Operations:
 
     def rows(self, wanted: npt.NDArray[np.bool_]) -> Operations:
         """Some of them."""
-        return Operations(
-            self.event[wanted],
-            self.what[wanted],
-            self.size[wanted],
-            self.place[wanted],
-            self.allocation[wanted],
-        )
+        return Operations(*(column[wanted] for column in self))
 
     def after(self, first: Operations) -> Operations:
         """They, after others."""
-        return Operations(
-            np.concatenate([first.event, self.event]),
-            np.concatenate([first.what, self.what]),
-            np.concatenate([first.size, self.size]),
-            np.concatenate([first.place, self.place]),
-            np.concatenate([first.allocation, self.allocation]),
-        )
+        return Operations(*map(np.concatenate, zip(first, self, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -117,14 +105,7 @@ def releases_of(replay: Replay, device: int) -> list[Release]:
             if not has_both or stack == following["stack"]:
                 cause = ReleaseCause.RETRY
         asked = following["event"] if following and cause is ReleaseCause.RETRY else None
-        found.append(
-            Release(
-                int(given["event"][0]),
-                int(given["event"][-1]),
-                cause,
-                asked,
-            )
-        )
+        found.append(Release(int(given["event"][0]), int(given["event"][-1]), cause, asked))
     return found
 
 

@@ -59,8 +59,6 @@ class Simulation:
         device: Whose.
         settings: Of the simulated allocator.
         capacity_bytes: The most that it could reserve; None: without a bound.
-        initial: "recorded": it begins with the segments and blocks of the recording; "anew": what
-            was allocated before the recording is requested again, in order of addresses.
         curve: What was reserved and allocated after each of the history's events that concerns the
             simulation: event (-1 before the first), reserved_bytes, allocated_bytes.
         allocations: Where each allocation is, and in how large a block: allocation, address,
@@ -80,7 +78,6 @@ class Simulation:
     device: int
     settings: AllocatorSettings
     capacity_bytes: int | None
-    initial: Literal["recorded", "anew"]
     curve: pl.DataFrame
     allocations: pl.DataFrame
     failures: pl.DataFrame
@@ -133,7 +130,8 @@ def simulate(
         capacity_bytes: The most that it can reserve (`capacity_of`); None: without a bound.
         limit_bytes: What the process is allowed (`set_per_process_memory_fraction`); garbage
             collection needs it.
-        initial: What to begin with, as `Simulation` has it.
+        initial: "recorded": it begins with the segments and blocks of the recording; "anew": what
+            was allocated before the recording is requested again, in order of addresses.
         requests: What the history asked for, if it is known already from another simulation.
 
     Raises:
@@ -151,19 +149,6 @@ def simulate(
     return run.run(operations, capacity_bytes, limit_bytes, is_tried=True)
 
 
-def simulate_as_recorded(
-    replay: Replay, device: int, settings: AllocatorSettings, requests: Requests | None = None
-) -> Simulation:
-    """Runs a history through an allocator that gives memory back when the recorded one did.
-
-    It begins with the recorded state, and new segments are where they were. With the settings of
-    the recording it does what was observed, as far as the model is right.
-    """
-    run = _Run(replay, device, settings, "recorded", requests)
-    give_addresses(run.machine, run.requests.stretches, run.requests.places)
-    return run.run(run.history.operations, None, None, is_tried=False)
-
-
 class _Run:
     """One simulation, as it is set up and run."""
 
@@ -177,7 +162,6 @@ class _Run:
     ) -> None:
         self.device = device
         self.settings = settings
-        self.initial: Literal["recorded", "anew"] = initial
         self.requests = requests or Requests(replay, device)
         is_by_segment = (
             settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
@@ -221,7 +205,6 @@ class _Run:
             device=self.device,
             settings=self.settings,
             capacity_bytes=capacity_bytes,
-            initial=self.initial,
             curve=_curve(operations, at, reserved, allocated, before),
             allocations=_placed(addresses, sizes),
             failures=_failures(operations, at, served),
@@ -328,9 +311,14 @@ class Reproduction:
 
 
 def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> Reproduction:
-    """Simulates a recording with its own settings, and compares."""
-    settings = settings_of(replay.snapshot.settings)
-    simulation = simulate_as_recorded(replay, device, settings, requests)
+    """Simulates a recording with its own settings, and compares.
+
+    The allocator gives memory back when the recorded one did, begins with the recorded state, and
+    gets new segments where they were: it does what was observed, as far as the model is right.
+    """
+    run = _Run(replay, device, settings_of(replay.snapshot.settings), "recorded", requests)
+    give_addresses(run.machine, run.requests.stretches, run.requests.places)
+    simulation = run.run(run.history.operations, None, None, is_tried=False)
     compared = simulation.curve.filter(pl.col("event") >= 0).join(
         replay.curve.select("event", pl.col("reserved_bytes").alias("observed")), on="event"
     )

@@ -91,6 +91,17 @@ def test_every_program_is_reproduced(program, schema):
             assert_exact(found, made)
 
 
+def test_an_expandable_segment_that_is_unmapped_whole_is_followed_by_another():
+    allocator = Allocator(total=400 * MIB, settings=Settings(expandable=True))
+    allocator.freeable_pools = {(0, 1)}
+    for _ in range(3):
+        allocator.free(allocator.malloc(1000, pool=(0, 1)))
+        allocator.empty_cache()
+        allocator.malloc(MIB)
+    found = replayed(allocator.snapshot())
+    assert_exact(found, reproduce(found, 0))
+
+
 @settings(max_examples=settings.default.max_examples // 2)
 @given(DRAWN, SETTINGS, st.sampled_from([400, 1000]))
 def test_any_program_is_reproduced(steps, chosen, megabytes):

@@ -2,11 +2,11 @@
 /** The colour and the name of each category of memory, the same in viewer and reports. */
 
 const CATEGORIES = new Set([
-  "parameter", "buffer", "gradient", "optimizer-state", "activation", "input", "temporary", "workspace", "communication", "unknown",
+  "parameter", "buffer", "gradient", "optimizer-state", "cache", "activation", "input", "temporary", "workspace", "communication", "unknown",
 ]);
 /** What is drawn over the colours of some, so that each is told from all others. */
 const PATTERNS = /** @type {Record<string, import("./theme.js").Pattern>} */ ({
-  buffer: "stripes", temporary: "stripes", workspace: "dots", communication: "dots",
+  buffer: "stripes", temporary: "stripes", workspace: "dots", communication: "dots", cache: "lines",
 });
 /** For names that are no categories, such as the phases of a run's own timeline. */
 const OTHERS = ["compute", "communication", "copy", "operator", "annotation", "call", "idle-python", "idle-compilation", "idle-garbage-collection"];
