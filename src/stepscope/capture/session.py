@@ -360,6 +360,7 @@ class CaptureSession:
             if self.steps.is_closing:
                 return
             self.steps.is_closing = True
+            self.steps.wake()
         self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
             self._wall.busy += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +122,6 @@ class StepRecord:
     def is_whole_step(self) -> bool:
         """Whether this is a complete training step."""
         return self.kind == TRAIN and not self.is_partial
-
-
-STEP_FIELDS = tuple(one.name for one in fields(StepRecord))
-"""The fields of a step, in the order of a row."""
 
 
 def is_input_phase(name: str) -> bool:
@@ -355,9 +351,9 @@ def complete_steps(path: Path) -> None:
 def _ring_records(path: Path) -> list[StepRecord]:
     """The steps in the ring beside a step record."""
     records = []
-    for row in read_ring(path.with_name(RING_FILE)):
+    for fields in read_ring(path.with_name(RING_FILE)):
         with contextlib.suppress(ValueError):
-            records.append(_record_of(dict(zip(STEP_FIELDS, row, strict=False))))
+            records.append(_record_of(fields))
     return records
 
 

@@ -32,6 +32,9 @@ class GcPauses:
         called_ns: The part of it in collections that code requested.
     """
 
+    # Every boundary of a step reads it.
+    __slots__ = ("_gc_called", "_is_called", "_places", "_started_ns", "called_ns", "total_ns")
+
     def __init__(self, gc_called: Callable[[str], None] | None = None) -> None:
         self.total_ns = 0
         self.called_ns = 0

@@ -42,18 +42,21 @@ class LoaderWatch:
     def __init__(self, note: Callable[[LoaderRecord], None]) -> None:
         self._note = note
         self._lock = threading.Lock()
-        self._loaders: list[_Loader] = []
-        self._latest: _Loader | None = None
+        self._loaders: list[SeenLoader] = []
+        self._latest: SeenLoader | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._noted: _Loader | None = None
+        self._noted: SeenLoader | None = None
         self.hurry: Callable[[], object] = bool
 
-    def see(self, *parts: Any, read: Read | None = None) -> None:
+    def see(self, *parts: Any, read: Read | None = None) -> SeenLoader | None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
 
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
             read: How the batch was read; None if unknown.
+
+        Returns:
+            What is known of the loader; None if it is no DataLoader.
         """
         loader, iterator = self._latest, self._iterator
         if iterator is None or iterator() is not parts[-1]:
@@ -63,12 +66,12 @@ class LoaderWatch:
                 if loader is not None and loader.workers:
                     self.hurry()
             self._iterator = _reference(parts[-1])
-        if loader is None:
-            return
-        loader.batches += 1
-        if read is not None and (loader.is_new or read.is_beside):
-            with self._lock:
-                loader.take(read)
+        if loader is not None:
+            loader.batches += 1
+            if read is not None and (loader.is_new or read.is_beside):
+                with self._lock:
+                    loader.take(read)
+        return loader
 
     def look(self) -> float:
         """Sample workers whose turn it is, and note the training's loader if there is news.
@@ -104,7 +107,7 @@ class LoaderWatch:
             self._noted.has_news = False
             self._note(self._noted.record)
 
-    def _loader_of(self, parts: Sequence[Any]) -> _Loader | None:
+    def _loader_of(self, parts: Sequence[Any]) -> SeenLoader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
         for loader in self._loaders:
             if loader.parts.are(parts):
@@ -115,7 +118,7 @@ class LoaderWatch:
         data = _Same(_data_of(parts))
         found = next((one for one in self._loaders if one.data.is_as(data)), None)
         if found is None:
-            found = _Loader(data)
+            found = SeenLoader(data)
             if len(self._loaders) >= _MOST_LOADERS:
                 others = [one for one in self._loaders if one is not self._noted]
                 self._loaders.remove(min(others, key=lambda one: one.batches))
@@ -151,11 +154,15 @@ class _Same:
         )
 
 
-class _Loader:
+class SeenLoader:
     """One loader: what is known of it, and what its workers have used.
 
     Args:
         data: Its dataset.
+
+    Attributes:
+        batches: Number of batches that came from it.
+        is_new: Whether it is not known yet how large its batches are.
     """
 
     def __init__(self, data: _Same) -> None:

@@ -83,7 +83,17 @@ class PhaseTimes:
                 self._suspended += 1
                 self.open.append(Open(name=value.name, token=value, entered_ns=now_ns, mark=mark))
             elif kind in (CLOSE, SAVE_ENDS):
-                if self._close(SAVING if kind == SAVE_ENDS else value, now_ns, mark):
+                opened = self.open
+                if len(opened) == 1 and opened[0].token is value:  # as most are
+                    phase = opened.pop()
+                    self._suspended -= 1
+                    name = phase.name
+                    self.times[name] = self.times.get(name, 0) + now_ns - phase.entered_ns
+                    if phase.mark is not None and mark is not None:
+                        self.device.append((name, phase.mark, mark))
+                    if self.detected:
+                        self._resume(now_ns, mark)
+                elif self._close(SAVING if kind == SAVE_ENDS else value, now_ns, mark):
                     self._suspended -= 1
                     if self.detected:
                         self._resume(now_ns, mark)
@@ -149,11 +159,17 @@ class PhaseTimes:
                 self._is_in_closure = False
                 self._enter(OPTIMIZER, now_ns, mark)
 
-    def end_step(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
-        """End the step and begin the next; returns the times, on the host and on the device.
+    def end_step(
+        self, events: Iterable[Event], now_ns: int, mark: Any
+    ) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
+        """Take the last events, end the step and begin the next.
 
         The detected phase ends. What else is open goes on: each step has its part of the time.
+
+        Returns:
+            The times, on the host and on the device.
         """
+        self.see(events)
         if self.detected:
             self._leave(now_ns, mark)
         if self.open:
