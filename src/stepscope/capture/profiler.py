@@ -181,7 +181,7 @@ class Profiler:
             while self.config.max_steps <= 0 or not self.should_stop:
                 self._stepped_in_watch = False
                 starts_epoch, has_new_workers = iterator is None, False
-                fetch = core.begin_fetch()
+                wait = core.begin_wait(is_own=True)
                 try:
                     if iterator is None:
                         kept, started_ns = attempt(kept_iterator, loader), time.perf_counter_ns()
@@ -194,12 +194,12 @@ class Profiler:
                         count_work = attempt(self._work_counter, loader)
                     batch = next(iterator, _END)
                 except BaseException:
-                    core.end_fetch(fetch, has_batch=False)
+                    core.end_wait(wait, counts=False, is_own=True)
                     raise
                 if isinstance(batch, _End):
-                    core.end_fetch(fetch, has_batch=False)
+                    core.end_wait(wait, counts=False, is_own=True)
                     break
-                read_ns, cpu_ns = core.end_fetch(fetch)
+                read_ns, cpu_ns = core.end_wait(wait, is_own=True)
                 if looks:
                     seen = core.see_loader(loader, iterator, read=Read(batch, read_ns, cpu_ns))
                     looks = seen is not None and seen.is_new

@@ -28,9 +28,8 @@ from stepscope.capture.steps.devices import (
     Peaks,
 )
 from stepscope.capture.steps.gc_pauses import GcPauses
-from stepscope.capture.steps.phase_times import LEFT_OUT
 from stepscope.capture.steps.step_notes import StepNotes, no_schedstat, pread
-from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, StepRecord
+from stepscope.run.step_record import EVALUATION, StepRecord
 from stepscope.run.step_ring import (
     ANEW,
     BEGINS,
@@ -42,7 +41,6 @@ from stepscope.run.step_ring import (
     Reading,
     Ring,
     StepDecoder,
-    queued_in,
 )
 
 if TYPE_CHECKING:
@@ -60,10 +58,6 @@ _NOW = -1
 """Before any step."""
 _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
-_JUST_NOW_NS = 20_000
-"""Within so short a time after a boundary, what it read is not read again."""
-_Fetch = tuple[Any, int, int, bytes]
-"""A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 _COMPILER = "torch._dynamo.callback"
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
@@ -93,7 +87,6 @@ class StepCore(StepNotes):
     """
 
     __slots__ = (
-        "_begun",
         "_compiler",
         "_decoder",
         "_due",
@@ -144,8 +137,6 @@ class StepCore(StepNotes):
         self._wakes = 0
         self._is_outside = False
         self._is_between_loops = False
-        # The reading at which the current step began; None while there is none.
-        self._begun: Reading | None = None
         self._decoder = StepDecoder(0)
         self._window_bits = 0
         self._gc = GcPauses()
@@ -598,50 +589,6 @@ class StepCore(StepNotes):
             with contextlib.suppress(Exception):
                 flops.leave()
         return bool(has_worked)
-
-    # -- the batches of `watch` -----------------------------------------------------------------
-
-    def begin_fetch(self) -> _Fetch:
-        """Begin the loop's wait for a batch; returns what `end_fetch` needs."""
-        entered = None
-        if self.detector is not None:
-            self._attempt("detecting phases", self.detector.begin_own_fetch)
-        if self.recording is not None:
-            entered = self.enter_range(DATA_WAIT_RANGE)
-        now_ns, begun = perf_counter_ns(), self._begun
-        if get_ident() != self._clocked_thread:
-            return entered, now_ns, thread_time_ns(), b""
-        if begun is not None and now_ns - begun[0] < _JUST_NOW_NS:
-            return entered, now_ns, begun[2], begun[3]
-        return entered, now_ns, thread_time_ns(), self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
-
-    def end_fetch(self, fetch: _Fetch, *, has_batch: bool = True) -> tuple[int, int]:
-        """End the loop's wait; returns how long it was, and how much of that was work for a CPU.
-
-        Args:
-            fetch: What `begin_fetch` returned.
-            has_batch: Whether a batch arrived, and not the end of the data.
-        """
-        entered, began_ns, cpu_ns, schedstat = fetch
-        waited_ns = perf_counter_ns() - began_ns
-        cpu_ns = thread_time_ns() - cpu_ns
-        if waited_ns - cpu_ns > _JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                now = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
-                cpu_ns += queued_in(now) - queued_in(schedstat)
-        if entered is not None:
-            self.leave_range(entered)
-        detector = self.detector
-        if detector is not None:
-            self._attempt("detecting phases", detector.end_own_fetch)
-        if has_batch:
-            self._wait_ns += waited_ns
-            self._wait_cpu_ns += cpu_ns
-            if self._has_notes:
-                self._events.append((LEFT_OUT, waited_ns, perf_counter_ns(), None))
-            if detector is not None:
-                self._attempt("detecting phases", detector.own_batch_came)
-        return waited_ns, cpu_ns
 
     # -- the device -----------------------------------------------------------------------------
 

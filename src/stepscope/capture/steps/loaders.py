@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import sys
 import threading
@@ -15,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.steps.step_notes import Read
-from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import LoaderRecord
+from stepscope.system.usage import (
+    available_bytes,
+    private_bytes,
+    shared_memory_bytes,
+    usable_cpus,
+)
 
 _FIRST_NS = 50_000_000
 """After so long a time the workers of an iterator are looked at first,"""
@@ -212,9 +216,9 @@ class SeenLoader:
                 self.record,
                 batch_bytes=size,
                 batch_tensors=tensors,
-                shared_memory_bytes=_shared_memory_bytes(),
-                memory_bytes=_available_bytes(),
-                worker_bytes=_private_bytes(self.workers[0]) if self.workers else None,
+                shared_memory_bytes=shared_memory_bytes(),
+                memory_bytes=available_bytes(),
+                worker_bytes=private_bytes(self.workers[0]) if self.workers else None,
             )
             self.has_news = True
         if read.is_beside and not self.workers:
@@ -318,37 +322,6 @@ def _size_of(batch: Any) -> tuple[int | None, int | None]:
     return size, tensors
 
 
-def _shared_memory_bytes() -> int | None:
-    with contextlib.suppress(OSError, AttributeError):
-        found = os.statvfs("/dev/shm")  # noqa: S108 - only its free space is asked for
-        return found.f_bavail * found.f_frsize
-    return None
-
-
-def _available_bytes() -> int | None:
-    """Memory that new processes may take: the machine's, or what a control group leaves."""
-    available = None
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        available = int(text.partition("MemAvailable:")[2].split()[0]) << 10
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        most = int((group / "memory.max").read_text(encoding="ascii"))
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        left = max(0, most - used)
-        available = left if available is None else min(available, left)
-    return available
-
-
-def _private_bytes(process_id: int) -> int | None:
-    """Memory that a process shares with no other."""
-    with contextlib.suppress(OSError, ValueError):
-        text = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii")
-        lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
-        return sum(int(words[1]) for words in lines) << 10
-    return None
-
-
 def _reference(one: Any) -> weakref.ref[Any] | None:
     try:
         return weakref.ref(one)
@@ -372,15 +345,6 @@ def _is_iterable(parts: Sequence[Any]) -> bool | None:
     if torch_data is None:
         return None
     return any(isinstance(one, torch_data.IterableDataset) for one in _data_of(parts))
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, less what a control group takes away."""
-    cpus = allowed_cpus()
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        cpus = min(cpus, max(1, math.ceil(int(quota) / int(period))))
-    return cpus
 
 
 def _local_ranks() -> int:

@@ -23,7 +23,7 @@ from stepscope.run.step_record import (
     MOST_PHASE_NAMES,
     TRAIN,
 )
-from stepscope.run.step_ring import SCHEDSTAT_BYTES, queued_in
+from stepscope.run.step_ring import SCHEDSTAT_BYTES, Reading, queued_in
 
 if TYPE_CHECKING:
     from stepscope.capture.containment import Containment
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
+_JUST_NOW_NS = 20_000
+"""Within so short a time, what was read is not read again."""
+WaitBegan = tuple[Any, int, int, bytes]
+"""A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 pread: Callable[[int, int, int], bytes] = getattr(os, "pread", None) or (lambda *_: b"")
 
 
@@ -90,6 +94,7 @@ class StepNotes:
 
     __slots__ = (
         "_attempt",
+        "_begun",
         "_clocked_thread",
         "_containment",
         "_device_phases",
@@ -134,6 +139,8 @@ class StepNotes:
         self._containment = containment
         self._attempt = containment.attempt
         self._failed = containment.failed
+        # The reading at which the current step began; None while there is none.
+        self._begun: Reading | None = None
         # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
@@ -268,21 +275,67 @@ class StepNotes:
         """
         return Wait(self)
 
-    def add_wait(self, duration_ns: int, cpu_ns: int = 0) -> None:
+    def begin_wait(self, *, is_own: bool = False) -> WaitBegan:
+        """Begin to wait for a batch; returns what `end_wait` needs.
+
+        Args:
+            is_own: Whether it is the wait of `watch`: those of DataLoaders inside are part of it.
+        """
+        entered = None
+        if is_own and self.detector is not None:
+            self._attempt("detecting phases", self.detector.begin_own_fetch)
+        if self.recording is not None:
+            entered = self.enter_range(DATA_WAIT_RANGE)
+        now_ns, begun = perf_counter_ns(), self._begun
+        if get_ident() != self._clocked_thread:
+            return entered, now_ns, thread_time_ns(), b""
+        if begun is not None and now_ns - begun[0] < _JUST_NOW_NS:
+            return entered, now_ns, begun[2], begun[3]
+        schedstat = b""
+        with contextlib.suppress(OSError):
+            schedstat = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
+        return entered, now_ns, thread_time_ns(), schedstat
+
+    def end_wait(
+        self, began: WaitBegan, *, counts: bool = True, is_own: bool = False
+    ) -> tuple[int, int]:
+        """End the wait; returns how long it was, and how much of that was work for a CPU.
+
+        Args:
+            began: What `begin_wait` returned.
+            counts: Whether the step waited; not if the wait of `watch` ended without a batch.
+            is_own: As for `begin_wait`.
+        """
+        entered, began_ns, cpu_ns, schedstat = began
+        waited_ns = perf_counter_ns() - began_ns
+        cpu_ns = thread_time_ns() - cpu_ns
+        if waited_ns - cpu_ns > _JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                now = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
+                cpu_ns += queued_in(now) - queued_in(schedstat)
+        if entered is not None:
+            self.leave_range(entered)
+        detector = self.detector if is_own else None
+        if detector is not None:
+            self._attempt("detecting phases", detector.end_own_fetch)
+        if counts:
+            self._wait_ns += waited_ns
+            self._wait_cpu_ns += cpu_ns
+            if self._has_notes:
+                self._events.append((LEFT_OUT, waited_ns, perf_counter_ns(), None))
+            if detector is not None:
+                self._attempt("detecting phases", detector.own_batch_came)
+        return waited_ns, cpu_ns
+
+    def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.
 
         Phases that are open are timed without it, so that nothing counts twice.
-
-        Args:
-            duration_ns: How long.
-            cpu_ns: How much of it was work for a CPU, because the thread made the batch itself.
         """
-        if not self.is_on:
-            return
-        self._wait_ns += duration_ns
-        self._wait_cpu_ns += cpu_ns
-        if self._events or self._times.open:
-            self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
+        if self.is_on:
+            self._wait_ns += duration_ns
+            if self._has_notes:
+                self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
@@ -304,20 +357,6 @@ class StepNotes:
         """Measure the workers of an iterator for the last time: its data has ended."""
         if self.is_on and self.loaders is not None:
             self._attempt("looking at the loader", self.loaders.ends, iterator)
-
-    def cpu_needed_ns(self) -> int:
-        """Time that the current thread has so far run on a CPU, or waited for one.
-
-        The difference of two readings says how much of the time between them was work for a CPU,
-        whether or not one was free.
-        """
-        ran_ns = thread_time_ns()
-        if get_ident() != self._clocked_thread:
-            return ran_ns
-        try:
-            return ran_ns + queued_in(self._pread(self._schedstat, SCHEDSTAT_BYTES, 0))
-        except (OSError, ValueError, IndexError):
-            return ran_ns
 
     # -- work, and what else is said of a step --------------------------------------------------
 
@@ -434,18 +473,13 @@ class Phase(contextlib.ContextDecorator):
 class Wait:
     """A wait for a batch while it is timed."""
 
-    __slots__ = ("_cpu_ns", "_notes", "_range", "_started_ns")
+    __slots__ = ("_began", "_notes")
 
     def __init__(self, notes: StepNotes) -> None:
         self._notes = notes
-        self._range: Any = None
 
     def __enter__(self) -> None:
-        notes = self._notes
-        if notes.recording is not None:
-            self._range = notes.enter_range(DATA_WAIT_RANGE)
-        self._cpu_ns = notes.cpu_needed_ns()
-        self._started_ns = perf_counter_ns()
+        self._began = self._notes.begin_wait()
 
     def __exit__(
         self,
@@ -455,13 +489,10 @@ class Wait:
     ) -> None:
         notes = self._notes
         try:
-            if kind is None or issubclass(kind, StopIteration):
-                waited_ns = perf_counter_ns() - self._started_ns
-                notes.add_wait(waited_ns, notes.cpu_needed_ns() - self._cpu_ns)
+            has_ended = kind is None or issubclass(kind, StopIteration)
+            notes.end_wait(self._began, counts=has_ended and notes.is_on)
         except Exception as failure:  # noqa: BLE001 - the training must go on
             notes._failed("timing a wait", failure)
-        if self._range is not None:
-            notes.leave_range(self._range)
 
 
 def _range(name: str) -> Any:
