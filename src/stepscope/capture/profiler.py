@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from stepscope.capture.containment import attempt
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.session import CaptureSession
-from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.disable_dynamo import is_compiling
 from stepscope.capture.steps.loaders import (
     SeenLoader,

@@ -120,7 +120,10 @@ def queued_in(schedstat: bytes) -> int:
 
 
 class Ring:
-    """Memory of `RING_BYTES` bytes; this one ends with the process.
+    """Memory of `RING_BYTES` bytes.
+
+    Args:
+        descriptor: A file that is mapped, so that it outlives the process; None for memory alone.
 
     Attributes:
         at: Where the next reading goes.
@@ -131,11 +134,13 @@ class Ring:
         is_file: Whether it outlives the process.
     """
 
-    is_file = False
-
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.is_file = descriptor is not None
         self.at = SLOT_BYTES
         self.memory: Any = bytearray(RING_BYTES)
+        if descriptor is not None:
+            self.memory = mmap.mmap(descriptor, RING_BYTES)
+            os.close(descriptor)
         self.pack: Callable[..., object] = SLOT.pack_into
         self.turned: Callable[[], object] = bool
         self.turns_at = SLOT_BYTES + _TURN_BYTES
@@ -178,20 +183,7 @@ class Ring:
             pass  # it is not kept for the case of a kill; it is written all the same
 
     def close(self) -> None:
-        """Free it."""
-
-
-class _MappedRing(Ring):
-    """A file that is mapped into memory."""
-
-    is_file = True
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__()
-        self.memory = mmap.mmap(descriptor, RING_BYTES)
-        os.close(descriptor)
-
-    def close(self) -> None:
+        """Free the file."""
         self.memory.close()
 
 
@@ -202,10 +194,9 @@ class _WrittenRing(Ring):
         descriptor: The open file.
     """
 
-    is_file = True
-
     def __init__(self, descriptor: int) -> None:
         super().__init__()
+        self.is_file = True
         self._descriptor = descriptor
         self.memory = self
         self.pack = self._pack
@@ -230,7 +221,7 @@ def create_ring(path: Path, epoch_offset_ns: int) -> Ring | None:
         os.posix_fallocate(descriptor, 0, RING_BYTES)
         os.pwrite(descriptor, _HEADER.pack(_MAGIC, epoch_offset_ns), 0)
         is_mapped = _file_system(path) in _MAPPED
-        return _MappedRing(descriptor) if is_mapped else _WrittenRing(descriptor)
+        return Ring(descriptor) if is_mapped else _WrittenRing(descriptor)
     except (OSError, ValueError):
         if descriptor >= 0:
             with contextlib.suppress(OSError):

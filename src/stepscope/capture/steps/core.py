@@ -18,7 +18,6 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.options.schedule import NEVER
-from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.devices import (
     NO_PEAKS,
     DeviceProbe,
@@ -27,7 +26,7 @@ from stepscope.capture.steps.devices import (
     PeakMemory,
     Peaks,
 )
-from stepscope.capture.steps.gc_pauses import GcPauses
+from stepscope.capture.steps.pauses import CompileClock, GcPauses
 from stepscope.capture.steps.step_notes import StepNotes, no_schedstat, pread
 from stepscope.run.step_record import EVALUATION, StepRecord
 from stepscope.run.step_ring import (

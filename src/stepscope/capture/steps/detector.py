@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt, missed
+from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.disable_dynamo import (
     disable_dynamo,
     is_compiling,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt, missed
+from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.phase_times import CALL, RETURN
 from stepscope.capture.steps.replacements import Replacements
 

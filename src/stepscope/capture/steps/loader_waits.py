@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.containment import attempt
 from stepscope.capture.steps.loaders import (
     has_workers,
     kept_iterator,

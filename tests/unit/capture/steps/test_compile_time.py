@@ -12,8 +12,8 @@ import pytest
 from tests.support.steps import records_of
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.core import StepCore
+from stepscope.capture.steps.pauses import CompileClock
 
 NAME = "torch._dynamo.callback"
 MS = 1_000_000
