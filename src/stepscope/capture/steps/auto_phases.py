@@ -40,8 +40,6 @@ class AutoPhases(Policy):
     def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002 - any counts
         """A batch without gradients is for an evaluation."""
         detector = self.detector
-        if detector.is_in_own_fetch:
-            return False
         if self._records_gradients():
             return True
         if not detector.is_in(EVALUATION):

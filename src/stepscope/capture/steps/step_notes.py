@@ -202,9 +202,11 @@ class StepNotes:
         times = self._times
         events, self._events = self._events, []
         try:
-            phases, self._device_phases = times.end_step(events, now_ns, mark)
-            if phases:
-                found["phases"] = phases
+            self._device_phases = []
+            if events or times.open or times.times:
+                phases, self._device_phases = times.end_step(events, now_ns, mark)
+                if phases:
+                    found["phases"] = phases
             if len(times.training) != self._training_phases:
                 self._training_phases = len(times.training)
                 if self.training_phase is not None:
@@ -315,16 +317,13 @@ class StepNotes:
                 cpu_ns += queued_in(now) - queued_in(schedstat)
         if entered is not None:
             self.leave_range(entered)
-        detector = self.detector if is_own else None
-        if detector is not None:
-            self._attempt("detecting phases", detector.end_own_fetch)
         if counts:
             self._wait_ns += waited_ns
             self._wait_cpu_ns += cpu_ns
             if self._has_notes:
                 self._events.append((LEFT_OUT, waited_ns, perf_counter_ns(), None))
-            if detector is not None:
-                self._attempt("detecting phases", detector.own_batch_came)
+        if is_own and self.detector is not None:
+            self._attempt("detecting phases", self.detector.end_own_fetch, counts)
         return waited_ns, cpu_ns
 
     def add_wait(self, duration_ns: int) -> None:
