@@ -325,7 +325,7 @@ def _phases(value: Any) -> dict[str, int]:
 _REQUIRED = ("step", "start_ns", "dur_ns")
 _ALWAYS = frozenset({*_REQUIRED, "data_wait_ns"})
 _DEFAULTS = vars(StepRecord(0, 0, 0))
-_OF_TYPE: dict[str, Callable[[Any], object]] = {
+_OF_TYPE: dict[str, Callable[[Any], Any]] = {
     "int": _whole,
     "int | None": _optional,
     "bool": bool,
