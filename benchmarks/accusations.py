@@ -119,7 +119,7 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
 
     from stepscope.fleet.job import read_job
     from stepscope.fleet.stragglers import stragglers_of_job
-    from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS
+    from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS
     from stepscope.trace.paths import resolve_path
 
     began = time.perf_counter()

@@ -7,12 +7,12 @@ from tests.support.one_step import check_run
 from tests.support.ranks import torchrun
 
 from stepscope import open_run
-from stepscope.run.rank_skew import OFF_CPU
+from stepscope.skew.rank_skew import OFF_CPU
 
 # How long a rank takes is a busy machine's affair: the late one waits until the others have come
 # to where they meet, and then for 30 ms more. Ranks tell by a file each.
 MEETING = """
-from stepscope.run import rank_skew
+from stepscope.skew import rank_skew
 
 rank_skew._READING_S = 200.0  # for the verdict at the end
 here = [os.open(f"{output}.here{number}", os.O_RDWR | os.O_CREAT) for number in range(world)]

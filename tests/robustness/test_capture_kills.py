@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.capture.record.unclosed import close_manifest
 from stepscope.run.layout import RankLayout
 from stepscope.run.step_record import read_steps
-from stepscope.run.unclosed import close_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKS = """

@@ -53,11 +53,8 @@ SPARED = {
     "options.schedule.Schedule.first_end",
     "options.schedule.Schedule.cycle",
     "options.schedule.Schedule._origin",
-    "steps.gc_pauses.GcPauses.__init__",
-    "steps.compile_time.CompileClock.__init__",
-    # How torch comes to it.
-    "steps.attempt.attempt",
-    "steps.attempt.missed",
+    "steps.pauses.GcPauses.__init__",
+    "steps.pauses.CompileClock.__init__",
 }
 OPTIONS = {
     "windows.python_memory": {"window_recorder": "tracemalloc"},

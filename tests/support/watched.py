@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from stepscope.run.working import WorkingLine
+from stepscope.terminal.working import WorkingLine
 
 
 class Watched(WorkingLine):

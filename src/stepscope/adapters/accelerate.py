@@ -120,8 +120,8 @@ class AccelerateProfiler(Profiler):
         self._steps.has_stepped = False
         super().step(tokens=tokens, samples=samples)
 
-    def _batch_came(self, loader: object, batch: object) -> None:
-        """Do nothing: `watch` counts the batches of accelerate's loaders."""
+    def _work_counter(self, loader: object) -> None:
+        """None: `watch` counts the batches of accelerate's loaders."""
 
 
 def _identity() -> RankIdentity:

@@ -189,10 +189,12 @@ class Profiler(capture.Profiler):
                     print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
                     return
 
-    def _batch_came(self, loader: object, batch: object) -> None:
+    def _work_counter(self, loader: object) -> Callable[[Any], object] | None:
         # Without collation, what arrives may be one sample as well as many.
-        if getattr(loader, "_auto_collation", False):
-            self.session.steps.offer(work_of(batch))
+        if not getattr(loader, "_auto_collation", False):
+            return None
+        offer = self.session.steps.offer
+        return lambda batch: offer(work_of(batch))
 
     def _put_in_place(self, window: WindowRecord) -> list[Path]:
         if not self._layout:

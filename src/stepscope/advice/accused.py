@@ -3,7 +3,7 @@
 Two things show it, and `find_late` puts them together:
 
 * Step records: many unrecorded steps, of which they show what a rank does before it waits
-  (`stepscope.run.rank_skew`).
+  (`stepscope.skew.rank_skew`).
 * Windows: a few steps, of which they show everything. On GPUs collectives are matched, unusual work
   is found, and one replay says what the step would be without it (`analysis.blame`). Without a GPU
   each training thread waits for the others in its collectives, and a trace shows for how long; the
@@ -30,10 +30,10 @@ from stepscope.advice.rules.late_rank import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
-from stepscope.run.course import course_of, in_some_steps
 from stepscope.run.figures import duration
-from stepscope.run.rank_causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
-from stepscope.run.rank_skew import (
+from stepscope.skew.course import course_of, in_some_steps
+from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
+from stepscope.skew.rank_skew import (
     ARRIVALS,
     OFF_CPU,
     RECORDED_WAITS,

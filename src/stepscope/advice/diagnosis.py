@@ -49,8 +49,8 @@ from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import TRACE_SUFFIXES
-from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
 from stepscope.run.reader import Run, one_job, open_run
+from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails

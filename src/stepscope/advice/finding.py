@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from stepscope.analysis.graph.changes import Changes
-from stepscope.run.plain_text import shorten_name
+from stepscope.terminal.plain_text import shorten_name
 
 DOCS_FOLDER = "docs/findings"
 

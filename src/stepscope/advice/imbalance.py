@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
-from stepscope.run import equal_ranks
-from stepscope.run.rank_skew import rank_steps, steps_in_common
 from stepscope.run.step_record import BACKWARD, COMMUNICATION
+from stepscope.skew import equal_ranks
+from stepscope.skew.rank_skew import rank_steps, steps_in_common
 
 _FOLLOWS = 0.5
 _MOSTLY = 0.5

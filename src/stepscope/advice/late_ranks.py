@@ -16,14 +16,14 @@ from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION, OF_COMPUTE, imbalance, late_rank
 from stepscope.advice.severities import with_saving
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.course import (
+from stepscope.run.figures import duration, ranks_in_words, significant
+from stepscope.run.step_record import BACKWARD, COMMUNICATION
+from stepscope.skew.course import (
     Course,
     EveryNth,
     Rising,
 )
-from stepscope.run.figures import duration, ranks_in_words, significant
-from stepscope.run.rank_skew import RankSkew
-from stepscope.run.step_record import BACKWARD, COMMUNICATION
+from stepscope.skew.rank_skew import RankSkew
 
 _LINK = (
     "Look at the links of {0} first: communication takes far longer there than on the other ranks, "

@@ -21,7 +21,7 @@ from stepscope.memory.questions.composition import by_line
 from stepscope.memory.questions.table import MemoryAnswer, answer, question
 from stepscope.memory.view import MemoryView, held_at
 from stepscope.run.figures import binary_size, percent
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 _ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.INFO)
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)

@@ -26,7 +26,7 @@ from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import read_job
 from stepscope.run.reader import RankRun
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import SecondThread
 

@@ -25,7 +25,7 @@ from stepscope.advice.turns import Turns, find_turns
 from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
-from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
+from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the collective, in this rank's trace

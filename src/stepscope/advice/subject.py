@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.record.python_memory import PythonMemory
     from stepscope.memory.view import MemoryView
     from stepscope.run.manifest import LoaderRecord
-    from stepscope.run.rank_skew import RankSkew
+    from stepscope.skew.rank_skew import RankSkew
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import polars as pl
 
 from stepscope.advice.drawn_step import BUCKETS, Slice, StepLane, TypicalStep
 from stepscope.analysis.host.idle_segments import idle_segments
-from stepscope.run.plain_text import shorten_name
+from stepscope.terminal.plain_text import shorten_name
 from stepscope.trace.arrays.intervals import clip, covered, merge
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category, Kind

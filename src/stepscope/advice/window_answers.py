@@ -24,7 +24,7 @@ from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.trace.second_thread import second_thread

@@ -27,7 +27,7 @@ from stepscope.advice.severities import severity_again
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.worth_in_a_pipeline import limited_by_the_stages
 from stepscope.run.figures import duration, ranks_in_words
-from stepscope.run.rank_skew import RankSkew
+from stepscope.skew.rank_skew import RankSkew
 
 _WITHIN = 0.05
 """Of the step: how much more than the job gains a finding may save. Ranks without the finding may

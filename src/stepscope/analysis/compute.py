@@ -30,7 +30,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named, names_that
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.run.figures import percent
-from stepscope.run.plain_text import shorten_name
+from stepscope.terminal.plain_text import shorten_name
 from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UsageError
 from stepscope.run.remote import as_shown
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope

@@ -121,3 +121,17 @@ class _Contained:
             self._wall.busy -= 1
             if self._wall.has_postponed:
                 self._wall.resume()
+
+
+def attempt(call: Callable[..., _Result], *given: Any) -> _Result | None:
+    """Call our own code from inside the training's own calls: it must not raise."""
+    try:
+        return call(*given)
+    except Exception as error:  # noqa: BLE001 - the training must go on
+        missed(error)
+        return None
+
+
+def missed(error: Exception) -> None:
+    """Log that something the training did was not noticed."""
+    log.debug("stepscope: listening to torch failed: %s", error, exc_info=error)

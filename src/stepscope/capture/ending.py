@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.unclosed import exit_text
 from stepscope.capture.requests.signals import TerminationSignalError
 from stepscope.run.error_words import said_by
 from stepscope.run.figures import plural
 from stepscope.run.layout import RunLayout
-from stepscope.run.unclosed import exit_text
 
 if TYPE_CHECKING:
     from stepscope.capture.record.upload import Uploader
@@ -72,8 +72,8 @@ def late_ranks(layout: RunLayout, world_size: int) -> str:
     """A note for the verdict if some ranks are late, from the last steps of all visible ranks."""
     if world_size < 2:
         return ""
-    from stepscope.run.frontier import find_frontier  # at the end of a job of several ranks only
-    from stepscope.run.rank_skew import last_ranks, rank_skew
+    from stepscope.skew.frontier import find_frontier  # at the end of a job of several ranks only
+    from stepscope.skew.rank_skew import last_ranks, rank_skew
 
     ranks = last_ranks(layout)
     skew, frontier = rank_skew(ranks), find_frontier(ranks)

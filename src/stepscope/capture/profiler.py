@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from stepscope.capture.containment import attempt
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.session import CaptureSession
-from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.disable_dynamo import is_compiling
 from stepscope.capture.steps.loaders import (
+    SeenLoader,
     has_workers,
     kept_iterator,
     taken_sampler_time,
@@ -146,6 +147,7 @@ class Profiler:
         except RecursionError:
             # The loop called this with hardly any of Python's stack left.
             core.lost_ends += 1
+            core.wake()
 
     def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, time the wait for each batch, and end a step after each.
@@ -170,6 +172,8 @@ class Profiler:
         iterator: Iterator[_Batch] | None = None
         steps_itself = batches_per_step < 1 or not session.watch_ends_steps
         batches = 0
+        seen: SeenLoader | None = None
+        looks, count_work = True, None
         self._watch_depth += 1
         self._loop_began = core.number
         try:
@@ -177,7 +181,7 @@ class Profiler:
             while self.config.max_steps <= 0 or not self.should_stop:
                 self._stepped_in_watch = False
                 starts_epoch, has_new_workers = iterator is None, False
-                fetch = core.begin_fetch()
+                wait = core.begin_wait(is_own=True)
                 try:
                     if iterator is None:
                         kept, started_ns = attempt(kept_iterator, loader), time.perf_counter_ns()
@@ -187,12 +191,20 @@ class Profiler:
                             attempt(has_workers, iterator)
                         )
                         attempt(time_first_indices, iterator)
+                        count_work = attempt(self._work_counter, loader)
                     batch = next(iterator, _END)
-                finally:
-                    read_ns, cpu_ns = core.end_fetch(fetch)
+                except BaseException:
+                    core.end_wait(wait, counts=False, is_own=True)
+                    raise
                 if isinstance(batch, _End):
+                    core.end_wait(wait, counts=False, is_own=True)
                     break
-                core.batch_came(loader, iterator, Read(batch, read_ns, cpu_ns))
+                read_ns, cpu_ns = core.end_wait(wait, is_own=True)
+                if looks:
+                    seen = core.see_loader(loader, iterator, read=Read(batch, read_ns, cpu_ns))
+                    looks = seen is not None and seen.is_new
+                elif seen is not None:
+                    seen.batches += 1
                 if starts_epoch:
                     sampler_ns = attempt(taken_sampler_time, iterator) or 0
                     core.add_loader_time(
@@ -200,7 +212,8 @@ class Profiler:
                         workers_ns=max(0, made_ns - sampler_ns) if has_new_workers else 0,
                         sampler_ns=sampler_ns,
                     )
-                self._batch_came(loader, batch)
+                if count_work is not None:
+                    count_work(batch)
                 try:
                     yield batch
                 except GeneratorExit:
@@ -221,8 +234,9 @@ class Profiler:
         finally:
             self._watch_depth -= 1
 
-    def _batch_came(self, loader: object, batch: object) -> None:
-        """Take notice of a batch that `watch` passes on."""
+    def _work_counter(self, loader: object) -> Callable[[Any], object] | None:  # noqa: ARG002
+        """What is called with each batch of this loader that `watch` passes on."""
+        return None
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.

@@ -23,8 +23,8 @@ from stepscope.capture.requests.sources import RequestSources
 from stepscope.capture.steps.clock import Clock
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceProbe
-from stepscope.capture.steps.gc_pauses import GcPauses
 from stepscope.capture.steps.loaders import LoaderWatch
+from stepscope.capture.steps.pauses import GcPauses
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
 from stepscope.capture.windows.control import WindowControl
@@ -360,6 +360,7 @@ class CaptureSession:
             if self.steps.is_closing:
                 return
             self.steps.is_closing = True
+            self.steps.wake()
         self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
             self._wall.busy += 1

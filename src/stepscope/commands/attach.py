@@ -49,8 +49,8 @@ def command(
     preparation and keeps running. Ctrl-C ends the sampling early.
     """
     from stepscope.adapters.external.attach import attach, process_of_rank
-    from stepscope.doctor.machine import this_machine
     from stepscope.doctor.permissions import attaching_allowance
+    from stepscope.system.machine import this_machine
 
     options = read_py_spy(values)
     run: Run | None = None

@@ -25,7 +25,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output, Sink
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.comparison.gate import FailOn

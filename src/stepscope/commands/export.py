@@ -6,7 +6,7 @@ import click
 
 from stepscope.commands.options import INPUT, in_a_folder, numbers
 from stepscope.export.targets import TARGETS, target_of
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 
 @click.command("export")

@@ -14,7 +14,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 
 @click.command("hangs")

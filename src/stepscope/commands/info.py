@@ -15,7 +15,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 
 @click.command("info")

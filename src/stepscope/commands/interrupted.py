@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from stepscope.run.plain_text import escaped
+from stepscope.terminal.plain_text import escaped
 
 
 @contextmanager

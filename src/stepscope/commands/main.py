@@ -18,9 +18,9 @@ import click
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.narrow_encodings import tolerate_narrow_encoding
-from stepscope.run.plain_text import escaped
-from stepscope.run.working import command_begins
+from stepscope.terminal.narrow_encodings import tolerate_narrow_encoding
+from stepscope.terminal.plain_text import escaped
+from stepscope.terminal.working import command_begins
 
 VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",

@@ -19,7 +19,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 
 @click.command("memory")

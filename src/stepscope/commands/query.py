@@ -13,7 +13,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 DEFAULT_ROWS = 100
 """Rows shown to people by default; programs get all."""

@@ -21,7 +21,7 @@ from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 from stepscope.run.importing import importing
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

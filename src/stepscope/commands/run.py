@@ -16,8 +16,8 @@ from stepscope.capture.options.option import Option, flags_of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
-from stepscope.run.terminal_line import is_watched
-from stepscope.run.working import working
+from stepscope.terminal.terminal_line import is_watched
+from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome, Tool

@@ -25,7 +25,7 @@ from stepscope.commands.sinks import StandardSink, sink_for
 from stepscope.errors import UsageError
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.questions import Answers, Question

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import click
 
 from stepscope.errors import UsageError
-from stepscope.run.plain_text import escaped
+from stepscope.terminal.plain_text import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stepscope.commands.options import INPUT, check_standard_input_once
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 
 
 @click.command("view")

@@ -13,12 +13,12 @@ from stepscope.doctor.disk import SpaceOf, check_disk, space_of
 from stepscope.doctor.environment import check_environment
 from stepscope.doctor.known_bad import Versions, check_known_bad
 from stepscope.doctor.limits import check_limits
-from stepscope.doctor.machine import Machine
 from stepscope.doctor.packages import VersionOf, check_packages, installed_version
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch, version_of
 from stepscope.doctor.recording import check_recording
 from stepscope.doctor.torch_check import TorchReport
+from stepscope.system.machine import Machine
 
 
 def examine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.run.status_line import StatusLine
+from stepscope.terminal.status_line import StatusLine
 
 
 def parts_of(rows: int, at_once: int) -> Iterator[slice]:

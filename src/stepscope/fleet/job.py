@@ -35,9 +35,9 @@ from stepscope.run.discover import rank_of
 from stepscope.run.figures import rank_ranges_in_words, ranks_in_words
 from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import RankManifest, read_rank
-from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.run.remote import as_shown
 from stepscope.run.step_record import read_steps as read_step_record
+from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words

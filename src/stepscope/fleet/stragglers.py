@@ -36,8 +36,8 @@ from stepscope.analysis.stragglers import StragglerReport
 from stepscope.fleet.job import Job
 from stepscope.fleet.throttled import throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent
-from stepscope.run.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
-from stepscope.run.rank_skew import RankSkew
+from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
+from stepscope.skew.rank_skew import RankSkew
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,

@@ -15,7 +15,7 @@ from stepscope._version import __version__
 from stepscope.errors import StepscopeError
 from stepscope.mcp.folders import Folders
 from stepscope.mcp.process import Limits, run_verb
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 MOST_ROWS = 500
 _MOST_AT_ONCE = 2

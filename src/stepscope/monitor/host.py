@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import psutil
 
-from stepscope.doctor.machine import Machine, this_machine
-from stepscope.monitor.cgroups import ControlGroups
 from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.processes import ProcessTree
 from stepscope.run.error_words import error_in_words
+from stepscope.system.control_groups import ControlGroups
+from stepscope.system.machine import Machine, this_machine
 
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"

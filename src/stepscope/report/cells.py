@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope.analysis.selection.partition import cause_words
 from stepscope.report import units
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 _FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
 _UNITS = {"_gb_per_s": " GB/s", "teraflops_per_s": "TFLOP/s"}

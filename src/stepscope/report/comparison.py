@@ -42,7 +42,7 @@ from stepscope.report.figures import StepGroups
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import scope_words
 from stepscope.report.text import sentence
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:
     from stepscope.fleet.scaling import Scaling

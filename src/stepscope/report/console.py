@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Sink

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.report.document import Block, Document, Fit, Line, Remark
 from stepscope.report.units import decimal_size, plural
-from stepscope.run.plain_text import escaped
+from stepscope.terminal.plain_text import escaped
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout

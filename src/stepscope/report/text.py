@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from stepscope.run.plain_text import cut_in_the_middle, printable, shorten_name
+from stepscope.terminal.plain_text import cut_in_the_middle, printable, shorten_name
 
 _MARKDOWN = "\\`*_{}[]<>|#"
 _JOINER = "\u2060"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,6 @@ class StepRecord:
         return self.kind == TRAIN and not self.is_partial
 
 
-STEP_FIELDS = tuple(one.name for one in fields(StepRecord))
-"""The fields of a step, in the order of a row."""
-
-
 def is_input_phase(name: str) -> bool:
     """Whether a phase of this name is the wait for the batch, and so counts as input."""
     return name.lower() in INPUT_PHASES
@@ -140,50 +137,12 @@ def input_wait(record: StepRecord) -> int:
 
 
 def encode_step(record: StepRecord) -> bytes:
-    """One line of JSON with its newline. Fields with default values are left out."""
-    line: dict[str, object] = {
-        "step": record.step,
-        "start_ns": record.start_ns,
-        "dur_ns": record.dur_ns,
-        "data_wait_ns": record.data_wait_ns,
+    """One line of JSON with its newline. Fields with default values are left out, but for some."""
+    line = {
+        name: value
+        for name, value in vars(record).items()
+        if name in _ALWAYS or value != _DEFAULTS[name]
     }
-    if record.phases:
-        line["phases"] = record.phases
-    if record.kind != TRAIN:
-        line["kind"] = record.kind
-    if record.is_partial:
-        line["is_partial"] = True
-    if record.window is not None:
-        line["window"] = record.window
-    if record.cpu_ns is not None:
-        line["cpu_ns"] = record.cpu_ns
-    if record.queued_ns is not None:
-        line["queued_ns"] = record.queued_ns
-    if record.data_wait_cpu_ns:
-        line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
-    if record.loader_workers_ns:
-        line["loader_workers_ns"] = record.loader_workers_ns
-    if record.epoch_start_ns:
-        line["epoch_start_ns"] = record.epoch_start_ns
-    if record.sampler_ns:
-        line["sampler_ns"] = record.sampler_ns
-    if record.gc_ns:
-        line["gc_ns"] = record.gc_ns
-    if record.gc_called_ns:
-        line["gc_called_ns"] = record.gc_called_ns
-    if record.compile_ns:
-        line["compile_ns"] = record.compile_ns
-    if record.tokens is not None:
-        line["tokens"] = record.tokens
-    if record.samples is not None:
-        line["samples"] = record.samples
-    if record.device_ns is not None:
-        line["device_ns"] = record.device_ns
-    if record.device_phases:
-        line["device_phases"] = record.device_phases
-    if record.peak_allocated_bytes:
-        line["peak_allocated_bytes"] = record.peak_allocated_bytes
-        line["peak_reserved_bytes"] = record.peak_reserved_bytes
     return utf8_json(line, orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 
 
@@ -200,36 +159,11 @@ def decode_step(line: bytes) -> StepRecord:
 
 
 def _record_of(data: dict[str, Any]) -> StepRecord:
+    missing = next((name for name in _REQUIRED if name not in data), None)
+    if missing is not None:
+        raise ValueError(f"the key {missing!r} is missing")
     try:
-        return StepRecord(
-            step=_whole(data["step"]),
-            start_ns=_whole(data["start_ns"], _LATEST_NS),
-            dur_ns=_whole(data["dur_ns"]),
-            data_wait_ns=_whole(data.get("data_wait_ns", 0)),
-            phases={str(k): _whole(v) for k, v in dict(data.get("phases", {})).items()},
-            kind=str(data.get("kind", TRAIN)),
-            is_partial=bool(data.get("is_partial", False)),
-            window=_optional(data.get("window")),
-            cpu_ns=_optional(data.get("cpu_ns")),
-            queued_ns=_optional(data.get("queued_ns")),
-            data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
-            loader_workers_ns=_whole(data.get("loader_workers_ns", 0)),
-            epoch_start_ns=_whole(data.get("epoch_start_ns", 0)),
-            sampler_ns=_whole(data.get("sampler_ns", 0)),
-            gc_ns=_whole(data.get("gc_ns", 0)),
-            gc_called_ns=_whole(data.get("gc_called_ns", 0)),
-            compile_ns=_whole(data.get("compile_ns", 0)),
-            tokens=_optional(data.get("tokens")),
-            samples=_optional(data.get("samples")),
-            device_ns=_optional(data.get("device_ns")),
-            device_phases={
-                str(k): _whole(v) for k, v in dict(data.get("device_phases", {})).items()
-            },
-            peak_allocated_bytes=tuple(map(_whole, data.get("peak_allocated_bytes", ()))),
-            peak_reserved_bytes=tuple(map(_whole, data.get("peak_reserved_bytes", ()))),
-        )
-    except KeyError as error:
-        raise ValueError(f"the key {error} is missing") from error
+        return StepRecord(**{name: _READ[name](data[name]) for name in _READ if name in data})
     except TypeError as error:
         raise ValueError(str(error)) from error
 
@@ -355,9 +289,9 @@ def complete_steps(path: Path) -> None:
 def _ring_records(path: Path) -> list[StepRecord]:
     """The steps in the ring beside a step record."""
     records = []
-    for row in read_ring(path.with_name(RING_FILE)):
+    for found in read_ring(path.with_name(RING_FILE)):
         with contextlib.suppress(ValueError):
-            records.append(_record_of(dict(zip(STEP_FIELDS, row, strict=False))))
+            records.append(_record_of(found))
     return records
 
 
@@ -378,3 +312,27 @@ def _whole(value: object, most: int = 2**53) -> int:
 
 def _optional(value: object) -> int | None:
     return None if value is None else _whole(value)
+
+
+def _each(value: Any) -> tuple[int, ...]:
+    return tuple(map(_whole, value))
+
+
+def _phases(value: Any) -> dict[str, int]:
+    return {str(name): _whole(ns) for name, ns in dict(value).items()}
+
+
+_REQUIRED = ("step", "start_ns", "dur_ns")
+_ALWAYS = frozenset({*_REQUIRED, "data_wait_ns"})
+_DEFAULTS = vars(StepRecord(0, 0, 0))
+_OF_TYPE: dict[str, Callable[[Any], Any]] = {
+    "int": _whole,
+    "int | None": _optional,
+    "bool": bool,
+    "str": str,
+    "dict[str, int]": _phases,
+    "tuple[int, ...]": _each,
+}
+_READ = {one.name: _OF_TYPE[str(one.type)] for one in fields(StepRecord)}
+"""What reads each field of a line."""
+_READ["start_ns"] = lambda value: _whole(value, _LATEST_NS)

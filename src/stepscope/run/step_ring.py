@@ -1,9 +1,13 @@
 """The newest steps of a run, in a file that survives the death of its process: `steps.ring`.
 
-The process that trains puts each step there at once, by a copy into mapped memory, and one of its
-threads writes the lines of `steps.jsonl` once a second. So a killed process leaves steps here that
-are not in that file. Rows are JSON, a line each, and older ones are overwritten:
-`[[...the fields of a step...], start_ns]`. The start at the end shows that the row is whole.
+The process that trains reads its clocks at each boundary of a step and puts the *reading* there at
+once, by a copy into mapped memory. One of its threads makes lines of `steps.jsonl` of them once a
+second. So a killed process leaves steps here that are not in that file, and `read_ring` makes them
+of the readings in the same way.
+
+The file begins with `_HEADER`. Slots of `SLOT` follow, up to `TEXT_START`, and then lines of JSON
+with what is special about some of the steps: `[now_ns, {fields of the step}, now_ns]`. New slots
+and lines replace the oldest ones. Each has its time at both ends, which shows that it is whole.
 """
 
 from __future__ import annotations
@@ -11,28 +15,179 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 RING_BYTES = 1 << 19
+TEXT_START = 1 << 18
+SLOT = struct.Struct("<3q48s7q")
+"""A reading: the monotonic clock in nanoseconds; the number of the step that ends; the CPU time of
+the thread; its `schedstat`; the totals of garbage collections, of those that code asked for, and of
+compilations; the step's wait for its batch, and how much of that needed a CPU; flags, with the
+window's index and one in the bits from `WINDOW_BIT` on; and the monotonic clock again."""
+SLOT_BYTES = SLOT.size
+SCHEDSTAT_BYTES = 48
+BEGINS, ANEW, PARTIAL, DETAILED = 1, 2, 4, 8
+"""Flags: no step ends here, but one begins; the thread is another one than before; the step did not
+end at a boundary; a line of text belongs to it."""
+WINDOW_BIT = 8
+_TURN_BYTES = 512 * SLOT_BYTES
+"""Bytes of readings, and of text, that are written before the writer must have read older ones."""
+_HALF_OF_TEXT = (RING_BYTES - TEXT_START) // 2
+_HEADER = struct.Struct("<8sq")
+_MAGIC = b"steps 1\n"
 _MAPPED = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay", "f2fs"})
 """File systems where a page that was reserved can always be written: elsewhere, a full disk or a
 lost server would end the process with a signal."""
 
+Reading = Sequence[Any]
+"""The values of a slot, and a dictionary with more fields of the step, or None."""
 
-class Ring(Protocol):
-    """Memory of `RING_BYTES` bytes that outlives the process."""
 
-    def __setitem__(self, place: slice, data: bytes, /) -> None:
-        """Write bytes to a place of their size."""
+class StepDecoder:
+    """Makes steps of readings.
+
+    Args:
+        epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
+    """
+
+    def __init__(self, epoch_offset_ns: int) -> None:
+        self._epoch_offset_ns = epoch_offset_ns
+        self._before: Reading | None = None
+        self._queued_later_ns = 0
+
+    def begin(self, reading: Reading | None) -> None:
+        """Let the next step begin with this reading."""
+        self._before = reading
+
+    def fields(self, reading: Reading) -> dict[str, Any] | None:
+        """The fields of the `StepRecord` that ends with a reading; None if it only begins one."""
+        before, self._before = self._before, reading
+        now_ns, step, ran_ns, schedstat, gc_ns, called_ns, compile_ns = reading[:7]
+        wait_ns, wait_cpu_ns, flags = reading[7:10]
+        if before is None or flags & BEGINS:
+            self._queued_later_ns = 0
+            return None
+        dur_ns = now_ns - before[0]
+        cpu_ns = None if flags & ANEW else ran_ns - before[2]
+        found = {
+            "step": step,
+            "start_ns": before[0] + self._epoch_offset_ns,
+            "dur_ns": dur_ns,
+            "data_wait_ns": wait_ns,
+            "is_partial": bool(flags & PARTIAL),
+            "window": (flags >> WINDOW_BIT) - 1 if flags >> WINDOW_BIT else None,
+            "cpu_ns": cpu_ns,
+            "queued_ns": self._queued_ns(before[3], schedstat, dur_ns, cpu_ns),
+            "data_wait_cpu_ns": min(wait_cpu_ns, wait_ns),
+            "gc_ns": gc_ns - before[4],
+            "gc_called_ns": called_ns - before[5],
+            "compile_ns": min(compile_ns - before[6], dur_ns),
+        }
+        details = reading[-1]
+        if details:
+            found.update(details)
+        return found
+
+    def _queued_ns(
+        self, before: bytes, schedstat: bytes, dur_ns: int, cpu_ns: int | None
+    ) -> int | None:
+        """How long the thread waited for a CPU; None if the system does not say."""
+        later_ns, self._queued_later_ns = self._queued_later_ns, 0
+        if cpu_ns is None:
+            return None
+        try:
+            waited_ns = queued_in(schedstat) - queued_in(before) + later_ns
+        except (ValueError, IndexError):
+            return None
+        # The thread may lose its CPU after the step has ended: that is the next one's.
+        queued_ns = min(waited_ns, max(0, dur_ns - cpu_ns))
+        self._queued_later_ns = waited_ns - queued_ns
+        return queued_ns
+
+
+def queued_in(schedstat: bytes) -> int:
+    """Nanoseconds in which the thread waited for a CPU.
+
+    Raises:
+        ValueError, IndexError: The system does not say.
+    """
+    return int(schedstat.split()[1])
+
+
+class Ring:
+    """Memory of `RING_BYTES` bytes.
+
+    Args:
+        descriptor: A file that is mapped, so that it outlives the process; None for memory alone.
+
+    Attributes:
+        at: Where the next reading goes.
+        memory: What `pack` writes to.
+        pack: Puts a reading into it, with the arguments of `SLOT.pack_into`.
+        turned: Called before what is old is overwritten.
+        turns_at: The place of a reading after which `turn` must be called.
+        is_file: Whether it outlives the process.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.is_file = descriptor is not None
+        self.at = SLOT_BYTES
+        self.memory: Any = bytearray(RING_BYTES)
+        if descriptor is not None:
+            self.memory = mmap.mmap(descriptor, RING_BYTES)
+            os.close(descriptor)
+        self.pack: Callable[..., object] = SLOT.pack_into
+        self.turned: Callable[[], object] = bool
+        self.turns_at = SLOT_BYTES + _TURN_BYTES
+        self._text_at = TEXT_START
+        self._text_end = TEXT_START + _HALF_OF_TEXT
+
+    def put(self, row: Reading) -> None:
+        """Put a reading into it."""
+        at = self.at
+        self.at = at + SLOT_BYTES
+        with contextlib.suppress(OSError, ValueError, struct.error):
+            self.pack(self.memory, at, *row[:-1])
+        if at >= self.turns_at:
+            self.turn()
+
+    def turn(self) -> None:
+        """Announce that older readings will be overwritten, and begin again after the last slot."""
+        self.turned()
+        if self.at + SLOT_BYTES > TEXT_START:
+            self.at = SLOT_BYTES
+        self.turns_at = min(self.at + _TURN_BYTES, TEXT_START - SLOT_BYTES)
+
+    def put_text(self, now_ns: int, details: dict[str, Any]) -> None:
+        """Put what is special about a step into it, with the time of the reading at its end."""
+        try:
+            line = orjson.dumps((now_ns, details, now_ns), None, orjson.OPT_APPEND_NEWLINE)
+            at = self._text_at
+            end = at + len(line)
+            if end > self._text_end:
+                self.turned()
+                is_second = self._text_end == RING_BYTES
+                at = TEXT_START if is_second else self._text_end
+                end = at + len(line)
+                self._text_end = at + _HALF_OF_TEXT
+                if end > self._text_end:
+                    return
+            self.memory[at:end] = line
+            self._text_at = end
+        except (OSError, ValueError, TypeError, IndexError):
+            pass  # it is not kept for the case of a kill; it is written all the same
 
     def close(self) -> None:
-        """Free it."""
+        """Free the file."""
+        self.memory.close()
 
 
-class _WrittenRing:
+class _WrittenRing(Ring):
     """A file that is written by calls to the system.
 
     Args:
@@ -40,17 +195,23 @@ class _WrittenRing:
     """
 
     def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.is_file = True
         self._descriptor = descriptor
+        self.memory = self
+        self.pack = self._pack
 
     def __setitem__(self, place: slice, data: bytes) -> None:
         os.pwrite(self._descriptor, data, place.start)
 
+    def _pack(self, _: object, at: int, *reading: Any) -> None:
+        os.pwrite(self._descriptor, SLOT.pack(*reading), at)
+
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
-def create_ring(path: Path) -> Ring | None:
+def create_ring(path: Path, epoch_offset_ns: int) -> Ring | None:
     """A new ring; None where the system has none, or no space for it."""
     if not hasattr(os, "posix_fallocate"):
         return None
@@ -58,33 +219,46 @@ def create_ring(path: Path) -> Ring | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.posix_fallocate(descriptor, 0, RING_BYTES)
-        if _file_system(path) not in _MAPPED:
-            return _WrittenRing(descriptor)
-        ring = mmap.mmap(descriptor, RING_BYTES)
+        os.pwrite(descriptor, _HEADER.pack(_MAGIC, epoch_offset_ns), 0)
+        is_mapped = _file_system(path) in _MAPPED
+        return Ring(descriptor) if is_mapped else _WrittenRing(descriptor)
     except (OSError, ValueError):
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 path.unlink()
             os.close(descriptor)
         return None
-    os.close(descriptor)
-    return ring
 
 
-def read_ring(path: Path) -> list[list[Any]]:
-    """The rows of a ring that are whole, by their start; none if there is no ring."""
+def read_ring(path: Path) -> list[dict[str, Any]]:
+    """The fields of the steps in a ring that are whole, by their start; none without a ring."""
     try:
         with path.open("rb") as file:
             data = file.read(RING_BYTES)
     except OSError:
         return []
-    rows = {}
-    for line in data.split(b"\n"):
-        with contextlib.suppress(ValueError, TypeError, IndexError):
-            row, start_ns = orjson.loads(line)
-            if isinstance(row, list) and isinstance(start_ns, int) and row[1] == start_ns:
-                rows[start_ns] = row
-    return [rows[start_ns] for start_ns in sorted(rows)]
+    if len(data) < RING_BYTES or not data.startswith(_MAGIC):
+        return []
+    details: dict[int, Mapping[str, Any]] = {}
+    for line in data[TEXT_START:].split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError):
+            now_ns, fields, again_ns = orjson.loads(line)
+            if isinstance(fields, dict) and isinstance(now_ns, int) and now_ns == again_ns:
+                details[now_ns] = fields
+    slots = SLOT.iter_unpack(data[SLOT_BYTES:TEXT_START])
+    decoder = StepDecoder(_HEADER.unpack_from(data)[1])
+    steps = []
+    wanted: int | None = None
+    whole = (slot for slot in slots if slot[0] == slot[-1] > 0)
+    for slot in sorted(whole, key=lambda slot: slot[0]):
+        now_ns, number, flags = slot[0], slot[1], slot[9]
+        if number != wanted:  # the reading before is not there
+            decoder.begin(None)
+        wanted = number if flags & BEGINS else number + 1
+        fields = decoder.fields((*slot, details.get(now_ns)))
+        if fields is not None and (now_ns in details or not flags & DETAILED):
+            steps.append(fields)
+    return steps
 
 
 def _file_system(path: Path) -> str:

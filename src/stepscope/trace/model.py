@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.kept_arrays import drop_released_arrays
 from stepscope.trace.arrays.nullable import filled

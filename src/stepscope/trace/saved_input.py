@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trace.formats.registry import format_of
 from stepscope.trace.load import load
 from stepscope.trace.problems import Problems

@@ -27,7 +27,7 @@ from stepscope.run.trials import (
     OUT_OF_MEMORY,
     WRITES_ELSEWHERE,
 )
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trial.fixes import FIXES, Plan
 from stepscope.trial.inside.guard import SUFFIX
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of

@@ -35,7 +35,7 @@ from stepscope.run.trials import (
     TrialsRecord,
     write_trials,
 )
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trial.attempts import (
     Attempt,
     Bench,

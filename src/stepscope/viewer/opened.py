@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from stepscope.errors import StepscopeError
-from stepscope.run.plain_text import escaped
+from stepscope.terminal.plain_text import escaped
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.viewer.cached_index import cache_index, cached_index

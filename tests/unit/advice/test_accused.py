@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.advice.accused import InWindows, find_late, without_inherited
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.rank_skew import BACKWARD, RankSkew, RankWait
+from stepscope.skew.rank_skew import BACKWARD, RankSkew, RankWait
 
 MS = 1_000_000
 RECORDED = RankSkew(

@@ -11,8 +11,8 @@ from tests.support.one_step import check_diagnosis
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.report.diagnosis.words import between_ranks
-from stepscope.run.rank_skew import RECORDED_WAITS
 from stepscope.run.reader import open_run
+from stepscope.skew.rank_skew import RECORDED_WAITS
 
 TRANSFER_MS = 2
 GLOO_THREAD = 2000

@@ -9,7 +9,7 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import throttled_gpu
 from stepscope.advice.subject import Subject
 from stepscope.analysis.record.gpu_clocks import GpuClock, SlowClock
-from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
+from stepscope.skew.rank_skew import ARRIVALS, RankSkew, RankWait
 
 STEP_NS, COMPUTE_NS = ms(100), ms(80)
 

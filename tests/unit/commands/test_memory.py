@@ -25,8 +25,8 @@ from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
 from stepscope.report.columns import FIRST
 from stepscope.report.outputs import output
-from stepscope.run import working
 from stepscope.run.layout import RunLayout
+from stepscope.terminal import working
 
 ALWAYS = ("allocations", "peak_allocated_bytes", "reserved_bytes", "replay_mismatches")
 

@@ -14,8 +14,7 @@ from tests.support.project import pyproject
 from stepscope.doctor.check import Check, State, worst
 from stepscope.doctor.disk import Space, check_disk, space_of
 from stepscope.doctor.environment import check_environment
-from stepscope.doctor.limits import Limits, check_limits, read_limits
-from stepscope.doctor.machine import this_machine
+from stepscope.doctor.limits import check_limits
 from stepscope.doctor.packages import (
     CORE,
     OPTIONAL,
@@ -25,6 +24,8 @@ from stepscope.doctor.packages import (
 )
 from stepscope.doctor.permissions import check_permissions
 from stepscope.doctor.python_and_torch import OLDEST_PYTHON, OLDEST_TORCH, dotted
+from stepscope.system.control_groups import Limits, read_limits
+from stepscope.system.machine import this_machine
 
 GIB = 1 << 30
 PROJECT = pyproject()["project"]

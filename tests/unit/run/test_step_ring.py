@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,15 +14,61 @@ from stepscope.run.step_record import (
     read_last_steps,
     read_steps,
 )
-from stepscope.run.step_ring import RING_BYTES, create_ring, read_ring
+from stepscope.run.step_ring import (
+    BEGINS,
+    DETAILED,
+    PARTIAL,
+    RING_BYTES,
+    SLOT_BYTES,
+    TEXT_START,
+    WINDOW_BIT,
+    create_ring,
+    read_ring,
+)
 
-RECORDS = [StepRecord(step, 100 * step, 90, phases={"forward": step}) for step in range(9)]
-
-
-def line_of(record):
-    return orjson.dumps(
-        (dataclasses.astuple(record), record.start_ns), option=orjson.OPT_APPEND_NEWLINE
+EPOCH_NS = 1_000_000
+RECORDS = [
+    StepRecord(
+        step,
+        EPOCH_NS + 100 * (step + 1),
+        100,
+        cpu_ns=60,
+        queued_ns=5,
+        data_wait_ns=step,
+        data_wait_cpu_ns=step,
+        phases={"forward": step} if step % 2 else {},
     )
+    for step in range(9)
+]
+
+
+def reading(record, *, flags=0):
+    """The reading at the end of a step."""
+    end_ns = record.start_ns + record.dur_ns - EPOCH_NS
+    details = {"phases": record.phases} if record.phases else None
+    flags |= DETAILED if details else 0
+    turns = end_ns // 100
+    schedstat = b"0 %d 0\n" % (5 * turns)
+    wait_ns = record.data_wait_ns
+    ran_ns = 60 * turns
+    return (
+        end_ns,
+        record.step,
+        ran_ns,
+        schedstat,
+        *(0, 0, 0),
+        wait_ns,
+        wait_ns,
+        flags,
+        end_ns,
+        details,
+    )
+
+
+def put(ring, row):
+    if row[-1]:
+        ring.put_text(row[0], row[-1])
+    ring.put(row)
 
 
 @pytest.fixture
@@ -35,7 +78,13 @@ def rank(tmp_path):
 
 def leave(rank, in_file, in_ring, torn=b""):
     rank.steps.write_bytes(b"".join(map(encode_step, in_file)) + torn)
-    rank.ring.write_bytes(b"".join(map(line_of, in_ring)) + bytes(1000))
+    ring = create_ring(rank.ring, EPOCH_NS)
+    first = in_ring[0]
+    begin = StepRecord(first.step, first.start_ns - 100, 100)
+    put(ring, reading(begin, flags=BEGINS))
+    for record in in_ring:
+        put(ring, reading(record))
+    ring.close()
 
 
 @pytest.mark.parametrize("written", [0, 1, 5, 9])
@@ -52,43 +101,83 @@ def test_steps_of_file_and_ring_are_one_record(rank, written, torn):
     assert read_steps(rank.steps) == (RECORDS, [])
 
 
-@given(st.data())
-def test_a_row_that_was_cut_is_no_step(data):
-    """A new row over older ones, cut at any byte: what can be read are whole rows alone."""
-    old, new = RECORDS[0], StepRecord(7, 777, 1, kind="evaluation")
-    cut = data.draw(st.integers(0, len(line_of(new))))
-    found = rows_of(line_of(new)[:cut] + (3 * line_of(old))[cut:])
-    whole = [orjson.loads(line_of(one))[0] for one in (old, new)]
-    assert all(row in whole for row in found)
-    assert cut < len(line_of(new)) or whole[1] in found
+@given(at=st.integers(SLOT_BYTES, 10 * SLOT_BYTES), size=st.integers(1, 300))
+def test_what_was_not_written_whole_is_no_step(tmp_path_factory, at, size):
+    """A part of the readings that still is what was there before: the others are right."""
+    rank = RankLayout(tmp_path_factory.mktemp("rank"))
+    leave(rank, [], RECORDS)
+    data = bytearray(rank.ring.read_bytes())
+    data[at : at + size] = bytes(len(data[at : at + size]))
+    rank.ring.write_bytes(data)
+    found, problems = read_steps(rank.steps)
+    assert problems == []
+    assert len(found) >= len(RECORDS) - 5
+    inside = {
+        step
+        for step in range(-1, 9)
+        if at < (step + 3) * SLOT_BYTES and at + size > (step + 2) * SLOT_BYTES
+    }
+    for record in found:
+        if not {record.step, record.step - 1} & inside:
+            assert record == RECORDS[record.step]
 
 
-def rows_of(data):
-    import tempfile
-    from pathlib import Path
+@pytest.mark.parametrize("cut", [0, 1, 10, 20])
+def test_a_line_of_text_that_was_cut_is_no_detail_of_a_step(rank, cut):
+    leave(rank, [], RECORDS)
+    data = bytearray(rank.ring.read_bytes())
+    start = data.index(b"\n", TEXT_START) + 1 + cut
+    data[start : start + 8] = b'"forward'
+    rank.ring.write_bytes(data)
+    assert [record.step for record in read_steps(rank.steps)[0]] == [0, 1, 2, 4, 5, 6, 7, 8]
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "ring"
-        path.write_bytes(data)
-        return read_ring(path)
+
+@pytest.mark.parametrize("steps", [2000, 2047, 2048, 5000])
+def test_the_newest_steps_are_there_however_many_there_were(rank, steps):
+    turns = []
+    ring = create_ring(rank.ring, EPOCH_NS)
+    ring.turned = lambda: turns.append(ring.at)
+    for step in range(-1, steps):
+        phases = {"forward": step, "more": 10**12} if step % 3 else {}
+        put(ring, reading(StepRecord(step, EPOCH_NS + 100 * (step + 2), 100, phases=phases)))
+    found = read_ring(rank.ring)
+    newest = [fields["step"] for fields in found if fields["step"] >= steps - 1000]
+    assert newest == list(range(steps - 1000, steps))
+    assert found[-1].get("phases", {}) == (
+        {"forward": steps - 1, "more": 10**12} if (steps - 1) % 3 else {}
+    )
+    assert len(turns) >= steps // 513
+    ring.close()
+
+
+def test_a_reading_says_what_the_step_was(rank):
+    ring = create_ring(rank.ring, EPOCH_NS)
+    put(ring, reading(RECORDS[3], flags=BEGINS))
+    put(ring, reading(RECORDS[3], flags=PARTIAL | 5 << WINDOW_BIT))
+    (fields,) = read_ring(rank.ring)
+    assert (fields["is_partial"], fields["window"]) == (True, 4)
+    ring.close()
 
 
 @pytest.mark.parametrize(
-    "data", [b"\n[1]\n[[1],1]\n[[1,2],2]\n{}\nnull\n[[0,[5]],[5]]\n", b"\xff" * 5000, b"[" * 5000]
+    "data", [b"", b"steps 1\n", b"steps 1\n" + b"\xff" * RING_BYTES, b"\xff" * RING_BYTES]
 )
-def test_what_is_no_row_is_left_out(rank, data):
+def test_what_is_no_ring_is_left_out(rank, data):
     rank.steps.write_bytes(encode_step(RECORDS[0]))
     rank.ring.write_bytes(data)
     assert read_steps(rank.steps) == (RECORDS[:1], [])
 
 
-def test_a_ring_is_reserved_written_and_freed(tmp_path):
-    ring = create_ring(tmp_path / "ring")
+@pytest.mark.parametrize("kind", ["ext4", "nfs"])
+def test_a_ring_is_reserved_written_and_freed(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("stepscope.run.step_ring._file_system", lambda _: kind)
+    ring = create_ring(tmp_path / "ring", EPOCH_NS)
     assert ring is not None
-    line = line_of(RECORDS[3])
-    ring[0 : len(line)] = line
+    for record in RECORDS[2:4]:
+        put(ring, reading(record))
     assert (tmp_path / "ring").stat().st_size == RING_BYTES
-    assert read_ring(tmp_path / "ring")[0][:2] == [3, 300]
+    (fields,) = read_ring(tmp_path / "ring")
+    assert (fields["step"], fields["phases"]) == (3, {"forward": 3})
     ring.close()
-    assert create_ring(tmp_path / "ring") is None  # never over that of another process
-    assert create_ring(tmp_path / "missing" / "ring") is None
+    assert create_ring(tmp_path / "ring", 0) is None  # never over that of another process
+    assert create_ring(tmp_path / "missing" / "ring", 0) is None

@@ -220,7 +220,7 @@ def what_it_lacks(tool: Tool) -> Callable[[], str]:
 
 
 def _allowance() -> str:
-    from stepscope.doctor.machine import this_machine
     from stepscope.doctor.permissions import attaching_allowance
+    from stepscope.system.machine import this_machine
 
     return attaching_allowance(this_machine())

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.containment import attempt
 from stepscope.capture.steps.imports import when_imported
 from stepscope.capture.steps.replacements import Replacements
 

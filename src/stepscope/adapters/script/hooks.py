@@ -24,11 +24,11 @@ from typing import Any
 
 from stepscope.adapters.script.engines import ENGINE, PIPELINE, EngineFollower, Engines
 from stepscope.adapters.script.interrupts import repeated_interrupts_ignored
+from stepscope.capture.containment import attempt
 from stepscope.capture.ending import ScriptExit
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import flags_of_run, options_of
 from stepscope.capture.profiler import Profiler, running_profiler
-from stepscope.capture.steps.attempt import attempt
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.step_policy import BY_FORWARD, STEP, StepPolicy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of

@@ -19,10 +19,10 @@ from typing import Any
 
 from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
+from stepscope.capture.record.unclosed import close_manifest
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.layout import RunLayout
 from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
-from stepscope.run.unclosed import close_manifest
 
 BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
 _STEP_UNITS = {

@@ -1,6 +1,6 @@
 """Late rank: the other ranks wait for this one in every step.
 
-Measured from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
+Measured from the step records of all ranks, without a trace (`stepscope.skew.rank_skew` has the
 definition), and from when each rank arrives at the collectives in the recorded windows
 (`stepscope.advice.accused` puts both together). The saving assumes that late ranks come as the
 others do, which may make them the last at times.
@@ -11,10 +11,10 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.run.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
 from stepscope.run.figures import duration, percent, ranks_in_words
-from stepscope.run.rank_causes import SLOW_LINK, in_words
-from stepscope.run.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
+from stepscope.skew.course import Course, EveryNth, FromOneStep, InSomeSteps, Rising
+from stepscope.skew.rank_causes import SLOW_LINK, in_words
+from stepscope.skew.rank_skew import ARRIVALS, OFF_CPU, RECORDED_WAITS, STEP_BORDERS, RankSkew
 
 ID = "late-rank"
 

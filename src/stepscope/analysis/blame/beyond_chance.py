@@ -9,7 +9,7 @@ Definitions
     It is steady or great. Steady: in each step the excess is compared with the mean of the others
     in that step, so that what disturbs all does not count; the mean difference is beyond what
     Student's t allows in one of a thousand cases, over all ranks that might be picked; or, in ten
-    steps or more, beyond what equal ranks show by their order (`run.equal_ranks`). Great: the
+    steps or more, beyond what equal ranks show by their order (`skew.equal_ranks`). Great: the
     second most of a step is at least three times the most that any other rank has in any step. A
     process that loses its CPU now and then, as on a shared machine, is neither.
     With fewer than three steps only the first condition can be checked.
@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.comparison.student import student_percentile
-from stepscope.run import equal_ranks
+from stepscope.skew import equal_ranks
 
 _STANDS_OUT = 3
 _FEWEST_STEPS = 3

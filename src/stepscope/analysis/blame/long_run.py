@@ -30,7 +30,7 @@ from stepscope.analysis.blame.replay import (
     Times,
     replay_by_loop,
 )
-from stepscope.run.rank_causes import OTHER
+from stepscope.skew.rank_causes import OTHER
 from stepscope.trace.machine.loops import in_machine_code
 
 _MOST_REPEATED = 16

@@ -27,7 +27,7 @@ import polars as pl
 from stepscope.analysis.blame.progress import devices, launches
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
-from stepscope.run.rank_causes import OTHER
+from stepscope.skew.rank_causes import OTHER
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.loops import in_machine_code
 

@@ -38,7 +38,7 @@ from stepscope.analysis.blame.gains import Gain, Gains
 from stepscope.analysis.blame.matched import OF_THE_GPU, Matched, Numbers
 from stepscope.analysis.blame.replay import Less, Replay
 from stepscope.analysis.blame.usual import Usual, find_usual
-from stepscope.run.rank_causes import LATE_START, OTHER, SLOW_LINK
+from stepscope.skew.rank_causes import LATE_START, OTHER, SLOW_LINK
 
 _NOTABLE_GAIN, _SURE_GAIN = 0.02, 0.01
 """Of a step: what must be gained in the recording, and in the long run as well."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from stepscope.analysis.record.progress import Progress, progress_of
 from stepscope.errors import UnreadableInputError
-from stepscope.run.frontier import Frontier, find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.metrics import last_sample
-from stepscope.run.rank_skew import rank_steps
 from stepscope.run.step_record import StepRecord, read_last_steps
+from stepscope.skew.frontier import Frontier, find_frontier
+from stepscope.skew.rank_skew import rank_steps
 
 _MOST_RANKS = 64
 _FRESH_NS = 15_000_000_000

@@ -11,7 +11,7 @@ import re
 
 import polars as pl
 
-from stepscope.run.plain_text import escaped
+from stepscope.terminal.plain_text import escaped
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")

@@ -14,8 +14,8 @@ from stepscope._version import __version__
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.clock import Clock
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import JobRecord
+from stepscope.system.usage import allowed_cpus
 
 _SECRET_NAME = re.compile(
     r"(api|access|auth|private|secret|hf|wandb)[-_]?(key|token)|token$|passw|secret|credential",

@@ -13,7 +13,7 @@ from stepscope.capture.steps.tally import StepTally
 from stepscope.run.files import LineFile
 from stepscope.run.layout import STEPS_FILE
 from stepscope.run.step_record import StepRecord, encode_step
-from stepscope.run.step_ring import create_ring
+from stepscope.run.step_ring import StepDecoder, create_ring
 
 _EVERY_S = 1.0
 _CLOSE_S = 5.0
@@ -47,6 +47,7 @@ class StepWriter:
             ("summing up steps", self.tally.add)
         ]
         self._core = core
+        self._decoder = StepDecoder(core.epoch_offset_ns)
         self._containment = containment
         self._lines = lines
         self._ring_path = ring
@@ -58,9 +59,9 @@ class StepWriter:
 
     def start(self) -> None:
         """Create the ring and start the thread."""
-        if self._lines is not None:
-            self._core.ring = create_ring(self._ring_path)
         self._core.wake_writer = self._wakeup.set
+        if self._lines is not None:
+            self._core.set_ring(create_ring(self._ring_path, self._core.epoch_offset_ns))
         if self._core.loaders is not None:
             self._core.loaders.hurry = self._wakeup.set
         self._thread.start()
@@ -75,7 +76,10 @@ class StepWriter:
                 )
             lines = []
             for _ in range(len(rows)):
-                record = StepRecord(*rows.popleft())
+                fields = self._decoder.fields(rows.popleft())
+                if fields is None:
+                    continue
+                record = StepRecord(**fields)
                 if self._lines is not None:
                     try:
                         lines.append(encode_step(record))
@@ -97,7 +101,7 @@ class StepWriter:
                 "writing the step record",
                 f"{STEPS_FILE} was removed, with the lines before these {len(lines)}",
             )
-            self._core.ring = create_ring(self._ring_path)
+            self._core.set_ring(create_ring(self._ring_path, self._core.epoch_offset_ns))
         self._lines.write_all(lines)
 
     def close(self) -> None:
@@ -115,8 +119,8 @@ class StepWriter:
                 self._core.loaders.look()
         finally:
             self._lock.release()
-        ring, self._core.ring = self._core.ring, None
-        if ring is not None:
+        ring = self._core.set_ring(None)
+        if ring.is_file:
             with contextlib.suppress(OSError, ValueError, BufferError):
                 ring.close()
             if self._lines is None or self._lines.problem is None:

@@ -34,6 +34,8 @@ log = logging.getLogger("stepscope")
 
 _HEAR_S = 3.0
 """Time within which every rank looks once more."""
+_LEAST_STEPS = 4
+"""Steps that show how long one takes: the first ones are slow in every run."""
 _CLOSE_S = 2.0
 _TURN_S = 0.01
 """Time per rank in a round of clock comparison, while the others wait for their turn."""
@@ -99,6 +101,7 @@ class TriggerDesk:
         self._has_chore_soon = False
         self._is_closed = False
         self._outbox: collections.deque[Trigger] = collections.deque()
+        self._undecided: list[Trigger] = []
         self._thread = threading.Thread(target=self._listen, name="stepscope", daemon=True)
 
     def start(self) -> None:
@@ -163,6 +166,9 @@ class TriggerDesk:
             self._chore(self._store)
         if not self._is_listening:
             return
+        undecided, self._undecided = self._undecided, []
+        for trigger in undecided:
+            self._decide(trigger)
         while self._outbox:
             trigger = self._outbox.popleft()
             if self._identity.rank == 0:
@@ -209,7 +215,15 @@ class TriggerDesk:
 
         What one rank notices, the others notice too, and code runs on all of them. So a request
         that equals the upcoming window is taken as a request for that one.
+
+        How many steps the others need to hear of it is known once a few steps have ended: until
+        then the request waits. Steps may become faster, as where other jobs on the machine end, so
+        that the faster ones count.
         """
+        has_others = self._identity.world_size > 1
+        if has_others and self._step_now is not None and len(self._recent_s) < _LEAST_STEPS:
+            self._undecided.append(trigger)
+            return
         trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
         if self._step_now is not None:
             self._step = self._step_now()
@@ -219,8 +233,8 @@ class TriggerDesk:
         if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
             return
         lead = self._warmup + 1
-        if self._identity.world_size > 1:
-            usual_s = statistics.median(self._recent_s) if self._recent_s else 1.0
+        if has_others:
+            usual_s = sorted(self._recent_s)[len(self._recent_s) // 4] if self._recent_s else 1.0
             hear_s = max(_HEAR_S, 3 * self._poll_s) + _TURN_S * self._identity.world_size
             lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
         first = self._step + lead
@@ -228,7 +242,7 @@ class TriggerDesk:
             first = max(first, _last_step(coming) + 1 + self._warmup)
         first = self._room_for(first, trigger.steps, self._warmup)
         agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
-        if self._identity.world_size > 1:
+        if has_others:
             number = self._next_agreed
             self._next_agreed += 1
             if self._store is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.steps.detector import Detector, Policy
-from stepscope.capture.steps.forward_calls import records_gradients
 from stepscope.run.step_record import EVALUATION
 
 if TYPE_CHECKING:
@@ -26,6 +25,9 @@ class AutoPhases(Policy):
     """
 
     def __init__(self, core: StepCore) -> None:
+        import torch
+
+        self._records_gradients = torch.is_grad_enabled
         self.detector = Detector(
             self, finds_forward=True, times_calls=True, finds_modes=True, finds_evaluations=True
         )
@@ -38,9 +40,7 @@ class AutoPhases(Policy):
     def wants_batch(self, iterator: Any) -> bool:  # noqa: ARG002 - any counts
         """A batch without gradients is for an evaluation."""
         detector = self.detector
-        if detector.is_in_own_fetch:
-            return False
-        if records_gradients():
+        if self._records_gradients():
             return True
         if not detector.is_in(EVALUATION):
             self._has_batch = self._has_unused_batch
@@ -56,7 +56,7 @@ class AutoPhases(Policy):
     def wants_workers(self, data: Any, *, is_start: bool) -> bool:  # noqa: ARG002
         """Starts and ends of workers are waits, except in an evaluation."""
         detector = self.detector
-        is_training = records_gradients() and not detector.is_in(EVALUATION)
+        is_training = self._records_gradients() and not detector.is_in(EVALUATION)
         return is_training and not detector.is_in_own_fetch
 
     def backward_begins(self) -> bool:

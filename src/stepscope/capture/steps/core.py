@@ -1,8 +1,9 @@
 """The steps of the loop: what happens at their boundaries, and where loops begin and end.
 
-A boundary (`StepCore.end_step`) reads the clocks and puts one row into a queue, and into the ring
-that survives the process. The writer's thread does the rest. Whatever else a boundary may have to
-do stands in `_advance`, which is called only at steps at which something is due.
+A boundary (`StepCore.end_step`) reads the clocks and puts the reading into a queue, and into the
+ring that survives the process. The writer's thread does the rest. Where a step has more to it than
+its times, `_end` adds that; whatever else a boundary may have to do stands in `_advance`, which is
+called only at steps at which something is due.
 """
 
 from __future__ import annotations
@@ -16,22 +17,30 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from stepscope.capture.options.schedule import NEVER
-from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.devices import (
+    NO_PEAKS,
     DeviceProbe,
     DeviceSteps,
     DeviceTimer,
     PeakMemory,
-    PhaseMarks,
-    Row,
+    Peaks,
 )
-from stepscope.capture.steps.gc_pauses import GcPauses
-from stepscope.capture.steps.step_notes import NO_PHASES, Read, StepNotes, pread
-from stepscope.run.step_record import DATA_WAIT_RANGE, EVALUATION, TRAIN, StepRecord
-from stepscope.run.step_ring import RING_BYTES, Ring
+from stepscope.capture.steps.pauses import CompileClock, GcPauses
+from stepscope.capture.steps.step_notes import StepNotes, no_schedstat, pread
+from stepscope.run.step_record import EVALUATION, StepRecord
+from stepscope.run.step_ring import (
+    ANEW,
+    BEGINS,
+    DETAILED,
+    PARTIAL,
+    SCHEDSTAT_BYTES,
+    SLOT_BYTES,
+    WINDOW_BIT,
+    Reading,
+    Ring,
+    StepDecoder,
+)
 
 if TYPE_CHECKING:
     from stepscope.capture.containment import Containment
@@ -44,16 +53,10 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200_000
 """Rows that may wait to be written, on a file system that hangs."""
-_WAKE_ROWS = 500
-"""Rows after which the writer is woken, before the ring overwrites any of them."""
+_NOW = -1
+"""Before any step."""
 _EARLY_STEPS = 8
 """Steps after each of which a device and a compiler are looked for; later, the writer looks."""
-_JUST_NOW_NS = 20_000
-"""Within so short a time after a boundary, what it read is not read again."""
-_dumps = orjson.dumps
-_NEWLINE = orjson.OPT_APPEND_NEWLINE
-_NO_PEAKS: tuple[int, ...] = ()
-_NO_MARKS: PhaseMarks = []
 _COMPILER = "torch._dynamo.callback"
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
@@ -69,10 +72,9 @@ class StepCore(StepNotes):
         is_closing: Whether the capture is ending, so that steps no longer count.
         busy: Number of boundaries at which something is being done.
         has_postponed: Whether a signal came while the capture's own code was running.
-        rows: Rows of ended steps, for the writer.
-        ring: Where rows are put for the case that the process dies, if there is a record of steps.
+        rows: Readings at boundaries, for the writer.
+        epoch_offset_ns: What to add to the monotonic clock for nanoseconds since the epoch.
         wake_writer: Called when many rows wait.
-        window: Index of the window that slows the current step down, or None.
         windows: Opens and closes windows.
         requests: Requests for windows outside the schedule.
         memory: Watches device memory.
@@ -84,25 +86,19 @@ class StepCore(StepNotes):
     """
 
     __slots__ = (
-        "_compile_ns",
         "_compiler",
+        "_decoder",
         "_due",
-        "_epoch_offset_ns",
         "_gc",
-        "_gc_called_ns",
-        "_gc_ns",
-        "_has_compiler",
         "_is_between_loops",
         "_is_outside",
         "_lock",
-        "_queued_later_ns",
-        "_queued_ns",
-        "_ran_ns",
-        "_ring_at",
-        "_start_ns",
+        "_ring",
         "_wakes",
+        "_window_bits",
         "busy",
         "census",
+        "epoch_offset_ns",
         "flops",
         "has_postponed",
         "is_closing",
@@ -112,10 +108,8 @@ class StepCore(StepNotes):
         "number",
         "probe",
         "requests",
-        "ring",
         "rows",
         "wake_writer",
-        "window",
         "windows",
     )
 
@@ -125,10 +119,9 @@ class StepCore(StepNotes):
         self.is_closing = False
         self.busy = 0
         self.has_postponed = False
-        self.rows: deque[Row] = deque(maxlen=MOST_ROWS)
-        self.ring: Ring | None = None
+        self.rows: deque[Reading] = deque(maxlen=MOST_ROWS)
+        self.epoch_offset_ns = 0
         self.wake_writer: Callable[[], object] = bool
-        self.window: int | None = None
         self.windows: WindowControl | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
@@ -138,20 +131,16 @@ class StepCore(StepNotes):
         self.probe: DeviceProbe | None = None
         self.lost_ends = 0
         self._lock = containment.lock
-        self._due = NEVER
+        # The step at whose end there is more to do than to read the clocks.
+        self._due = _NOW
         self._wakes = 0
         self._is_outside = False
         self._is_between_loops = False
-        self._ring_at = 0
-        self._start_ns: int | None = None
-        self._epoch_offset_ns = 0
-        # What the training thread has had of the machine so far.
-        self._ran_ns = self._queued_ns = self._queued_later_ns = 0
+        self._decoder = StepDecoder(0)
+        self._window_bits = 0
         self._gc = GcPauses()
-        self._gc_ns = self._gc_called_ns = 0
         self._compiler = CompileClock()
-        self._has_compiler = False
-        self._compile_ns = 0
+        self._ring = Ring()
 
     # -- the life of a capture ------------------------------------------------------------------
 
@@ -169,7 +158,8 @@ class StepCore(StepNotes):
             compiler: Measures how long torch.compile compiles.
         """
         self.is_on = True
-        self._epoch_offset_ns = epoch_offset_ns
+        self.epoch_offset_ns = epoch_offset_ns
+        self._decoder = StepDecoder(epoch_offset_ns)
         self._gc = pauses or self._gc
         self._compiler = compiler or self._compiler
         self._gc.start()
@@ -193,7 +183,7 @@ class StepCore(StepNotes):
         Args:
             error: The error that ended the loop, if any.
         """
-        if self._start_ns is None:
+        if self._begun is None:
             return
         # After a clean loop, the open step is only the time since the last boundary: not a step,
         # but maybe an evaluation.
@@ -221,11 +211,29 @@ class StepCore(StepNotes):
     def wake(self) -> None:
         """Look at the next boundary for what is due. May be called from any thread."""
         self._wakes += 1
-        self._due = 0
+        self._due = _NOW
 
     def set_window(self, recording: int | None, lengthening: int | None) -> None:
-        """Take notice of the windows that are open; see the attributes."""
-        self.recording, self.window = recording, lengthening
+        """Take notice of the windows that are open.
+
+        Args:
+            recording: Index of the one that is being recorded, or None.
+            lengthening: Index of the one that slows the current step down, or None.
+        """
+        self.recording = recording
+        self._window_bits = 0 if lengthening is None else (lengthening + 1) << WINDOW_BIT
+
+    def set_ring(self, ring: Ring | None) -> Ring:
+        """Put readings there for the case that the process dies; None where nothing keeps them.
+
+        Returns:
+            The one before.
+        """
+        before, self._ring = self._ring, ring or Ring()
+        self._ring.turned = self.wake_writer
+        if self._begun is not None:
+            self._ring.put(self._begun)
+        return before
 
     def look(self) -> None:
         """What is looked for once a second, in the writer's thread; calls nothing in torch."""
@@ -237,8 +245,9 @@ class StepCore(StepNotes):
         """Record nothing more: this is a fork, and the parent goes on."""
         self.is_on = False
         self.is_closing = True
-        self.ring = None
-        self.recording = self.window = None
+        self._due = _NOW
+        self.set_ring(None)
+        self.set_window(None, None)
         if self.detector is not None:
             self.detector.is_off = True
 
@@ -251,6 +260,60 @@ class StepCore(StepNotes):
             tokens: Tokens processed in the step, beside those counted already.
             samples: Samples, likewise.
         """
+        # The whole boundary of most steps. A signal's handler may end the capture after any call in
+        # here, so that the step has ended before the first call that needs it to.
+        if tokens is None and samples is None:
+            try:
+                with self._lock:
+                    number = self.number
+                    if number < self._due and get_ident() == self._clocked_thread:
+                        gc, compiler, ring = self._gc, self._compiler, self._ring
+                        now_ns = perf_counter_ns()
+                        flags, details = self._window_bits, None
+                        if self._has_notes:
+                            self.busy += 1
+                            try:
+                                details = self._details(now_ns, None)
+                                if details:
+                                    flags |= DETAILED
+                                    ring.put_text(now_ns, details)
+                            finally:
+                                self.busy -= 1
+                        row: Reading = (
+                            now_ns,
+                            number,
+                            thread_time_ns(),
+                            self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
+                            gc.total_ns,
+                            gc.called_ns,
+                            compiler.total_ns() if compiler.started_ns else compiler.done_ns,
+                            self._wait_ns,
+                            self._wait_cpu_ns,
+                            flags,
+                            now_ns,
+                            details,
+                        )
+                        self._begun = row
+                        self._wait_ns = self._wait_cpu_ns = 0
+                        self.number = number + 1
+                        self.rows.append(row)
+                        at = ring.at
+                        ring.at = at + SLOT_BYTES
+                        ring.pack(ring.memory, at, *row[:-1])
+                        if at >= ring.turns_at:
+                            ring.turn()
+                        if self.has_postponed:
+                            self._containment.resume()
+                        return
+            except RecursionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                self._failed("ending a step", error)
+                return
+        self._end_with_more(tokens, samples)
+
+    def _end_with_more(self, tokens: int | None, samples: int | None) -> None:
+        """End a step that has more to it than its times, or at whose end something is due."""
         self.busy += 1
         before = self.number
         try:
@@ -261,17 +324,18 @@ class StepCore(StepNotes):
                     self._admit_lost_ends()
                 if tokens is not None or samples is not None:
                     self._attempt("counting work", self.count, tokens, samples)
-                if self._start_ns is None or self._is_between_loops:
+                if self._begun is None or self._is_between_loops:
                     self._is_between_loops = False
                     self._restart()
+                    self._plan()
                     return
-                ended = self.number
+                ended, begun = self.number, self._begun
                 self.number = ended + 1
                 if self.flops is not None and self.flops.is_counting:
                     self.mark(self.flops.step_kind)
                 row = self._end(ended)
-                if self.number >= self._due:
-                    self._advance(row)
+                if ended >= self._due:
+                    self._advance(begun, row)
         except RecursionError:
             if self.number == before:
                 raise
@@ -291,135 +355,65 @@ class StepCore(StepNotes):
         )
         self.mark("several steps")
 
-    def _end(self, step: int | None = None, *, is_partial: bool = False) -> Row:
-        """Put the row of the current step into the queue and the ring, and begin the next."""
+    def _end(self, step: int | None = None, *, is_partial: bool = False) -> Reading:
+        """End the current step, with all that was noted of it, and begin the next."""
         now_ns = perf_counter_ns()
-        start_ns = self._start_ns or now_ns
-        dur_ns = now_ns - start_ns
-        self._start_ns = now_ns
-        cpu_ns = queued_ns = None
+        flags = self._window_bits | (PARTIAL if is_partial else 0)
         thread = self.thread = get_ident()
-        if thread == self._clocked_thread:
-            ran_ns = thread_time_ns()
-            cpu_ns, self._ran_ns = ran_ns - self._ran_ns, ran_ns
-            if self._schedstat >= 0:
-                try:
-                    all_queued_ns = int(pread(self._schedstat, 128, 0).split()[1])
-                    waited_ns = all_queued_ns - self._queued_ns + self._queued_later_ns
-                    self._queued_ns = all_queued_ns
-                    # The thread may lose its CPU after the step has ended: that is the next one's.
-                    rest_ns = dur_ns - cpu_ns
-                    queued_ns = waited_ns if waited_ns <= rest_ns else max(0, rest_ns)
-                    self._queued_later_ns = waited_ns - queued_ns
-                except (OSError, ValueError, IndexError):  # the system does not say
-                    self._queued_later_ns = 0
-        else:
+        if thread != self._clocked_thread:
             self._follow_thread(thread)
-        gc = self._gc
-        gc_ns, self._gc_ns = gc.total_ns - self._gc_ns, gc.total_ns
-        called_ns, self._gc_called_ns = gc.called_ns - self._gc_called_ns, gc.called_ns
-        compile_ns = 0
-        if self._has_compiler:
-            compiled_ns = self._compiler.total_ns()
-            compile_ns, self._compile_ns = compiled_ns - self._compile_ns, compiled_ns
-            compile_ns = min(compile_ns, dur_ns)
-        marks: tuple[Any, Any] | None = None
-        allocated = reserved = _NO_PEAKS
+            flags |= ANEW
         device = self.device
+        marks: tuple[Any, Any] | None = None
+        peaks: Peaks = NO_PEAKS
         if device is not None:
-            marks, (allocated, reserved) = device.boundary(now_ns)
-        phases, phase_marks = NO_PHASES, _NO_MARKS
-        if self._events or self._times.open or self._times.times:
-            phases, phase_marks = self._end_phases(now_ns, marks and marks[1])
-        start_epoch_ns = start_ns + self._epoch_offset_ns
-        if self._has_details or phases:
-            tokens, samples = self._tokens, self._samples
-            if self._offered is not None:  # what the loop counts itself comes first
-                tokens = self._offered.tokens if tokens is None else tokens
-                samples = self._offered.samples if samples is None else samples
-            wait_ns = self._wait_ns
-            epoch_start_ns = min(self._epoch_start_ns, wait_ns)
-            row: Row = (
-                self.number if step is None else step,
-                start_epoch_ns,
-                dur_ns,
-                wait_ns,
-                phases,
-                self._kind,
-                is_partial,
-                self.window,
-                cpu_ns,
-                queued_ns,
-                min(self._wait_cpu_ns, wait_ns),
-                min(self._workers_ns, wait_ns),
-                epoch_start_ns,
-                min(self._sampler_ns, epoch_start_ns),
-                gc_ns,
-                called_ns,
-                compile_ns,
-                tokens,
-                samples,
-                None,
-                NO_PHASES,
-                allocated,
-                reserved,
-            )
-        else:  # most steps: without reading what is not there, a boundary takes a sixth less
-            row = (
-                self.number if step is None else step,
-                start_epoch_ns,
-                dur_ns,
-                0,
-                NO_PHASES,
-                TRAIN,
-                is_partial,
-                self.window,
-                cpu_ns,
-                queued_ns,
-                0,
-                0,
-                0,
-                0,
-                gc_ns,
-                called_ns,
-                compile_ns,
-                None,
-                None,
-                None,
-                NO_PHASES,
-                allocated,
-                reserved,
-            )
-        ring = self.ring
-        if ring is not None:
-            try:
-                line = _dumps((row, start_epoch_ns), None, _NEWLINE)
-                start = self._ring_at
-                end = start + len(line)
-                if end > RING_BYTES:
-                    start, end = 0, len(line)
-                ring[start:end] = line
-                self._ring_at = end
-            except (OSError, ValueError, TypeError, IndexError):
-                pass  # the row is not kept for the case of a kill; it is written all the same
-        rows = self.rows
+            marks, peaks = device.boundary(now_ns)
+        details = self._details(now_ns, marks and marks[1])
+        if peaks[0]:
+            details["peak_allocated_bytes"], details["peak_reserved_bytes"] = peaks
+        if details:
+            flags |= DETAILED
+            self._ring.put_text(now_ns, details)
+        row = self._read(now_ns, self.number if step is None else step, flags, details)
+        dur_ns = now_ns - (self._begun or row)[0]
+        self._begun = row
         if device is None:
-            rows.append(row)
+            self.rows.append(row)
         else:
             open_marks = [phase.mark for phase in self._times.open if phase.mark is not None]
-            device.keep(row, marks, phase_marks, open_marks)
-        if self._has_details:
-            self._clear()
-        if len(rows) % _WAKE_ROWS == _WAKE_ROWS - 1:
-            self.wake_writer()
+            device.keep(row, dur_ns, marks, self._device_phases, open_marks)
+        self._wait_ns = self._wait_cpu_ns = 0
         return row
 
-    def _advance(self, row: Row) -> None:
+    def _read(
+        self, now_ns: int, step: int, flags: int, details: dict[str, Any] | None = None
+    ) -> Reading:
+        """Read the clocks, and put the reading into the ring."""
+        row = (
+            now_ns,
+            step,
+            thread_time_ns(),
+            self._pread(self._schedstat, SCHEDSTAT_BYTES, 0),
+            self._gc.total_ns,
+            self._gc.called_ns,
+            self._compiler.total_ns(),
+            self._wait_ns,
+            self._wait_cpu_ns,
+            flags,
+            now_ns,
+            details,
+        )
+        self._ring.put(row)
+        return row
+
+    def _advance(self, begun: Reading, row: Reading) -> None:
         """Do what is due at this boundary, and find out when something is due next."""
         self._due = NEVER
         ended = self.number - 1
         if self.requests is not None:
-            self._attempt("looking for requests", self.requests.step_ended, StepRecord(*row))
+            self._decoder.begin(begun)
+            fields = self._decoder.fields(row) or {}
+            self._attempt("looking for requests", self.requests.step_ended, StepRecord(**fields))
         if self.memory is not None:
             self._attempt("watching memory", self.memory.step_ended, ended)
         if self.monitor is not None:
@@ -440,42 +434,43 @@ class StepCore(StepNotes):
         self._plan()
 
     def _plan(self) -> None:
-        """Find out at which boundary something is due next."""
+        """Find out at the end of which step something is due next."""
         wakes, step = self._wakes, self.number
-        is_each = self.flops is not None or self.census is not None
+        is_each = self.flops is not None or self.census is not None or self.device is not None
         if self.monitor is not None and self.monitor.is_waiting and self.probe is None:
             is_each = True
         if step < _EARLY_STEPS:
             self._find_compiler()
             is_each = True
-        due = step + 1 if is_each else NEVER
+        due = step if is_each else NEVER
         for part in (self.requests, self.memory, self.windows):
-            if due > step + 1 and part is not None:
+            if due > step and part is not None:
                 found = self._attempt("planning the next steps", part.next_due, step + 1)
-                due = min(due, step + 1 if found is None else found)
+                due = min(due, step if found is None else found - 1)
         self._due = due
         if self._wakes != wakes:  # a request came from another thread in the meantime
-            self._due = 0
+            self._due = _NOW
 
     def _restart(self) -> None:
         """Begin a step now, dropping one that is open."""
-        self._clear()
-        self._queued_later_ns = 0
-        self.thread = get_ident()
-        self._follow_thread(self.thread)
-        self._gc_ns, self._gc_called_ns = self._gc.total_ns, self._gc.called_ns
+        thread = self.thread = get_ident()
+        if thread != self._clocked_thread:
+            self._follow_thread(thread)
         self._find_compiler()
-        self._compile_ns = self._compiler.total_ns()
-        self._start_ns = perf_counter_ns()
-        self._end_phases(self._start_ns, None)
-        if self.device is not None:
+        now_ns = perf_counter_ns()
+        self._clear(now_ns)
+        self._begun = row = self._read(now_ns, self.number, BEGINS)
+        if self.device is None:
+            self.rows.append(row)
+        else:
             self.device.restart()
+            self.device.pass_on(row)
 
     def _cancel(self) -> None:
         """Drop the current step: it turned out not to be one."""
-        self._clear()
-        self._end_phases(perf_counter_ns(), None)
-        self._start_ns = None
+        self._clear(perf_counter_ns())
+        self._begun = None
+        self._due = _NOW
 
     def _has_evaluated(self) -> bool:
         """Whether there was an evaluation in the step."""
@@ -486,27 +481,19 @@ class StepCore(StepNotes):
         """Listen to torch's compiler if it is loaded by now; it forgets its listeners at times."""
         if _COMPILER in sys.modules:
             self._compiler.attach()
-            self._has_compiler = True
 
     def _follow_thread(self, thread: int) -> None:
-        """Read what this thread has had of the machine so far: the next step counts from there."""
-        if thread != self._clocked_thread:
-            self._forget_thread()
-            self._clocked_thread = thread
-            # The file that is opened is that of the thread which opens it.
-            with contextlib.suppress(OSError):
-                self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
-        self._ran_ns = thread_time_ns()
-        if self._schedstat >= 0:
-            try:
-                self._queued_ns = int(pread(self._schedstat, 128, 0).split()[1])
-            except (OSError, ValueError, IndexError):  # the system does not say
-                self._forget_thread()
-                self._clocked_thread = thread
+        """Read the clocks of this thread from now on."""
+        self._forget_thread()
+        self._clocked_thread = thread
+        # The file that is opened is that of the thread which opens it.
+        with contextlib.suppress(OSError):
+            self._schedstat = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            self._pread = pread
 
     def _forget_thread(self) -> None:
         self._clocked_thread = -1
-        self._queued_later_ns = 0
+        self._pread = no_schedstat
         descriptor, self._schedstat = self._schedstat, -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):
@@ -527,7 +514,7 @@ class StepCore(StepNotes):
         self._is_between_loops = False
         if self.windows is not None:
             self.windows.restart_step(self.number)
-        if kind and self._start_ns is not None:
+        if kind and self._begun is not None:
             self.mark(kind)
             self._end()
         self._restart()
@@ -556,7 +543,7 @@ class StepCore(StepNotes):
             return
         if self.windows is not None:
             self.windows.leave_step()
-        if self._start_ns is not None:
+        if self._begun is not None:
             self._end(is_partial=True)
         self._cancel_step()
 
@@ -568,6 +555,7 @@ class StepCore(StepNotes):
                 yield
             return
         contain = self._containment.contain
+        self._due = _NOW
         with contain("excluding time from the steps"):
             self.leave_loop()
             self._is_between_loops = False
@@ -601,45 +589,12 @@ class StepCore(StepNotes):
                 flops.leave()
         return bool(has_worked)
 
-    # -- the batches of `watch` -----------------------------------------------------------------
-
-    def begin_fetch(self) -> tuple[Any, int, int]:
-        """Begin the loop's wait for a batch; returns what `end_fetch` needs."""
-        if self.detector is not None:
-            self._attempt("detecting phases", self.detector.begin_own_fetch)
-        entered = None if self.recording is None else self.enter_range(DATA_WAIT_RANGE)
-        now_ns = perf_counter_ns()
-        if now_ns - (self._start_ns or 0) < _JUST_NOW_NS and get_ident() == self._clocked_thread:
-            return entered, self._ran_ns + self._queued_ns, now_ns
-        return entered, self.cpu_needed_ns(), now_ns
-
-    def end_fetch(self, begun: tuple[Any, int, int]) -> tuple[int, int]:
-        """End the loop's wait; returns how long it was, and how much of that was work for a CPU."""
-        entered, cpu_ns, started_ns = begun
-        waited_ns = perf_counter_ns() - started_ns
-        if entered is not None:
-            self.leave_range(entered)
-        if self.detector is not None:
-            self._attempt("detecting phases", self.detector.end_own_fetch)
-        return waited_ns, self.cpu_needed_ns() - cpu_ns
-
-    def batch_came(self, loader: Any, iterator: Any, read: Read) -> None:
-        """Note a batch that the loop waited for."""
-        self.add_wait(read.duration_ns, read.cpu_ns)
-        if self.detector is not None:
-            self._attempt("detecting phases", self.detector.own_batch_came)
-        loaders = self.loaders
-        if self.is_on and loaders is not None:
-            try:
-                loaders.see(loader, iterator, read=read)
-            except Exception as error:  # noqa: BLE001 - the training must go on
-                self._failed("looking at the loader", error)
-
     # -- the device -----------------------------------------------------------------------------
 
     def attach_device(self, timer: DeviceTimer, peaks: PeakMemory) -> None:
         """Time and measure the GPU from the next step boundary on."""
         self.device = DeviceSteps(self.rows, timer, peaks)
+        self.wake()
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step in which it is in use."""

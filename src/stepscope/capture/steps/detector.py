@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt, missed
+from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.disable_dynamo import (
     disable_dynamo,
     is_compiling,
@@ -211,7 +211,8 @@ class Detector:
     def leave(self) -> None:
         """End the open phase, if any."""
         self._optimizers = 0  # left behind by an optimizer's step that raised
-        self.note(LEAVE)
+        if self.core is not None:
+            self.core.note(LEAVE)
 
     def begin_forward(self) -> None:
         """Begin the forward phase where a batch arrives, if calls of modules do not reveal it."""
@@ -240,14 +241,12 @@ class Detector:
             self.leave()
             self._own_fetches += 1
 
-    def end_own_fetch(self) -> None:
-        """End it, whether or not a batch arrived."""
-        if self._own_fetches and self.listens():
-            self._own_fetches -= 1
-
-    def own_batch_came(self) -> None:
-        """Begin the forward phase: the loop's batch has arrived."""
-        if self.listens():
+    def end_own_fetch(self, has_batch: bool) -> None:
+        """End it. If a batch has arrived, the forward phase begins."""
+        if not self.listens():
+            return
+        self._own_fetches = max(0, self._own_fetches - 1)
+        if has_batch:
             self.policy.batch_came(None, None)
             self.begin_forward()
 

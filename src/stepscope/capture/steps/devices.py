@@ -8,16 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.run.error_words import error_in_words
-from stepscope.run.step_record import STEP_FIELDS
+from stepscope.run.step_ring import Reading
 
 _PENDING_ROWS = 8
 """Steps after which the times of the device are read, all at once,"""
 _SLOW_NS = 100_000_000
 """unless a step takes so long that reading them costs nothing."""
-_DEVICE_NS, _DEVICE_PHASES = (STEP_FIELDS.index(n) for n in ("device_ns", "device_phases"))
 
-Row = tuple[Any, ...]
-"""The fields of a `StepRecord`, in order."""
 PhaseMarks = list[tuple[str, Any, Any]]
 """Path of a phase, and the marks at the start and end of a part of it."""
 Peaks = tuple[tuple[int, ...], tuple[int, ...]]
@@ -130,12 +127,12 @@ class DeviceSteps:
         problem: Why the device is no longer read, or None.
     """
 
-    def __init__(self, rows: deque[Row], timer: DeviceTimer, peaks: PeakMemory) -> None:
+    def __init__(self, rows: deque[Reading], timer: DeviceTimer, peaks: PeakMemory) -> None:
         self._rows = rows
         self._timer: DeviceTimer | None = timer
         self._peaks = peaks
         self._marks: list[Any] = []
-        self._pending: deque[tuple[Row, Any, PhaseMarks, list[Any]]] = deque()
+        self._pending: deque[tuple[Reading, Any, PhaseMarks, list[Any]]] = deque()
         self.problem: str | None = None
 
     def restart(self) -> None:
@@ -172,11 +169,18 @@ class DeviceSteps:
             self._marks.append(mark)
         return mark
 
-    def keep(self, row: Row, marks: Any, phases: PhaseMarks, open_marks: list[Any]) -> None:
+    def pass_on(self, row: Reading) -> None:
+        """Pass on a row that has no times on the device, after those that wait for theirs."""
+        self._pending.append((row, None, [], []))
+
+    def keep(
+        self, row: Reading, dur_ns: int, marks: Any, phases: PhaseMarks, open_marks: list[Any]
+    ) -> None:
         """Keep the row of a step that has ended until its times are known.
 
         Args:
             row: The row.
+            dur_ns: How long the step took.
             marks: The marks of its boundaries.
             phases: Its phases.
             open_marks: Marks that belong to phases which go on: the step in which these end.
@@ -184,7 +188,6 @@ class DeviceSteps:
         given_back = [mark for mark in self._marks if mark not in open_marks]
         self._marks = [mark for mark in self._marks if mark in open_marks]
         self._pending.append((row, marks, phases, given_back))
-        dur_ns: int = row[2]
         if len(self._pending) >= _PENDING_ROWS or dur_ns >= _SLOW_NS:
             self.settle()
 
@@ -233,7 +236,8 @@ class DeviceSteps:
                 return False
         self._pending.popleft()
         if device_ns is not None:
-            row = (*row[:_DEVICE_NS], device_ns, device_phases, *row[_DEVICE_PHASES + 1 :])
+            times = {"device_ns": device_ns, "device_phases": device_phases}
+            row = (*row[:-1], (row[-1] or {}) | times)
         self._rows.append(row)
         return True
 

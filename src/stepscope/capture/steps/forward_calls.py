@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt, missed
-from stepscope.capture.steps.disable_dynamo import is_compiling
+from stepscope.capture.containment import attempt, missed
 from stepscope.capture.steps.phase_times import CALL, RETURN
 from stepscope.capture.steps.replacements import Replacements
 
@@ -93,6 +92,9 @@ class ForwardCalls:
             self._replacements.put(kind, "__call__", kind.__call__, self._around_call(kind))
 
     def _around_call(self, kind: Any) -> Callable[..., Any]:
+        import torch
+
+        is_compiling, records_gradients = torch.compiler.is_compiling, torch.is_grad_enabled
         own = kind.__dict__.get("__call__")
 
         @functools.wraps(kind.__call__)
@@ -103,7 +105,7 @@ class ForwardCalls:
             if is_compiling() or self._is_inside:
                 return call(*arguments, **keywords)
             try:
-                core = self._begin(arguments, keywords)
+                core = self._begin(arguments, keywords, has_gradients=records_gradients())
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
                 core = None
@@ -117,7 +119,9 @@ class ForwardCalls:
 
         return called
 
-    def _begin(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> StepCore | None:
+    def _begin(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, has_gradients: bool
+    ) -> StepCore | None:
         """Note that an outermost call begins; returns where to note that it ends."""
         detector = self._detector
         if detector is None or not detector.listens():
@@ -127,7 +131,7 @@ class ForwardCalls:
         core = detector.core
         if core is None:
             return None
-        if not records_gradients() and not detector.policy.is_forward_without_gradients():
+        if not has_gradients and not detector.policy.is_forward_without_gradients():
             return None
         depends = False
         for one in (*arguments, *keywords.values()):
@@ -179,10 +183,3 @@ def _children(module: Any) -> list[Any]:
 
 def _has_parameters(module: Any) -> bool:
     return next(module.parameters(), None) is not None
-
-
-def records_gradients() -> bool:
-    """Whether operations of this thread are recorded for a backward pass."""
-    import torch
-
-    return torch.is_grad_enabled()

@@ -10,9 +10,10 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.containment import attempt
 from stepscope.capture.steps.loaders import (
     has_workers,
     kept_iterator,
@@ -60,7 +61,9 @@ class LoaderWaits:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            threads = self._threads
+            detector, threads = self._detector, self._threads
+            if detector.is_in_own_fetch and get_ident() == detector.thread:
+                return fetch(iterator)  # part of the loop's own wait
             if threads is not None and (reading := attempt(threads.begin_read)) is not None:
                 batch = fetch(iterator)
                 attempt(threads.end_read, reading, iterator, batch)
@@ -89,7 +92,7 @@ class LoaderWaits:
             if is_first:
                 sampler_ns = attempt(taken_sampler_time, iterator) or 0
                 core.add_loader_time(epoch_start_ns=took_ns, sampler_ns=sampler_ns)
-            attempt(self._detector.policy.batch_came, iterator, batch)
+            attempt(detector.policy.batch_came, iterator, batch)
             core.see_loader(iterator, read=Read(batch, took_ns))
             return batch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import sys
 import threading
@@ -15,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.steps.step_notes import Read
-from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import LoaderRecord
+from stepscope.system.usage import (
+    available_bytes,
+    private_bytes,
+    shared_memory_bytes,
+    usable_cpus,
+)
 
 _FIRST_NS = 50_000_000
 """After so long a time the workers of an iterator are looked at first,"""
@@ -42,18 +46,21 @@ class LoaderWatch:
     def __init__(self, note: Callable[[LoaderRecord], None]) -> None:
         self._note = note
         self._lock = threading.Lock()
-        self._loaders: list[_Loader] = []
-        self._latest: _Loader | None = None
+        self._loaders: list[SeenLoader] = []
+        self._latest: SeenLoader | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._noted: _Loader | None = None
+        self._noted: SeenLoader | None = None
         self.hurry: Callable[[], object] = bool
 
-    def see(self, *parts: Any, read: Read | None = None) -> None:
+    def see(self, *parts: Any, read: Read | None = None) -> SeenLoader | None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
 
         Args:
             parts: The loader, its iterator, or both; anything may be passed.
             read: How the batch was read; None if unknown.
+
+        Returns:
+            What is known of the loader; None if it is no DataLoader.
         """
         loader, iterator = self._latest, self._iterator
         if iterator is None or iterator() is not parts[-1]:
@@ -63,12 +70,12 @@ class LoaderWatch:
                 if loader is not None and loader.workers:
                     self.hurry()
             self._iterator = _reference(parts[-1])
-        if loader is None:
-            return
-        loader.batches += 1
-        if read is not None and (loader.is_new or read.is_beside):
-            with self._lock:
-                loader.take(read)
+        if loader is not None:
+            loader.batches += 1
+            if read is not None and (loader.is_new or read.is_beside):
+                with self._lock:
+                    loader.take(read)
+        return loader
 
     def look(self) -> float:
         """Sample workers whose turn it is, and note the training's loader if there is news.
@@ -104,7 +111,7 @@ class LoaderWatch:
             self._noted.has_news = False
             self._note(self._noted.record)
 
-    def _loader_of(self, parts: Sequence[Any]) -> _Loader | None:
+    def _loader_of(self, parts: Sequence[Any]) -> SeenLoader | None:
         """What is known of the loader of these parts, with its present workers; None for none."""
         for loader in self._loaders:
             if loader.parts.are(parts):
@@ -115,7 +122,7 @@ class LoaderWatch:
         data = _Same(_data_of(parts))
         found = next((one for one in self._loaders if one.data.is_as(data)), None)
         if found is None:
-            found = _Loader(data)
+            found = SeenLoader(data)
             if len(self._loaders) >= _MOST_LOADERS:
                 others = [one for one in self._loaders if one is not self._noted]
                 self._loaders.remove(min(others, key=lambda one: one.batches))
@@ -151,11 +158,15 @@ class _Same:
         )
 
 
-class _Loader:
+class SeenLoader:
     """One loader: what is known of it, and what its workers have used.
 
     Args:
         data: Its dataset.
+
+    Attributes:
+        batches: Number of batches that came from it.
+        is_new: Whether it is not known yet how large its batches are.
     """
 
     def __init__(self, data: _Same) -> None:
@@ -205,9 +216,9 @@ class _Loader:
                 self.record,
                 batch_bytes=size,
                 batch_tensors=tensors,
-                shared_memory_bytes=_shared_memory_bytes(),
-                memory_bytes=_available_bytes(),
-                worker_bytes=_private_bytes(self.workers[0]) if self.workers else None,
+                shared_memory_bytes=shared_memory_bytes(),
+                memory_bytes=available_bytes(),
+                worker_bytes=private_bytes(self.workers[0]) if self.workers else None,
             )
             self.has_news = True
         if read.is_beside and not self.workers:
@@ -311,37 +322,6 @@ def _size_of(batch: Any) -> tuple[int | None, int | None]:
     return size, tensors
 
 
-def _shared_memory_bytes() -> int | None:
-    with contextlib.suppress(OSError, AttributeError):
-        found = os.statvfs("/dev/shm")  # noqa: S108 - only its free space is asked for
-        return found.f_bavail * found.f_frsize
-    return None
-
-
-def _available_bytes() -> int | None:
-    """Memory that new processes may take: the machine's, or what a control group leaves."""
-    available = None
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        available = int(text.partition("MemAvailable:")[2].split()[0]) << 10
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        most = int((group / "memory.max").read_text(encoding="ascii"))
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        left = max(0, most - used)
-        available = left if available is None else min(available, left)
-    return available
-
-
-def _private_bytes(process_id: int) -> int | None:
-    """Memory that a process shares with no other."""
-    with contextlib.suppress(OSError, ValueError):
-        text = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii")
-        lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
-        return sum(int(words[1]) for words in lines) << 10
-    return None
-
-
 def _reference(one: Any) -> weakref.ref[Any] | None:
     try:
         return weakref.ref(one)
@@ -365,15 +345,6 @@ def _is_iterable(parts: Sequence[Any]) -> bool | None:
     if torch_data is None:
         return None
     return any(isinstance(one, torch_data.IterableDataset) for one in _data_of(parts))
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity, less what a control group takes away."""
-    cpus = allowed_cpus()
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        cpus = min(cpus, max(1, math.ceil(int(quota) / int(period))))
-    return cpus
 
 
 def _local_ranks() -> int:

@@ -39,6 +39,14 @@ SUSPEND = "suspend"  # the training waits, in no phase
 RESUME = "resume"  # it goes on
 LEFT_OUT = "left out"  # time that has just passed counts elsewhere: nanoseconds
 
+_ENDS = {
+    CLOSE: None,
+    SAVE_ENDS: SAVING,
+    BACKWARD_ENDS: BACKWARD,
+    COLLECTIVE_ENDS: COMMUNICATION,
+}
+"""Events that end a phase, with its token; None where that is the event's value."""
+
 Event = tuple[str, Any, int, Any]
 """Kind, value, `perf_counter_ns()`, and the mark on the device, if one is timed."""
 Open = SimpleNamespace
@@ -82,8 +90,21 @@ class PhaseTimes:
                     self._suspend(now_ns, mark)
                 self._suspended += 1
                 self.open.append(Open(name=value.name, token=value, entered_ns=now_ns, mark=mark))
-            elif kind in (CLOSE, SAVE_ENDS):
-                if self._close(SAVING if kind == SAVE_ENDS else value, now_ns, mark):
+            elif kind in _ENDS:
+                token = _ENDS[kind] or value
+                opened = self.open
+                if len(opened) == 1 and opened[0].token is token:  # as mostly
+                    phase = opened.pop()
+                    name = phase.name
+                    self.times[name] = self.times.get(name, 0) + now_ns - phase.entered_ns
+                    if phase.mark is not None and mark is not None:
+                        self.device.append((name, phase.mark, mark))
+                    was_open = True
+                else:
+                    was_open = self._close(token, now_ns, mark)
+                if kind == BACKWARD_ENDS:
+                    self._backwards = max(0, self._backwards - 1)
+                elif was_open and kind != COLLECTIVE_ENDS:
                     self._suspended -= 1
                     if self.detected:
                         self._resume(now_ns, mark)
@@ -108,9 +129,6 @@ class PhaseTimes:
                     self.open.append(
                         Open(name=BACKWARD, token=BACKWARD, entered_ns=now_ns, mark=mark)
                     )
-            elif kind == BACKWARD_ENDS:
-                self._backwards = max(0, self._backwards - 1)
-                self._close(BACKWARD, now_ns, mark)
             elif kind == OPTIMIZER_BEGINS:
                 if self.detected:
                     self._leave(now_ns, mark)
@@ -131,8 +149,6 @@ class PhaseTimes:
                     self.open.append(
                         Open(name=COMMUNICATION, token=COMMUNICATION, entered_ns=now_ns, mark=mark)
                     )
-            elif kind == COLLECTIVE_ENDS:
-                self._close(COMMUNICATION, now_ns, mark)
             elif kind == SAVE_BEGINS:
                 if not self._suspended and not self._backwards:
                     self._suspend(now_ns, mark)
@@ -149,11 +165,17 @@ class PhaseTimes:
                 self._is_in_closure = False
                 self._enter(OPTIMIZER, now_ns, mark)
 
-    def end_step(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
-        """End the step and begin the next; returns the times, on the host and on the device.
+    def end_step(
+        self, events: Iterable[Event], now_ns: int, mark: Any
+    ) -> tuple[dict[str, int], list[tuple[str, Any, Any]]]:
+        """Take the last events, end the step and begin the next.
 
         The detected phase ends. What else is open goes on: each step has its part of the time.
+
+        Returns:
+            The times, on the host and on the device.
         """
+        self.see(events)
         if self.detected:
             self._leave(now_ns, mark)
         if self.open:

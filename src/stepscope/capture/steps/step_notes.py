@@ -23,18 +23,27 @@ from stepscope.run.step_record import (
     MOST_PHASE_NAMES,
     TRAIN,
 )
+from stepscope.run.step_ring import SCHEDSTAT_BYTES, Reading, queued_in
 
 if TYPE_CHECKING:
     from stepscope.capture.containment import Containment
     from stepscope.capture.steps.detector import Detector
-    from stepscope.capture.steps.devices import DeviceSteps
-    from stepscope.capture.steps.loaders import LoaderWatch
+    from stepscope.capture.steps.devices import DeviceSteps, PhaseMarks
+    from stepscope.capture.steps.loaders import LoaderWatch, SeenLoader
     from stepscope.capture.steps.work import Work
 
 _MOST_EVENTS = 4096
 """Events after which their times are taken at once, in steps that do not end."""
+_JUST_NOW_NS = 20_000
+"""Within so short a time, what was read is not read again."""
+WaitBegan = tuple[Any, int, int, bytes]
+"""A wait for a batch: its range in the trace, and the readings of the clocks as it began."""
 pread: Callable[[int, int, int], bytes] = getattr(os, "pread", None) or (lambda *_: b"")
-NO_PHASES: dict[str, int] = {}
+
+
+def no_schedstat(*_: int) -> bytes:
+    """What is read where the system does not say how long threads wait for a CPU."""
+    return b""
 
 
 class Read(NamedTuple):
@@ -85,15 +94,19 @@ class StepNotes:
 
     __slots__ = (
         "_attempt",
+        "_begun",
         "_clocked_thread",
         "_containment",
+        "_device_phases",
         "_epoch_start_ns",
         "_events",
         "_failed",
-        "_has_details",
+        "_has_notes",
+        "_has_work",
         "_kind",
         "_offered",
         "_phase_names",
+        "_pread",
         "_ranges",
         "_sampler_ns",
         "_samples",
@@ -126,14 +139,20 @@ class StepNotes:
         self._containment = containment
         self._attempt = containment.attempt
         self._failed = containment.failed
+        # The reading at which the current step began; None while there is none.
+        self._begun: Reading | None = None
+        # The thread whose clocks are read, and the file that says how long it waits for a CPU.
         self._clocked_thread = -1
         self._schedstat = -1
+        self._pread: Callable[[int, int, int], bytes] = no_schedstat
         self._events: list[Event] = []
         self._times = PhaseTimes()
         self._ranges: list[tuple[object, Any]] = []
-        self._phase_names: set[str] = set()
+        self._phase_names: dict[Any, str] = {}
         self._training_phases = 0
-        self._has_details = False
+        # Whether the step has more to it than its times; and whether that is more than phases.
+        self._has_notes = self._has_work = False
+        self._device_phases: PhaseMarks = []
         self._wait_ns = self._wait_cpu_ns = 0
         self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
         self._kind = TRAIN
@@ -158,6 +177,7 @@ class StepNotes:
         if not self.is_on:
             return
         mark = self.device.mark() if ends_phase and self.device is not None else None
+        self._has_notes = True
         self._events.append((kind, value, perf_counter_ns(), mark))
         if self.recording is not None:
             self._attempt("marking a range", self._follow_ranges)
@@ -171,13 +191,22 @@ class StepNotes:
             self._times.see(events)
         return self._times
 
-    def _end_phases(self, now_ns: int, mark: Any) -> tuple[dict[str, int], list[Any]]:
-        """The phases of the step that ends; those that are open go on in the next one."""
+    def _details(self, now_ns: int, mark: Any) -> dict[str, Any]:
+        """What is special about the step that ends, as fields of its record; the next one begins.
+
+        Args:
+            now_ns: `perf_counter_ns()`.
+            mark: The mark of this moment on the device, if one is timed.
+        """
+        found: dict[str, Any] = {}
         times = self._times
         events, self._events = self._events, []
         try:
-            times.see(events)
-            found = times.end_step(now_ns, mark)
+            self._device_phases = []
+            if events or times.open or times.times:
+                phases, self._device_phases = times.end_step(events, now_ns, mark)
+                if phases:
+                    found["phases"] = phases
             if len(times.training) != self._training_phases:
                 self._training_phases = len(times.training)
                 if self.training_phase is not None:
@@ -186,9 +215,30 @@ class StepNotes:
             if self._ranges or self.recording is not None:
                 self._follow_ranges()
         except Exception as error:  # noqa: BLE001 - the training must go on
-            self._times = PhaseTimes()
+            self._times, self._device_phases = PhaseTimes(), []
             self._failed("timing phases", error)
-            return NO_PHASES, []
+        self._has_notes = bool(self._times.open)
+        if not self._has_work:
+            return found
+        self._has_work = False
+        tokens, samples = self._tokens, self._samples
+        if self._offered is not None:  # what the loop counts itself comes first
+            tokens = self._offered.tokens if tokens is None else tokens
+            samples = self._offered.samples if samples is None else samples
+        if tokens is not None:
+            found["tokens"] = tokens
+        if samples is not None:
+            found["samples"] = samples
+        if self._kind != TRAIN:
+            found["kind"] = self._kind
+        if self._epoch_start_ns or self._workers_ns:
+            epoch_start_ns = min(self._epoch_start_ns, self._wait_ns)
+            found["loader_workers_ns"] = min(self._workers_ns, self._wait_ns)
+            found["epoch_start_ns"] = epoch_start_ns
+            found["sampler_ns"] = min(self._sampler_ns, epoch_start_ns)
+        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
+        self._kind = TRAIN
+        self._tokens = self._samples = self._offered = None
         return found
 
     def _follow_ranges(self) -> None:
@@ -206,15 +256,17 @@ class StepNotes:
         for phase in wanted[kept:]:
             self._ranges.append((phase, self.enter_range(phase.name)))
 
-    def _new_phase_name(self, name: str) -> str:
+    def _new_phase_name(self, given: Any) -> str:
         """The name under which a new phase is recorded: there are only so many different ones."""
-        if len(self._phase_names) < MOST_PHASE_NAMES:
-            self._phase_names.add(name)
-            return name
-        if MORE_PHASES not in self._phase_names:
-            self._phase_names.add(MORE_PHASES)
-            self._failed("naming phases", TooManyPhasesError())
-        return MORE_PHASES
+        names = self._phase_names
+        name = str(given).replace("/", "_")
+        if name not in names and len(names) >= MOST_PHASE_NAMES:
+            if MORE_PHASES not in names:
+                names[MORE_PHASES] = MORE_PHASES
+                self._failed("naming phases", TooManyPhasesError())
+            return MORE_PHASES
+        names[name] = name
+        return name
 
     # -- waits ----------------------------------------------------------------------------------
 
@@ -225,62 +277,91 @@ class StepNotes:
         """
         return Wait(self)
 
-    def add_wait(self, duration_ns: int, cpu_ns: int = 0) -> None:
+    def begin_wait(self, *, is_own: bool = False) -> WaitBegan:
+        """Begin to wait for a batch; returns what `end_wait` needs.
+
+        Args:
+            is_own: Whether it is the wait of `watch`: those of DataLoaders inside are part of it.
+        """
+        entered = None
+        if is_own and self.detector is not None:
+            self._attempt("detecting phases", self.detector.begin_own_fetch)
+        if self.recording is not None:
+            entered = self.enter_range(DATA_WAIT_RANGE)
+        now_ns, begun = perf_counter_ns(), self._begun
+        if get_ident() != self._clocked_thread:
+            return entered, now_ns, thread_time_ns(), b""
+        if begun is not None and now_ns - begun[0] < _JUST_NOW_NS:
+            return entered, now_ns, begun[2], begun[3]
+        schedstat = b""
+        with contextlib.suppress(OSError):
+            schedstat = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
+        return entered, now_ns, thread_time_ns(), schedstat
+
+    def end_wait(
+        self, began: WaitBegan, *, counts: bool = True, is_own: bool = False
+    ) -> tuple[int, int]:
+        """End the wait; returns how long it was, and how much of that was work for a CPU.
+
+        Args:
+            began: What `begin_wait` returned.
+            counts: Whether the step waited; not if the wait of `watch` ended without a batch.
+            is_own: As for `begin_wait`.
+        """
+        entered, began_ns, cpu_ns, schedstat = began
+        waited_ns = perf_counter_ns() - began_ns
+        cpu_ns = thread_time_ns() - cpu_ns
+        if waited_ns - cpu_ns > _JUST_NOW_NS and schedstat:  # it may have waited for a CPU, too
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                now = self._pread(self._schedstat, SCHEDSTAT_BYTES, 0)
+                cpu_ns += queued_in(now) - queued_in(schedstat)
+        if entered is not None:
+            self.leave_range(entered)
+        if counts:
+            self._wait_ns += waited_ns
+            self._wait_cpu_ns += cpu_ns
+            if self._has_notes:
+                self._events.append((LEFT_OUT, waited_ns, perf_counter_ns(), None))
+        if is_own and self.detector is not None:
+            self._attempt("detecting phases", self.detector.end_own_fetch, counts)
+        return waited_ns, cpu_ns
+
+    def add_wait(self, duration_ns: int) -> None:
         """Add time up to now in which the training thread waited for its batch.
 
         Phases that are open are timed without it, so that nothing counts twice.
-
-        Args:
-            duration_ns: How long.
-            cpu_ns: How much of it was work for a CPU, because the thread made the batch itself.
         """
-        if not self.is_on:
-            return
-        self._has_details = True
-        self._wait_ns += duration_ns
-        self._wait_cpu_ns += cpu_ns
-        if self._events or self._times.open:
-            self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
+        if self.is_on:
+            self._wait_ns += duration_ns
+            if self._has_notes:
+                self._events.append((LEFT_OUT, duration_ns, perf_counter_ns(), None))
 
     def add_loader_time(
         self, *, epoch_start_ns: int = 0, workers_ns: int = 0, sampler_ns: int = 0
     ) -> None:
         """Note what parts of the wait were; see the fields of `StepRecord`."""
         if self.is_on:
-            self._has_details = True
+            self._has_notes = self._has_work = True
             self._epoch_start_ns += epoch_start_ns
             self._workers_ns += workers_ns
             self._sampler_ns += sampler_ns
 
-    def see_loader(self, *parts: Any, read: Read | None = None) -> None:
+    def see_loader(self, *parts: Any, read: Read | None = None) -> SeenLoader | None:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""
-        if self.is_on and self.loaders is not None:
-            self._attempt("looking at the loader", self.loaders.see, *parts, read=read)
+        if not self.is_on or self.loaders is None:
+            return None
+        return self._attempt("looking at the loader", self.loaders.see, *parts, read=read)
 
     def loader_ends(self, iterator: Any) -> None:
         """Measure the workers of an iterator for the last time: its data has ended."""
         if self.is_on and self.loaders is not None:
             self._attempt("looking at the loader", self.loaders.ends, iterator)
 
-    def cpu_needed_ns(self) -> int:
-        """Time that the current thread has so far run on a CPU, or waited for one.
-
-        The difference of two readings says how much of the time between them was work for a CPU,
-        whether or not one was free.
-        """
-        ran_ns = thread_time_ns()
-        if self._schedstat < 0 or get_ident() != self._clocked_thread:
-            return ran_ns
-        try:
-            return ran_ns + int(pread(self._schedstat, 128, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return ran_ns
-
     # -- work, and what else is said of a step --------------------------------------------------
 
     def count(self, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the current step."""
-        self._has_details = True
+        self._has_notes = self._has_work = True
         if tokens is not None:
             self._tokens = (self._tokens or 0) + int(tokens)
         if samples is not None:
@@ -289,12 +370,12 @@ class StepNotes:
     def offer(self, work: Work) -> None:
         """Add work of the current step that counts where the loop itself counts none."""
         if self.is_on:
-            self._has_details = True
+            self._has_notes = self._has_work = True
             self._offered = work if self._offered is None else self._offered + work
 
     def mark(self, kind: str) -> None:
         """Set the kind of the current step."""
-        self._has_details = True
+        self._has_notes = self._has_work = True
         self._kind = kind
 
     def note_exchanges(self) -> None:
@@ -305,13 +386,10 @@ class StepNotes:
         if self.is_on and self.exchanging is not None:
             self._attempt("noting what ranks exchange", self.exchanging)
 
-    def _clear(self) -> None:
-        """Forget what was noted of the current step, but for its phases."""
-        self._has_details = False
+    def _clear(self, now_ns: int) -> None:
+        """Forget what was noted of the current step; phases that are open go on in the next."""
+        self._details(now_ns, None)
         self._wait_ns = self._wait_cpu_ns = 0
-        self._epoch_start_ns = self._workers_ns = self._sampler_ns = 0
-        self._kind = TRAIN
-        self._tokens = self._samples = self._offered = None
 
     # -- ranges in the trace --------------------------------------------------------------------
 
@@ -342,12 +420,13 @@ class Phase(contextlib.ContextDecorator):
         name: Its name.
     """
 
+    _range: Any = None
+    name = ""
+    is_timed = False
+
     def __init__(self, notes: StepNotes, name: str) -> None:
         self._notes = notes
         self._given = name
-        self._range: Any = None
-        self.name = ""
-        self.is_timed = False
 
     def _recreate_cm(self) -> Any:
         # A decorated function may call itself, and may be compiled.
@@ -359,10 +438,11 @@ class Phase(contextlib.ContextDecorator):
         notes = self._notes
         try:
             if notes.is_on and get_ident() == notes.thread:
-                name = str(self._given).replace("/", "_")
-                self.name = name if name in notes._phase_names else notes._new_phase_name(name)
+                given = self._given
+                self.name = notes._phase_names.get(given) or notes._new_phase_name(given)
                 if notes.recording is None:
                     mark = None if notes.device is None else notes.device.mark()
+                    notes._has_notes = True
                     notes._events.append((OPEN, self, perf_counter_ns(), mark))
                 else:
                     notes.note(OPEN, self)
@@ -381,6 +461,7 @@ class Phase(contextlib.ContextDecorator):
                 self.is_timed = False
                 if notes.recording is None and len(notes._events) < _MOST_EVENTS:
                     mark = None if notes.device is None else notes.device.mark()
+                    notes._has_notes = True
                     notes._events.append((CLOSE, self, perf_counter_ns(), mark))
                 else:
                     notes.note(CLOSE, self)
@@ -391,18 +472,13 @@ class Phase(contextlib.ContextDecorator):
 class Wait:
     """A wait for a batch while it is timed."""
 
-    __slots__ = ("_cpu_ns", "_notes", "_range", "_started_ns")
+    __slots__ = ("_began", "_notes")
 
     def __init__(self, notes: StepNotes) -> None:
         self._notes = notes
-        self._range: Any = None
 
     def __enter__(self) -> None:
-        notes = self._notes
-        if notes.recording is not None:
-            self._range = notes.enter_range(DATA_WAIT_RANGE)
-        self._cpu_ns = notes.cpu_needed_ns()
-        self._started_ns = perf_counter_ns()
+        self._began = self._notes.begin_wait()
 
     def __exit__(
         self,
@@ -412,13 +488,10 @@ class Wait:
     ) -> None:
         notes = self._notes
         try:
-            if kind is None or issubclass(kind, StopIteration):
-                waited_ns = perf_counter_ns() - self._started_ns
-                notes.add_wait(waited_ns, notes.cpu_needed_ns() - self._cpu_ns)
+            has_ended = kind is None or issubclass(kind, StopIteration)
+            notes.end_wait(self._began, counts=has_ended and notes.is_on)
         except Exception as failure:  # noqa: BLE001 - the training must go on
             notes._failed("timing a wait", failure)
-        if self._range is not None:
-            notes.leave_range(self._range)
 
 
 def _range(name: str) -> Any:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from stepscope.capture.messages import memory_text
-from stepscope.capture.steps.resident import resident_bytes
 from stepscope.run.figures import percent
 from stepscope.run.step_record import StepRecord
+from stepscope.system.usage import resident_bytes
 
 _SKIPPED = 5
 """The first steps are slow in every run and say nothing about the rest."""

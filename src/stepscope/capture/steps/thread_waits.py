@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.containment import attempt
 from stepscope.capture.steps.phase_times import RESUME, SUSPEND
 from stepscope.capture.steps.replacements import Replacements
 from stepscope.capture.steps.step_notes import Read

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.steps.attempt import attempt
+from stepscope.capture.containment import attempt
 from stepscope.capture.steps.imports import when_imported
 from stepscope.capture.steps.phase_times import (
     COLLECTIVE_BEGINS,

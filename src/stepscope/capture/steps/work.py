@@ -67,33 +67,42 @@ def _rows_of_mapping(batch: Mapping[Any, Any]) -> int | None:
 
 def _rows_of_sequence(batch: Iterable[Any]) -> int | None:
     """Rows of tensors side by side, such as inputs and targets; not of a list of samples."""
-    shapes: list[tuple[int, ...] | None] = []
-    rows_inside: set[int | None] = set()
+    known: list[tuple[int, ...]] = []
+    inside: list[int | None] = []
     for part in batch:
         if isinstance(part, Mapping):
-            rows_inside.add(work_of(part).samples)
+            inside.append(work_of(part).samples)
         elif isinstance(part, list | tuple):
             return None
         else:
-            shapes.append(_shape(part))
-    known = [shape for shape in shapes if shape]
-    if len(known) > 1 and all(len(shape) == _IMAGE_DIMENSIONS for shape in known):
+            shape = _shape(part)
+            if shape:
+                known.append(shape)
+    if len(known) > 1 and {len(shape) for shape in known} == {_IMAGE_DIMENSIONS}:
         return None  # as likely single images as batches of sequences
     rows = _common_rows(known)
-    return rows if rows_inside <= {rows} else None
+    return rows if not inside or set(inside) == {rows} else None
 
 
 def _common_rows(shapes: Iterable[tuple[int, ...] | None]) -> int | None:
-    lengths = {shape[0] for shape in shapes if shape}
-    return lengths.pop() if len(lengths) == 1 else None
+    rows: int | None = None
+    for shape in shapes:
+        if shape:
+            if rows is not None and rows != shape[0]:
+                return None
+            rows = shape[0]
+    return rows
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """The dimensions of a tensor or an array; None for anything else."""
     shape = getattr(value, "shape", None)
-    if not isinstance(shape, tuple) or not all(isinstance(length, int) for length in shape):
+    if not isinstance(shape, tuple):
         return None
-    return tuple(shape)
+    for length in shape:  # no generator: this runs for every batch
+        if not isinstance(length, int):
+            return None
+    return shape
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

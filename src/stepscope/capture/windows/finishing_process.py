@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.artifacts.job import FinishJob
-from stepscope.capture.steps.resident import resident_bytes
 from stepscope.run.helper_processes import command_of, environment_of
+from stepscope.system.usage import resident_bytes
 
 log = logging.getLogger("stepscope")
 

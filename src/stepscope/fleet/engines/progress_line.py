@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stepscope.fleet.engines.outcome import ProgressReport
-from stepscope.run.status_line import StatusLine
+from stepscope.terminal.status_line import StatusLine
 
 
 @contextmanager

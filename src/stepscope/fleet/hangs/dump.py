@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.plain_pickle import MOST_BYTES, read_plain_pickle
+from stepscope.fleet.hangs.plain_pickle import MOST_BYTES, read_plain_pickle
 from stepscope.run.regular_files import read_regular
 from stepscope.run.side_json import LARGEST, parse_json
 

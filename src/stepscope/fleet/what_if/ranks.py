@@ -43,8 +43,8 @@ from stepscope.fleet.what_if.changes import (
     in_words,
 )
 from stepscope.run.figures import duration, percent, ranks_in_words
-from stepscope.run.rank_causes import FEWEST_RANKS
-from stepscope.run.rank_skew import RankSkew
+from stepscope.skew.rank_causes import FEWEST_RANKS
+from stepscope.skew.rank_skew import RankSkew
 
 STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "step": pl.Int64,

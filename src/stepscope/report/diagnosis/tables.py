@@ -7,7 +7,7 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.report.findings import findings_table
-from stepscope.run.rank_skew import ARRIVALS
+from stepscope.skew.rank_skew import ARRIVALS
 
 PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,

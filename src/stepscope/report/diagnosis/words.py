@@ -14,7 +14,7 @@ from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import sentence
 from stepscope.run.figures import ranks_in_words, significant
-from stepscope.run.rank_skew import RankSkew
+from stepscope.skew.rank_skew import RankSkew
 from stepscope.trace.problems import counted
 
 MOST_RANKS = 16

@@ -19,7 +19,7 @@ from typing import Any
 from stepscope._version import __version__
 from stepscope.report.page.script import as_one_script
 from stepscope.report.plain import plain
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 MOST_BYTES = 3_000_000
 """What a page may weigh: it is sent by mail and attached to issues."""

@@ -44,7 +44,7 @@ from stepscope.report.document import (
     Words,
 )
 from stepscope.report.text import shortened
-from stepscope.run.plain_text import printable, without_namespaces
+from stepscope.terminal.plain_text import printable, without_namespaces
 
 if TYPE_CHECKING:
     import polars as pl

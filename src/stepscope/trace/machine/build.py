@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.run.files import write_atomically
 from stepscope.run.user_cache import user_cache
-from stepscope.run.working import COMPILING, stage
+from stepscope.terminal.working import COMPILING, stage
 from stepscope.trace.machine.ending import takes_arrays
 from stepscope.trace.machine.functions import Marked, called_by
 from stepscope.trace.machine.instructions import Instruction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from stepscope.run.status_line import StatusLine
+from stepscope.terminal.status_line import StatusLine
 
 
 class Progress:

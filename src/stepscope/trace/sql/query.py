@@ -19,7 +19,7 @@ from typing import Protocol
 import polars as pl
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.working import working
+from stepscope.terminal.working import working
 from stepscope.trace.sql.execution import Execution, create, database, execute
 from stepscope.trace.sql.separate_process import execute_apart
 from stepscope.trace.sql.views import TABLES, VIEWS, View

@@ -311,7 +311,7 @@ def _facts() -> dict[str, Any]:
 
     import torch
 
-    from stepscope.capture.steps.loaders import usable_cpus
+    from stepscope.system.usage import usable_cpus
 
     uses_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = range(torch.cuda.device_count()) if uses_gpu else range(0)

@@ -41,7 +41,7 @@ class Core:
             self.open.append(name)
 
     def cut(self):
-        self.times.end_step(self.now_ns, None)
+        self.times.end_step((), self.now_ns, None)
         self.follow()
 
     def phases_so_far(self):

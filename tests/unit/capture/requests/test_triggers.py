@@ -181,6 +181,36 @@ def test_all_ranks_agree_on_the_steps_whoever_asks(tmp_path, with_store, asker):
     assert trigger.first_step >= 100 + 2 * (1.0 / 0.05)
 
 
+def test_a_request_waits_until_a_few_steps_have_shown_how_long_one_takes(tmp_path):
+    """The first step takes two seconds, and those after it 20 ms."""
+    accepted = [[], []]
+    store = FakeStore()
+    desks = [
+        make_desk(tmp_path, rank, 2, accepted[rank], store, step_now=lambda: 20)
+        for rank in range(2)
+    ]
+    desks[1].ask(Trigger("code", 2))
+    for known in ([], [2_000_000_000], [20_000_000] * 3):
+        assert accepted == [[], []]
+        for duration_ns in known:
+            desks[0].note_step(20, duration_ns)
+        for desk in (desks[1], desks[0], desks[1]):
+            desk.look()
+    assert accepted[0] == accepted[1]
+    (trigger,) = accepted[0]
+    assert trigger.first_step >= 20 + 3.0 / 0.02
+
+
+def test_steps_that_become_faster_leave_time_to_hear_of_a_window(tmp_path):
+    accepted = []
+    desk = make_desk(tmp_path, 0, 2, accepted, FakeStore())
+    for duration_ns in [100_000_000] * 14 + [20_000_000] * 6:
+        desk.note_step(20, duration_ns)
+    desk.ask(Trigger("code", 2))
+    desk.look()
+    assert accepted[0].first_step >= 20 + 3.0 / 0.02
+
+
 def test_several_requests_come_in_order_and_once(tmp_path):
     accepted = [[], []]
     desks = [make_desk(tmp_path, rank, 2, accepted[rank], FakeStore()) for rank in range(2)]

@@ -9,11 +9,11 @@ import time
 from types import ModuleType
 
 import pytest
+from tests.support.steps import records_of
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.steps.compile_time import CompileClock
 from stepscope.capture.steps.core import StepCore
-from stepscope.run.step_record import StepRecord
+from stepscope.capture.steps.pauses import CompileClock
 
 NAME = "torch._dynamo.callback"
 MS = 1_000_000
@@ -162,7 +162,7 @@ def test_torch_tells_which_step_compiles():
         core.close_clocks()
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()  # others ask whether this process has compiled
-    spent = [StepRecord(*row).compile_ns for row in core.rows]
+    spent = [record.compile_ns for record in records_of(core)]
     assert [one > 0 for one in spent] == [False, True, False, True]
     listeners = sys.modules[NAME].callback_handler
     assert listeners.start_callbacks == listeners.end_callbacks == []

@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 
-from stepscope.capture.steps.gc_pauses import GcPauses
+from stepscope.capture.steps.pauses import GcPauses
 
 
 def test_pauses_of_the_collector_count_and_it_is_left_as_it_was():

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stepscope.capture.steps import loaders
-from stepscope.capture.steps.loaders import LoaderWatch, usable_cpus
+from stepscope.capture.steps.loaders import LoaderWatch
 
 
 def test_a_loader_is_noted_once(monkeypatch):
@@ -51,10 +51,6 @@ def test_how_busy_the_workers_are(monkeypatch):
     watch.see(iterator)
     assert watch.look() == 0.1
     assert noted[-1].worker_cpu_share == round(2.5 / 3, 3)
-
-
-def test_usable_cpus():
-    assert usable_cpus() >= 1
 
 
 class Iterator:

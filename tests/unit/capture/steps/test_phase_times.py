@@ -18,7 +18,7 @@ OWN, INNER = SimpleNamespace(name="mine"), SimpleNamespace(name="inner")
 def step(times: PhaseTimes, end_ns: int, *events: tuple[Any, ...]) -> dict[str, int]:
     """The phases of a step that ends after events: (time, kind) or (time, kind, value)."""
     times.see([(kind, value[0] if value else None, at, None) for at, kind, *value in events])
-    return times.end_step(end_ns, None)[0]
+    return times.end_step((), end_ns, None)[0]
 
 
 FORWARD = ((10, kinds.CALL, False), (20, kinds.RETURN, True))
@@ -161,12 +161,12 @@ def test_each_part_of_a_phase_has_its_marks_on_the_device() -> None:
             (kinds.OPEN, OWN, 5, "e"),
         ]
     )
-    assert times.end_step(6, "f")[1] == [
+    assert times.end_step((), 6, "f")[1] == [
         ("forward", "a", "c"),
         ("communication", "c", "d"),
         ("mine", "e", "f"),
     ]
-    assert times.end_step(7, "g")[1] == [("mine", "f", "g")]
+    assert times.end_step((), 7, "g")[1] == [("mine", "f", "g")]
 
 
 _LEAVES = st.sampled_from(
@@ -213,6 +213,6 @@ def test_phases_add_up_to_no_more_than_the_step(
     for number, (kind, value) in enumerate(event for part in done for event in part):
         now_ns += lengths[number % len(lengths)]
         times.see([(kind, value, now_ns, None)])
-    found, _ = times.end_step(now_ns, None)
+    found, _ = times.end_step((), now_ns, None)
     assert all(ns >= 0 for ns in found.values())
     assert sum(ns for path, ns in found.items() if "/" not in path) <= now_ns

@@ -8,13 +8,13 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.steps import records_of
 
 from stepscope.capture.containment import Containment
 from stepscope.capture.steps import core as module
 from stepscope.capture.steps import step_notes
 from stepscope.capture.steps.core import StepCore
 from stepscope.capture.steps.devices import DeviceTimer, PeakMemory
-from stepscope.run.step_record import StepRecord
 
 
 class Time:
@@ -35,7 +35,7 @@ class Time:
         for one in (module, step_notes):
             patch.setattr(one, "perf_counter_ns", self)
             patch.setattr(one, "thread_time_ns", lambda: self.ran)
-            patch.setattr(one, "pread", lambda *_: f"0 {self.queued} 0".encode())
+        patch.setattr(module, "pread", lambda *_: f"0 {self.queued} 0".encode())
         patch.setattr(module.os, "open", lambda *_: 1 << 20)
         patch.setattr(module.os, "close", lambda _: None)
 
@@ -54,13 +54,13 @@ class Written:
         self._core = core
 
     def __iter__(self):
-        return (StepRecord(*row) for row in self._core.rows)
+        return iter(records_of(self._core))
 
     def __getitem__(self, index):
-        return list(self)[index]
+        return records_of(self._core)[index]
 
     def __len__(self):
-        return len(self._core.rows)
+        return len(records_of(self._core))
 
 
 class Compiler:
@@ -74,6 +74,8 @@ class Compiler:
 
     def close(self):
         pass
+
+    started_ns = 1
 
     def total_ns(self):
         return self._totals_ns.pop(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.support.steps import records_of
 
 from stepscope.capture.containment import Containment
 from stepscope.capture.steps.core import StepCore
-from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES, StepRecord
+from stepscope.run.step_record import MORE_PHASES, MOST_PHASE_NAMES
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def steps(failures: list[str]) -> Iterator[StepCore]:
 
 
 def phases_of(steps: StepCore) -> list[dict[str, int]]:
-    return [StepRecord(*row).phases for row in steps.rows]
+    return [record.phases for record in records_of(steps)]
 
 
 def test_a_phase_decorates_a_function_that_calls_itself(steps: StepCore) -> None:

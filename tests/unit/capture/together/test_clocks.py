@@ -10,7 +10,7 @@ import pytest
 from stepscope.capture.together import clock_sync as module
 from stepscope.capture.together.clock_sync import ClockRounds, measure, tell
 from stepscope.run.manifest import ClockSample
-from stepscope.run.rank_skew import RankSteps
+from stepscope.skew.rank_skew import RankSteps
 
 
 @pytest.fixture(autouse=True)

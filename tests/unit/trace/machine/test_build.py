@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from tests.support.watched import Watched
 
-from stepscope.run import working
+from stepscope.terminal import working
 from stepscope.trace.machine import build
 from stepscope.trace.machine.calling import translated
 

@@ -18,7 +18,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run import status_line
+from stepscope.terminal import status_line
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS

@@ -20,7 +20,7 @@ from tests.support.chrome_traces import (
 )
 from tests.support.watched import Watched
 
-from stepscope.run import working
+from stepscope.terminal import working
 from stepscope.trace.formats.chrome import scan_piece
 from stepscope.trace.formats.chrome.plain import target as plain_target
 from stepscope.trace.schema import TABLES

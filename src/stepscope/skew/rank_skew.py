@@ -5,7 +5,7 @@ that arrives last waits least, and what the others wait beyond that is what it c
 vary, so means over all compared steps are used, of each rank's distance to the middle one, without
 the longest and the shortest, because one long pause would decide.
 Somebody always comes last: ranks are late only beyond what equal ranks are by chance
-(`run.equal_ranks`).
+(`skew.equal_ranks`).
 
 A rank's position comes from one of these, depending on what the records have:
 
@@ -23,7 +23,7 @@ A rank's position comes from one of these, depending on what the records have:
   the sum of the two largest error bounds.
 
 A rank that comes late in every Nth step only, because it saves or logs then, is seldom last. So
-where the steps in which ranks come apart lie at one distance beyond chance (`run.course`), the
+where the steps in which ranks come apart lie at one distance beyond chance (`skew.course`), the
 ranks are compared in these steps, and what they cost is spread over all.
 
 On a GPU, the host does not wait and runs ahead, so only the phases' times on the device count; the
@@ -41,12 +41,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run import equal_ranks
-from stepscope.run.course import Course, EveryNth, course_of, every_nth
 from stepscope.run.figures import duration, percent, ranks_in_words
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
-from stepscope.run.rank_causes import in_words
 from stepscope.run.step_record import (
     BACKWARD,
     COMMUNICATION,
@@ -55,6 +52,9 @@ from stepscope.run.step_record import (
     input_wait,
     read_last_steps,
 )
+from stepscope.skew import equal_ranks
+from stepscope.skew.course import Course, EveryNth, course_of, every_nth
+from stepscope.skew.rank_causes import in_words
 
 STEP_BORDERS = "step borders"
 OFF_CPU = "time off the CPU"
@@ -152,7 +152,7 @@ class RankSkew:
             they wait in every Nth step only, the waits are means over all steps, and `last_share`
             is a share of these.
         chance: How likely any of equal ranks is to come as late as the late ones
-            (`run.equal_ranks`).
+            (`skew.equal_ranks`).
         cause: Why they come late, as a clause, where records or windows tell; else empty.
     """
 

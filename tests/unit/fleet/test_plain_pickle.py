@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.plain_pickle import read_plain_pickle
+from stepscope.fleet.hangs.plain_pickle import read_plain_pickle
 
 numbers = st.one_of(
     st.integers(-(2**64), 2**64 - 1), st.floats(allow_nan=False), st.booleans(), st.none()

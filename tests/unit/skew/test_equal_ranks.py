@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from stepscope.run.equal_ranks import LIMIT, beta, chance_of, student_tail
+from stepscope.skew.equal_ranks import LIMIT, beta, chance_of, student_tail
 
 
 def _sets_accused(ranks: int, steps: int, seed: int, memory: float, spread: float) -> bool:

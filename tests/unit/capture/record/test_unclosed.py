@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from stepscope.capture.record.unclosed import close_manifest, exit_text
 from stepscope.run.layout import WINDOW_FILE, RankLayout
 from stepscope.run.manifest import (
     FinishedRecord,
@@ -20,7 +21,6 @@ from stepscope.run.manifest import (
     write_record,
 )
 from stepscope.run.step_record import StepRecord, encode_step
-from stepscope.run.unclosed import close_manifest, exit_text
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
-from stepscope.run.terminal_line import TerminalLine, is_watched
+from stepscope.terminal.terminal_line import TerminalLine, is_watched
 
 COMPILING = "Compiling, once per installation"
 """What a terminal shows while functions are compiled."""

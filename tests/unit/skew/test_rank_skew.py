@@ -13,7 +13,9 @@ from tests.support.step_records import MS, write_run
 from stepscope.advice.diagnosis import diagnose
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank, write_record
-from stepscope.run.rank_skew import (
+from stepscope.run.reader import open_run
+from stepscope.run.step_record import StepRecord, read_last_steps
+from stepscope.skew.rank_skew import (
     BACKWARD,
     COMMUNICATION,
     OFF_CPU,
@@ -23,8 +25,6 @@ from stepscope.run.rank_skew import (
     rank_skew,
     rank_steps,
 )
-from stepscope.run.reader import open_run
-from stepscope.run.step_record import StepRecord, read_last_steps
 
 START_NS = 1_700_000_000_000_000_000
 
@@ -326,7 +326,7 @@ def test_the_report_has_it_without_any_trace(tmp_path):
 
 
 def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("stepscope.run.rank_skew._READING_S", 1e9)
+    monkeypatch.setattr("stepscope.skew.rank_skew._READING_S", 1e9)
     root = write(tmp_path, job([10.0, 16.0], steps=400))
     skew = rank_skew(last_ranks(RunLayout(root)))
     assert (skew.late, skew.steps) == ((1,), 200)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.run.course import (
+from stepscope.skew.course import (
     EveryNth,
     FromOneStep,
     InSomeSteps,

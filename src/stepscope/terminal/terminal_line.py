@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TextIO
 
-from stepscope.run.plain_text import printable
+from stepscope.terminal.plain_text import printable
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.run.figures import duration, percent
-from stepscope.run.rank_skew import RankSteps, steps_in_common, wait_by_design
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
+from stepscope.skew.rank_skew import RankSteps, steps_in_common, wait_by_design
 
 INPUT, REST = "input", "the rest of the step"
 _LEAST_STEPS = 5

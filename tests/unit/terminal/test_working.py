@@ -20,9 +20,9 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshots import PROGRAMS
 
 from stepscope.commands.main import cli
-from stepscope.run import status_line, working
-from stepscope.run.status_line import StatusLine
-from stepscope.run.working import WorkingLine, current_line
+from stepscope.terminal import status_line, working
+from stepscope.terminal.status_line import StatusLine
+from stepscope.terminal.working import WorkingLine, current_line
 
 CLEARED = "\r\x1b[1A\x1b[2K"
 CONTROL = re.compile(r"(?:\r|\n|\x1b\[[0-9;?]*[A-Za-z])+")
@@ -149,7 +149,7 @@ def test_a_person_waits_from_the_beginning_of_the_command(monkeypatch):
 
 def test_what_is_done_at_once_does_not_import_rich():
     code = (
-        "import sys; from stepscope.run.working import working\n"
+        "import sys; from stepscope.terminal.working import working\n"
         "sys.stderr.isatty = lambda: True\n"
         "with working('Answering', sys.stderr): pass\n"
         "assert 'threading' in sys.modules and 'rich' not in sys.modules, 'rich'\n"
@@ -222,7 +222,7 @@ SAID = {"info": ("Describing", "Written by"), "report": ("Judging", "Verdict")}
 def test_a_terminal_is_told_what_goes_on_and_a_pipe_is_not(verb, trace):
     doing, result = SAID[verb]
     code = (
-        "import sys; from stepscope.run import working\n"
+        "import sys; from stepscope.terminal import working\n"
         "working._PATIENCE_SECONDS = working._INTERVAL_SECONDS = 0.001\n"
         "from stepscope.commands.main import main\n"
         f"sys.exit(main([{verb!r}, {str(trace)!r}]))"

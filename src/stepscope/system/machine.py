@@ -1,4 +1,4 @@
-"""The machine as seen by the checks: files under a root, variables, the user."""
+"""The machine: files under a root, variables, the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.run.cpus import allowed_cpus
+from stepscope.system.usage import allowed_cpus
 
 # Bits of the kernel's capability mask (capabilities(7)).
 _CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
@@ -17,7 +17,7 @@ _CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine as seen by the checks, which tests replace.
+    """The machine, which tests replace.
 
     Attributes:
         system: As in `sys.platform`: "linux", "darwin", "win32".
@@ -88,17 +88,3 @@ def this_machine() -> Machine:
     user = os.geteuid() if hasattr(os, "geteuid") else None
     beside = Path(sys.executable).parent if sys.executable else None
     return Machine(sys.platform, Path("/"), dict(os.environ), user, allowed_cpus(), beside)
-
-
-def in_gib(count_bytes: int) -> str:
-    """A number of bytes of memory in GiB, with three significant digits."""
-    return _in_unit(count_bytes / (1 << 30), "GiB")
-
-
-def in_gb(count_bytes: int) -> str:
-    """A number of bytes on a disk in GB, with three significant digits."""
-    return _in_unit(count_bytes / 1e9, "GB")
-
-
-def _in_unit(number: float, unit: str) -> str:
-    return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from stepscope.run.terminal_line import TerminalLine, is_watched
-from stepscope.run.working import current_line
+from stepscope.terminal.terminal_line import TerminalLine, is_watched
+from stepscope.terminal.working import current_line
 
 _INTERVAL_SECONDS = 0.2
 _PATIENCE_SECONDS = 1.0

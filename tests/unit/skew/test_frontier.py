@@ -16,10 +16,10 @@ from stepscope.analysis.record.live import LiveState
 from stepscope.analysis.record.watching import look_at
 from stepscope.capture.ending import late_ranks
 from stepscope.report.live import blocks_of
-from stepscope.run.frontier import INPUT, REST, find_frontier
 from stepscope.run.layout import RunLayout
-from stepscope.run.rank_skew import RankSteps
 from stepscope.run.step_record import StepRecord
+from stepscope.skew.frontier import INPUT, REST, find_frontier
+from stepscope.skew.rank_skew import RankSteps
 
 START_NS = 1_700_000_000_000_000_000
 

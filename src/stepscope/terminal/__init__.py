@@ -1,0 +1,1 @@
+"""What a command shows on a terminal beside its result, and how texts are made safe for one."""
