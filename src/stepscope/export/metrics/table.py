@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.run.metrics import THROTTLE_MASK
@@ -154,14 +154,8 @@ def _gpus(moment: Moment) -> dict[tuple[str, ...], Mapping[str, str]]:
     }
 
 
-def _of_gpu(column: str, factor: float = 1.0) -> Callable[[Moment], Values]:
-    return lambda moment: _numbers(_gpus(moment), column, factor)
-
-
-def _of_host(column: str, factor: float = 1.0) -> Callable[[Moment], Values]:
-    return lambda moment: _numbers(
-        {(sample.host,): row for sample in moment.samples for row in sample.rows}, column, factor
-    )
+def _hosts(moment: Moment) -> dict[tuple[str, ...], Mapping[str, str]]:
+    return {(sample.host,): row for sample in moment.samples for row in sample.rows}
 
 
 def _numbers(rows: Mapping[tuple[str, ...], Mapping[str, str]], column: str, by: float) -> Values:
@@ -197,220 +191,103 @@ def _savings(moment: Moment) -> Values:
         yield key, (one.saving_ns or 0) / 1e9
 
 
-def _shares(progress: Progress) -> dict[str, float]:
-    return {part.name: progress.partition.share(part) for part in progress.partition.parts}
+def _rank(name: str, unit: str, about: str, of: Callable[[Progress], float | None]) -> Metric:
+    return Metric(name, unit, about, _OF_RANK, _of_progress(of))
+
+
+def _gpu(name: str, unit: str, about: str, column: str, factor: float = 1.0) -> Metric:
+    return Metric(name, unit, about, _OF_GPU, lambda now: _numbers(_gpus(now), column, factor))
+
+
+def _host(name: str, unit: str, about: str, column: str, factor: float) -> Metric:
+    return Metric(name, unit, about, _OF_HOST, lambda now: _numbers(_hosts(now), column, factor))
 
 
 METRICS: tuple[Metric, ...] = (
     Metric(
-        "up",
-        "",
-        "Whether a run was found",
-        (),
-        lambda moment: [((), float(moment.run is not None))],
+        "up", "", "Whether a run was found", (), lambda now: [((), float(now.run is not None))],
         is_of_now=True,
     ),
     Metric(
-        "rank_running",
-        "",
-        "Whether the rank says that it is running",
-        _OF_RANK,
-        _of_view(
-            lambda view: float(view.manifest is not None and view.manifest.state == "running")
-        ),
+        "rank_running", "", "Whether the rank says that it is running", _OF_RANK,
+        _of_view(lambda one: float(one.manifest is not None and one.manifest.state == "running")),
         is_of_now=True,
     ),
     Metric(
-        "last_step",
-        "{step}",
-        "Number of the last step that ended",
-        _OF_RANK,
-        _of_progress(lambda progress: float(progress.last_step)),
-        is_of_now=True,
+        "last_step", "{step}", "Number of the last step that ended", _OF_RANK,
+        _of_progress(lambda one: float(one.last_step)), is_of_now=True,
     ),
     Metric(
-        "step_age",
-        "s",
-        "Time since the rank's last step ended",
-        _OF_RANK,
-        _of_view(lambda view: None if view.since_ns is None else view.since_ns / 1e9),
-        is_of_now=True,
+        "step_age", "s", "Time since the rank's last step ended", _OF_RANK,
+        _of_view(lambda one: None if one.since_ns is None else one.since_ns / 1e9), is_of_now=True,
     ),
-    Metric(
-        "step",
-        "s",
-        "Median of the latest training steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.median_ns / 1e9),
+    _rank("step", "s", "Median of the latest training steps", lambda one: one.median_ns / 1e9),
+    _rank("worst_step", "s", "Longest of the latest steps", lambda one: one.worst_ns / 1e9),
+    _rank(
+        "steps", "{step}/s", "The latest steps, over the time that they and what lies between took",
+        lambda one: one.steps_per_second,
     ),
+    _rank("tokens", "{token}/s", "Tokens of the latest steps", lambda one: one.tokens_per_second),
+    _rank("samples", "{sample}/s", "Samples of the latest steps", lambda p: p.samples_per_second),
     Metric(
-        "worst_step",
-        "s",
-        "Longest of the latest training steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.worst_ns / 1e9),
-    ),
-    Metric(
-        "steps",
-        "{step}/s",
-        "The latest steps, over the time that they and what lies between them took",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.steps_per_second),
-    ),
-    Metric(
-        "tokens",
-        "{token}/s",
-        "Tokens of the latest steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.tokens_per_second),
-    ),
-    Metric(
-        "samples",
-        "{sample}/s",
-        "Samples of the latest steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.samples_per_second),
-    ),
-    Metric(
-        "step_part",
-        "1",
+        "step_part", "1",
         "Share of the latest training steps that a part took; the parts of a rank add up to 1",
         (*_OF_RANK, "part"),
-        _of_each(_shares),
+        _of_each(lambda one: {p.name: one.partition.share(p) for p in one.partition.parts}),
+    ),
+    _rank(
+        "data_wait", "s", "Mean wait for the batch in the latest training steps",
+        lambda one: one.data_wait_ns / 1e9,
     ),
     Metric(
-        "data_wait",
-        "s",
-        "Mean wait for the batch in the latest training steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.data_wait_ns / 1e9),
+        "phase", "s", "Mean of a phase in the latest training steps", (*_OF_RANK, "phase"),
+        _of_each(lambda one: {name: ns / 1e9 for name, ns in one.phases_ns.items()}),
     ),
-    Metric(
-        "phase",
-        "s",
-        "Mean of a phase in the latest training steps",
-        (*_OF_RANK, "phase"),
-        _of_each(lambda progress: {name: ns / 1e9 for name, ns in progress.phases_ns.items()}),
-    ),
-    Metric(
-        "garbage_collector",
-        "s",
+    _rank(
+        "garbage_collector", "s",
         "Mean of the pauses of Python's garbage collector in the latest training steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.gc_ns / 1e9),
+        lambda one: one.gc_ns / 1e9,
     ),
-    Metric(
-        "compilation",
-        "s",
+    _rank(
+        "compilation", "s",
         "Mean of the time in which torch.compile compiled in the latest training steps",
-        _OF_RANK,
-        _of_progress(lambda progress: progress.compile_ns / 1e9),
+        lambda one: one.compile_ns / 1e9,
     ),
     Metric(
-        "memory.peak_allocated",
-        "By",
+        "memory.peak_allocated", "By",
         "Peak of the memory that torch has allocated on a device since the rank began",
         (*_OF_RANK, "device"),
-        _of_each(
-            lambda progress: {
-                str(device): float(peak)
-                for device, peak in enumerate(progress.peak_allocated_bytes)
-            }
-        ),
+        _of_each(lambda one: {str(at): peak for at, peak in enumerate(one.peak_allocated_bytes)}),
     ),
     Metric(
-        "rank_lead",
-        "s",
+        "rank_lead", "s",
         "How much longer per step the others wait for this rank than for a usual one",
-        ("run", "rank"),
-        _leads,
-        is_of_now=True,
+        ("run", "rank"), _leads, is_of_now=True,
     ),
     Metric(
-        "finding_saving",
-        "s",
-        "What fixing a finding saves per step; 0 where that is not estimated",
-        ("run", "finding", "severity", "rank"),
-        _savings,
+        "finding_saving", "s", "What fixing a finding saves per step; 0 if that is not estimated",
+        ("run", "finding", "severity", "rank"), _savings,
     ),
-    Metric(
-        "gpu.busy",
-        "1",
-        "Share of time in which any kernel ran",
-        _OF_GPU,
-        _of_gpu("utilization.gpu", 0.01),
-    ),
-    Metric(
-        "gpu.memory_used",
-        "By",
-        "Device memory in use by all processes",
-        _OF_GPU,
-        _of_gpu("memory.used", _MIB),
-    ),
-    Metric("gpu.memory_total", "By", "Device memory", _OF_GPU, _of_gpu("memory.total", _MIB)),
-    Metric("gpu.power", "W", "Power draw of the board", _OF_GPU, _of_gpu("power.draw")),
-    Metric(
-        "gpu.energy",
-        "J",
-        "Energy used since the driver was loaded",
-        _OF_GPU,
-        _of_gpu("energy.total"),
+    _gpu("gpu.busy", "1", "Share of time in which any kernel ran", "utilization.gpu", 0.01),
+    _gpu("gpu.memory_used", "By", "Device memory in use by all processes", "memory.used", _MIB),
+    _gpu("gpu.memory_total", "By", "Device memory", "memory.total", _MIB),
+    _gpu("gpu.power", "W", "Power draw of the board", "power.draw"),
+    replace(
+        _gpu("gpu.energy", "J", "Energy used since the driver was loaded", "energy.total"),
         is_counter=True,
     ),
-    Metric(
-        "gpu.temperature", "Cel", "Temperature of the chip", _OF_GPU, _of_gpu("temperature.gpu")
-    ),
+    _gpu("gpu.temperature", "Cel", "Temperature of the chip", "temperature.gpu"),
     Metric(
         "gpu.throttled", "", "Whether power or heat lowers the GPU's clocks", _OF_GPU, _throttled
     ),
-    Metric(
-        "gpu.xid_errors",
-        "{error}",
-        "Xid errors that the driver reported since sampling began",
-        _OF_GPU,
-        _of_gpu("xid.count"),
+    replace(
+        _gpu("gpu.xid_errors", "{error}", "Xid errors since sampling began", "xid.count"),
         is_counter=True,
     ),
-    Metric(
-        "gpu.multiprocessors_busy",
-        "1",
-        "Share of busy multiprocessors",
-        _OF_GPU,
-        _of_gpu("gpm.sm", 0.01),
-    ),
-    Metric(
-        "gpu.tensor_cores_busy",
-        "1",
-        "Share of time in which tensor cores were busy",
-        _OF_GPU,
-        _of_gpu("gpm.tensor", 0.01),
-    ),
-    Metric(
-        "host.cpu_busy",
-        "1",
-        "Share of the machine's CPUs in use",
-        _OF_HOST,
-        _of_host("host.cpu.utilization", 0.01),
-    ),
-    Metric(
-        "host.memory_used",
-        "By",
-        "Memory of the machine in use",
-        _OF_HOST,
-        _of_host("host.memory.used", _MIB),
-    ),
-    Metric(
-        "cgroup.memory_used",
-        "By",
-        "Memory that the control group uses",
-        _OF_HOST,
-        _of_host("cgroup.memory.used", _MIB),
-    ),
-    Metric(
-        "cgroup.memory_limit",
-        "By",
-        "The control group's limit",
-        _OF_HOST,
-        _of_host("cgroup.memory.limit", _MIB),
-    ),
-)
+    _gpu("gpu.multiprocessors_busy", "1", "Share of busy multiprocessors", "gpm.sm", 0.01),
+    _gpu("gpu.tensor_cores_busy", "1", "Share of time with busy tensor cores", "gpm.tensor", 0.01),
+    _host("host.cpu_busy", "1", "Share of the machine's CPUs in use", "host.cpu.utilization", 0.01),
+    _host("host.memory_used", "By", "Memory of the machine in use", "host.memory.used", _MIB),
+    _host("cgroup.memory_used", "By", "The control group's memory", "cgroup.memory.used", _MIB),
+    _host("cgroup.memory_limit", "By", "The control group's limit", "cgroup.memory.limit", _MIB),
+)  # fmt: skip
