@@ -585,8 +585,10 @@ def _figure(name: str, value: Any) -> str:
         return ", ".join(f"{_label(key)} {_figure(key, one)}" for key, one in value.items())
     if isinstance(value, list):
         return ", ".join(_figure(name, one) for one in value) or "none"
-    if value is None or isinstance(value, (bool, str)):
-        return {None: "–", True: "yes", False: "no"}.get(value, str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, str):
+        return value or "–"
     if name.endswith("_ns"):
         return f"{value / 1e6:.2f} ms" if value >= 1e6 else f"{value / 1e3:.1f} µs"
     return f"{value:g} ms" if name.endswith("_ms") else f"{value:g}"

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stepscope.run.metrics import THROTTLE_MASK
@@ -49,13 +50,11 @@ class Moment:
         run: The run; None if none was found.
         samples: Samples of the hardware.
         findings: Findings of a run that has ended.
-        has_ended: Whether no rank will write any more.
     """
 
     run: RunView | None
     samples: tuple[LiveSample, ...] = ()
     findings: tuple[Finding, ...] = ()
-    has_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Metric:
         suffix = "_per_second" if self.unit.endswith(_PER_SECOND) else _SUFFIXES.get(self.unit, "")
         return f"stepscope_{self.name.replace('.', '_')}{suffix}"
 
-    @property
+    @cached_property
     def curve_name(self) -> str:
         """Its name as a curve."""
         name = self.prometheus_name.removeprefix("stepscope_")
@@ -109,7 +108,7 @@ def curve_points(moment: Moment) -> dict[str, float]:
             found.setdefault(name, []).append(value * factor)
     points = {}
     for name, values in found.items():
-        points[name] = statistics.fmean(values)
+        points[name] = values[0] if len(values) == 1 else statistics.fmean(values)
         if len(values) > 1:
             points[f"{name}/min"], points[f"{name}/max"] = min(values), max(values)
     return points

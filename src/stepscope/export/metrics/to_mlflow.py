@@ -12,7 +12,6 @@ from stepscope.export.metrics.curves import Curves, Point
 if TYPE_CHECKING:
     from mlflow.entities import Metric
 
-    from stepscope.export.metrics.table import Moment
     from stepscope.export.metrics.watch import Watch
 
 _BATCH = 1000
@@ -44,11 +43,10 @@ class MlflowWriter:
                 "curves in MLflow need its client: pip install 'stepscope[mlflow]'"
             ) from error
         self.is_done = False
-        self._watch = watch
         self.where = mlflow.get_tracking_uri()
         self._given = os.environ.get("MLFLOW_RUN_ID")
         self._run = self._given
-        self._curves = Curves()
+        self._curves = Curves(watch)
         self._unsent: list[Metric] = []
         try:
             self._client = mlflow.MlflowClient()
@@ -73,10 +71,9 @@ class MlflowWriter:
         """Log the points since the last time."""
         from mlflow.entities import Metric
 
-        moment = self._watch.moment()
-        points = self._curves.new_points(moment)
+        points = self._curves.new_points()
         if points and self._run is None:
-            self._run = self._create_run(moment, points[0])
+            self._run = self._create_run(points[0])
         self._unsent += [
             Metric(_key(name), value, point.time_ns // 1_000_000, point.step)
             for point in points
@@ -85,15 +82,15 @@ class MlflowWriter:
         while self._unsent:
             self._client.log_batch(self._run, self._unsent[:_BATCH])
             del self._unsent[:_BATCH]
-        self.is_done = moment.has_ended
+        self.is_done = self._curves.has_ended
 
-    def _create_run(self, moment: Moment, first: Point) -> str:
-        assert moment.run is not None
+    def _create_run(self, first: Point) -> str:
+        assert self._curves.path is not None
         made = self._client.create_run(
             self._experiment,
             start_time=first.time_ns // 1_000_000,
-            run_name=moment.run.path.name,
-            tags={"stepscope.run": str(moment.run.path)},
+            run_name=self._curves.path.name,
+            tags={"stepscope.run": str(self._curves.path)},
         )
         return str(made.info.run_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UnreadableInputError, UsageError
@@ -38,11 +39,10 @@ class WandbWriter:
                 "curves in Weights & Biases need its client: pip install 'stepscope[wandb]'"
             ) from error
         self.is_done = False
-        self._watch = watch
         self.where = os.environ.get("WANDB_PROJECT", "stepscope")
         self._wandb = wandb
         self._run: Any = None
-        self._curves = Curves()
+        self._curves = Curves(watch)
 
     def write(self) -> None:
         """Log the points since the last time.
@@ -50,23 +50,22 @@ class WandbWriter:
         Raises:
             UnreadableInputError: The client makes no run.
         """
-        moment = self._watch.moment()
-        points = self._curves.new_points(moment)
+        points = self._curves.new_points()
         if points and self._run is None:
-            assert moment.run is not None
-            self._run = self._start(moment.run.path.name, str(moment.run.path))
+            assert self._curves.path is not None
+            self._run = self._start(self._curves.path)
         for point in points:
             self._run.log({**point.values, _STEP: point.step})
-        self.is_done = moment.has_ended
+        self.is_done = self._curves.has_ended
 
-    def _start(self, name: str, path: str) -> Any:
+    def _start(self, path: Path) -> Any:
         # The process that watches is of no interest: neither its output nor its load.
         settings = self._wandb.Settings(console="off", x_disable_stats=True)
         try:
             run = self._wandb.init(
                 project=self.where,
-                name=name,
-                config={"stepscope_run": path},
+                name=path.name,
+                config={"stepscope_run": str(path)},
                 settings=settings,
             )
         except Exception as error:

@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from stepscope.analysis.record.live import LiveState
+from stepscope.analysis.record.watching import look_at
 from stepscope.errors import StepscopeError
 from stepscope.export.metrics.table import Moment
 
 if TYPE_CHECKING:
     from stepscope.advice.finding import Finding
-    from stepscope.analysis.record.live import LiveState
-    from stepscope.analysis.record.watching import RunView
-
-_ENDED = ("finished", "failed", "stopped")
-_ABANDONED_NS = 3_600_000_000_000
-"""After this time without a step, a rank that was killed is believed to have ended."""
 
 
 class Watch:
@@ -36,26 +32,21 @@ class Watch:
         self._findings = findings
         self._found: tuple[Path, tuple[Finding, ...]] | None = None
 
-    def moment(self) -> Moment:
-        """The current state, with the findings if all ranks have ended."""
-        state = self._look()
-        if state.run is None or not _has_ended(state.run):
+    def moment(self, path: Path | None = None) -> Moment:
+        """The current state, with the findings if all ranks have ended.
+
+        Args:
+            path: Only this run, without the hardware of this machine.
+        """
+        state = LiveState(look_at(path), (), "") if path is not None else self._look()
+        if state.run is None or not state.run.has_ended:
             return Moment(state.run, state.samples)
         if self._found is None or self._found[0] != state.run.path:
             try:
                 self._found = (state.run.path, self._findings(state.run.path))
             except StepscopeError:
                 self._found = (state.run.path, ())
-        return Moment(state.run, state.samples, self._found[1], has_ended=True)
-
-
-def _has_ended(run: RunView) -> bool:
-    known = [view for view in run.ranks if view.manifest is not None]
-    return bool(known) and all(
-        view.manifest is not None
-        and (view.manifest.state in _ENDED or (view.since_ns or 0) > _ABANDONED_NS)
-        for view in known
-    )
+        return Moment(state.run, state.samples, self._found[1])
 
 
 class Writer(Protocol):

@@ -81,13 +81,13 @@ def test_points_are_of_ten_steps_and_each_comes_once(tmp_path):
     root = tmp_path / "job"
     records = now_records(34)
     write_rank(root, 0, records[:25])
-    watch, curves = watch_of(root), Curves()
-    assert [one.step for one in curves.new_points(watch.moment())] == [9, 19]
-    assert curves.new_points(watch.moment()) == []
+    curves = Curves(watch_of(root))
+    assert [one.step for one in curves.new_points()] == [9, 19]
+    assert curves.new_points() == []
     write_rank(root, 0, records)
-    assert [one.step for one in curves.new_points(watch.moment())] == [29]
+    assert [one.step for one in curves.new_points()] == [29]
     write_rank(root, 0, records, state="finished")
-    (last,) = curves.new_points(watch.moment())
+    (last,) = curves.new_points()
     assert (last.step, last.time_ns) == (33, records[-1].start_ns + records[-1].dur_ns)
     assert last.values["stepscope/step_ms"] == pytest.approx(100)
 
@@ -96,18 +96,28 @@ def test_a_rank_that_stands_still_holds_nothing_back_once_that_is_known(tmp_path
     root = tmp_path / "job"
     for rank in range(2):
         write_rank(root, rank, now_records(40 if rank else 15))
-    watch, curves = watch_of(root), Curves()
-    assert [one.step for one in curves.new_points(watch.moment())] == [9]
+    curves = Curves(watch_of(root))
+    assert [one.step for one in curves.new_points()] == [9]
     with RunLayout(root).rank(1).steps.open("ab") as file:
         file.write(encode_step(now_records(41)[-1]))
-    points = curves.new_points(watch.moment())
+    points = curves.new_points()
     assert [one.step for one in points] == [19, 29, 39]
     assert "stepscope/step_ms/max" not in points[0].values  # of one rank alone
 
 
+def test_a_newer_run_does_not_take_the_place_of_the_one_that_is_logged(tmp_path):
+    write_rank(tmp_path / "first", 0, now_records(15))
+    curves = Curves(watch_of(tmp_path))
+    assert [one.step for one in curves.new_points()] == [9]
+    write_rank(tmp_path / "second", 0, now_records(40))
+    write_rank(tmp_path / "first", 0, now_records(15), state="finished")
+    assert [one.step for one in curves.new_points()] == [14]
+    assert (curves.path.name, curves.has_ended) == ("first", True)
+
+
 def test_of_a_long_run_a_point_is_of_more_steps(tmp_path):
     write_rank(tmp_path / "job", 0, now_records(30_000), state="finished")
-    points = Curves().new_points(watch_of(tmp_path).moment())
+    points = Curves(watch_of(tmp_path)).new_points()
     assert [one.step for one in points[:2]] == [14, 29]
     assert len(points) == 2000
     assert points[0].values["stepscope/steps_per_second"] == pytest.approx(10)
