@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -65,8 +64,10 @@ class OtlpWriter:
         self._reader = reader or PeriodicExportingMetricReader(
             OTLPMetricExporter(self.where), export_interval_millis=math.inf
         )
-        os.environ.setdefault("OTEL_SERVICE_NAME", "stepscope")
-        self._provider = MeterProvider([self._reader], Resource.create())
+        resource = Resource.create()
+        if str(resource.attributes["service.name"]).startswith("unknown_service"):
+            resource = resource.merge(Resource({"service.name": "stepscope"}))
+        self._provider = MeterProvider([self._reader], resource)
         self._watch = watch
         self._moment = Moment(None)
         meter = self._provider.get_meter("stepscope")

@@ -167,6 +167,26 @@ def test_opentelemetry_reads_what_prometheus_gets(profiles):
     writer.close()
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_SERVICE_NAME": "mine"},
+        {"OTEL_RESOURCE_ATTRIBUTES": "service.name=mine,deployment.environment=lab"},
+    ],
+)
+def test_the_service_is_called_as_the_environment_says(profiles, monkeypatch, variables):
+    reading = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from stepscope.export.metrics.to_otlp import OtlpWriter
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    reader = reading.InMemoryMetricReader()
+    OtlpWriter(watch_of(profiles), "http://localhost:4318/custom", reader).write()
+    (resource,) = reader.get_metrics_data().resource_metrics
+    assert resource.resource.attributes["service.name"] == "mine"
+
+
 def test_an_endpoint_that_is_no_url_is_refused(profiles):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     with pytest.raises(UsageError, match="such as http://localhost:4318"):
