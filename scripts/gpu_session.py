@@ -228,8 +228,10 @@ class Session:
             problem = f"exit status {process.returncode}"
         name = " ".join(Path(argument).name for argument in arguments[:3])
         self._log(f"--- {name}\n{output[-20_000:]}{errors[-20_000:]}")
-        if problem:
-            problem += ": " + " | ".join(errors.strip().splitlines()[-3:])[-600:]
+        # Kineto writes a line for each start and stop of the profiler.
+        lines = [line for line in errors.strip().splitlines() if "profiler_st" not in line]
+        if problem and lines:
+            problem += ": " + " | ".join(lines[-3:])[-600:]
         return output, problem
 
     # -- reports -----------------------------------------------------------------------------------
@@ -265,10 +267,12 @@ class Session:
                 brief[name] = in_brief(answer["report"])
             else:
                 brief[name] = answer
-        failures = sum("failed" in answer for answer in brief.values())
+        failures = [f"{name}: {one['failed']}" for name, one in brief.items() if "failed" in one]
         outcome: dict[str, Any] = {"reports": brief}
         if failures:
-            outcome["failed"] = f"{failures} of {len(brief)} reports failed"
+            outcome["failed"] = (
+                f"{len(failures)} of {len(brief)} reports failed: {'; '.join(failures)}"
+            )
         return outcome
 
     # -- pytest ------------------------------------------------------------------------------------
@@ -441,8 +445,12 @@ def table(results: dict[str, Any]) -> list[str]:
         lines.append(_row([name, found.get("bytes", ""), verdict, problem]))
     lines += _measured(results)
     lines += ["", "## Not done", ""]
-    reasons = [f"- {name}: {_why_not(found)}" for name, found in results.items() if _why_not(found)]
-    return [*lines, *(reasons or ["- nothing was left out"])]
+    reasons: dict[str, list[str]] = {}
+    for name, found in results.items():
+        if _why_not(found):
+            reasons.setdefault(_why_not(found), []).append(name)
+    left_out = [f"- {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return [*lines, *(left_out or ["- nothing was left out"])]
 
 
 def _row(cells: list[Any]) -> str:
@@ -518,7 +526,13 @@ def _measured(results: dict[str, Any]) -> Iterator[str]:
         yield "|---|---|---|---|---|"
         for name, row in cost.items():
             yield _row(
-                [name, _ms(row["step_ns"]), row["ratio"], row["ratios"], f"{row['end_s']} s"]
+                [
+                    name,
+                    _ms(row["step_ns"]),
+                    row["ratio"],
+                    _figure("", row["ratios"]),
+                    f"{row['end_s']} s",
+                ]
             )
     for part, title in (
         ("queue", "Launch queue"),
@@ -527,14 +541,57 @@ def _measured(results: dict[str, Any]) -> Iterator[str]:
     ):
         found = results.get(f"measure:{part}", {})
         if found and not found.get("skipped"):
-            yield from ("", f"## {title}", "", "| what | found |", "|---|---|")
-            for name, value in found.items():
-                text = json.dumps(value, ensure_ascii=False)
-                yield _row([name, text if len(text) < 600 else text[:600] + "…"])
+            yield from ("", f"## {title}", "")
+            yield from _rows({name: one for name, one in found.items() if name != "seconds"})
     tests = results.get("pytest")
-    if tests:
+    if tests and not tests.get("skipped"):
         yield from ("", "## pytest -m gpu", "", tests.get("summary", ""), "")
         yield from (f"- {line}" for line in tests.get("lines", []))
+
+
+def _rows(found: dict[str, Any]) -> Iterator[str]:
+    """One row for each measurement, with a column for each of its figures where all have the same.
+
+    Long lists are in `results.json` alone.
+    """
+    figures = [tuple(value) for value in found.values() if isinstance(value, dict)]
+    is_uniform = len(figures) == len(found) and len(set(figures)) == 1
+    names = [name for name in figures[0] if not _is_long(found, name)] if is_uniform else []
+    yield _row(["what", *(_label(name) for name in names)] if is_uniform else ["what", "found"])
+    yield _row(["---"] * (len(names) + 1 if is_uniform else 2))
+    for what, value in found.items():
+        if is_uniform:
+            yield _row([what, *(_figure(name, value[name]) for name in names)])
+        elif isinstance(value, dict):
+            shown = {name: one for name, one in value.items() if not _is_long(found, name)}
+            words = [f"{_label(name)}: {_figure(name, one)}" for name, one in shown.items()]
+            yield _row([what, "; ".join(words)])
+        else:
+            yield _row([what, _figure(what, value)])
+
+
+def _is_long(found: dict[str, Any], name: str) -> bool:
+    lists = (value.get(name) for value in found.values() if isinstance(value, dict))
+    return any(isinstance(one, list) and len(one) > 20 for one in lists)
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_ns").removesuffix("_ms").replace("_", " ")
+
+
+def _figure(name: str, value: Any) -> str:
+    """A value with the unit that its name ends with."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_label(key)} {_figure(key, one)}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(_figure(name, one) for one in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, str):
+        return value or "–"
+    if name.endswith("_ns"):
+        return f"{value / 1e6:.2f} ms" if value >= 1e6 else f"{value / 1e3:.1f} µs"
+    return f"{value:g} ms" if name.endswith("_ms") else f"{value:g}"
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_an_unknown_part_is_refused():
 @without_gpu
 def test_what_needs_a_gpu_is_skipped_and_said(tmp_path):
     output = session("--only", "machine,launch-bound,leak", "--out", str(tmp_path), "--bundle")
-    assert "- training:launch-bound: torch finds no GPU" in output.splitlines()
+    assert "- training:launch-bound, snapshot:leak: torch finds no GPU" in output.splitlines()
     assert "| leak |  |  | torch finds no GPU |" in output.splitlines()
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["measure:machine"]["device"] == "no GPU"

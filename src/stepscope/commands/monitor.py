@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.advice.finding import Finding
     from stepscope.analysis.record.live import LiveRun
+    from stepscope.export.metrics.watch import Destinations
     from stepscope.run.metrics import Note
 
 
@@ -108,6 +109,22 @@ if TYPE_CHECKING:
     default=None,
     help="Write the same to a file, for the textfile collector of node_exporter.",
 )
+@click.option(
+    "--otlp",
+    "endpoint",
+    metavar="URL",
+    default=None,
+    help="Send the same to a collector of OpenTelemetry, such as http://localhost:4318.",
+)
+@click.option(
+    "--mlflow",
+    "to_mlflow",
+    is_flag=True,
+    help="Log RUN's curves to MLflow, at MLFLOW_TRACKING_URI, until RUN has ended.",
+)
+@click.option(
+    "--wandb", "to_wandb", is_flag=True, help="The same to a run of Weights & Biases of its own."
+)
 @click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(
     words: tuple[str, ...],
@@ -124,6 +141,9 @@ def command(
     output_dir: Path | None,
     address: str | None,
     textfile: Path | None,
+    endpoint: str | None,
+    to_mlflow: bool,
+    to_wandb: bool,
     help_query_gpu: bool,
 ) -> int:
     """Sample GPUs, host and processes.
@@ -131,8 +151,9 @@ def command(
     With --query-gpu, prints like nvidia-smi. With a command after `--`, runs it and writes
     metrics.csv meanwhile. Otherwise, or with --live, shows the progress of the ranks of RUN (by
     default the newest run in `profiles`) and what the hardware does. If the output is not a
-    terminal, it is shown once. With --prometheus or --prometheus-file, the same goes to Prometheus
-    until it is interrupted.
+    terminal, it is shown once. With --prometheus, --prometheus-file or --otlp, the same goes to
+    Prometheus or OpenTelemetry until it is interrupted. --mlflow and --wandb log the curves of a
+    running or finished RUN.
     """
     if loop_s is not None and loop_ms is not None:
         raise click.UsageError("give --loop or --loop-ms, not both")
@@ -140,13 +161,18 @@ def command(
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
         _list_columns()
-    elif address is not None or textfile is not None:
+    elif address is not None or textfile is not None or endpoint or to_mlflow or to_wandb:
         if live or query is not None or pid is not None or len(words) > 1:
             raise click.UsageError(
-                "metrics for Prometheus are of one RUN: stepscope monitor --prometheus PORT [RUN]"
+                "metrics are of one RUN: stepscope monitor --prometheus PORT [RUN]"
             )
+        from stepscope.export.metrics.watch import Destinations
+
         run = Path(words[0]) if words else None
-        _export(run, output_dir, interval_s or 15.0, count, chosen, address, textfile)
+        destinations = Destinations(
+            address, textfile, endpoint, to_mlflow=to_mlflow, to_wandb=to_wandb
+        )
+        _export(run, output_dir, interval_s or 15.0, count, chosen, destinations)
     elif live or not (words or query or filename or pid) or _is_run(words):
         if len(words) > 1 or query is not None or pid is not None:
             raise click.UsageError(
@@ -209,19 +235,15 @@ def _export(
     interval_s: float,
     count: int | None,
     ids: tuple[str, ...],
-    address: str | None,
-    textfile: Path | None,
+    destinations: Destinations,
 ) -> None:
-    from stepscope.report.prometheus import RunCollector, export
+    from stepscope.export.metrics.watch import Watch, export
+
+    def announce(what: str) -> None:
+        click.echo(f"stepscope: {what}", err=True)
 
     with _live_run(path, output_dir, ids) as run, contextlib.suppress(KeyboardInterrupt):
-        export(
-            RunCollector(run.look, _findings_of), address, textfile, interval_s, count, _say_where
-        )
-
-
-def _say_where(where: str) -> None:
-    click.echo(f"stepscope: metrics for Prometheus: {where}", err=True)
+        export(destinations.writers(Watch(run.look, _findings_of)), interval_s, count, announce)
 
 
 def _findings_of(path: Path) -> tuple[Finding, ...]:

@@ -1,26 +1,30 @@
 """`--to tensorboard`: a folder for `tensorboard --logdir`.
 
 Layout
-    `rankNNNNN/events.out.tfevents.…` has the scalars of a rank: each step's duration, wait for
-    input and phases from the step record, or the trace's steps where there is no record, and the
-    samples of `metrics.csv`, by the last step that had begun.
+    `rankNNNNN/events.out.tfevents.…` has the curves of a rank (`metrics.table`): each step of the
+    record, or the trace's steps where there is no record, and the samples of `metrics.csv`, by the
+    last step that had begun.
     `trace/rankN.MS.pt.trace.json.gz` are the traces, as the profiler's plugin expects them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.counters.trace_counters import counters_of
+from stepscope.analysis.record.live import LiveSample
+from stepscope.analysis.record.progress import progress_over
+from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.export.chrome_json import write_chrome
 from stepscope.export.event_file import Scalars, event_file
 from stepscope.export.lag import lag_notes
+from stepscope.export.metrics.table import Moment, curve_points
 from stepscope.export.request import Exported, Request, Source, folder_writer
 from stepscope.export.selection import cut
-from stepscope.run.step_record import StepRecord, input_wait
+from stepscope.run.metrics import read_samples
 from stepscope.trace.model import Trace
 
 _MS = 1e-6
@@ -35,8 +39,9 @@ def export(asked: Request) -> Exported:
             trace = source.ref.open()
             part = cut(trace, asked.selection)
             notes.extend(lag_notes(part, asked.selection, asked.rank_of(source)))
-            scalars = _of_records(source.records) or _of_steps(trace)
-            scalars += _of_counters(source, trace)
+            scalars = _of_run(source)
+            if not any(record.is_whole_step for record in source.records):
+                scalars += _of_steps(trace)
             created_ns = trace.base_time_ns + part.start_ns
             name = f"events.out.tfevents.{max(created_ns, 0) // 10**9:010d}.stepscope"
             with folder.file(f"rank{source.rank:05d}", name) as write:
@@ -49,44 +54,39 @@ def export(asked: Request) -> Exported:
     return Exported(tuple(folder.files), summary, tuple(notes))
 
 
-def _of_records(records: Sequence[StepRecord]) -> list[Scalars]:
-    whole = [record for record in records if record.is_whole_step]
-    columns: dict[str, list[tuple[StepRecord, float]]] = {}
+def _of_run(source: Source) -> list[Scalars]:
+    """Each step of the record, and each sample of metrics at the last step that had begun."""
+    curves: dict[str, list[tuple[int, int, float]]] = {}
 
-    def add(tag: str, record: StepRecord, value: float | None) -> None:
-        if value is not None:
-            columns.setdefault(tag, []).append((record, value))
+    def add(step: int, time_ns: int, moment: Moment) -> None:
+        for name, value in curve_points(moment).items():
+            curves.setdefault(name, []).append((step, time_ns, value))
 
-    for record in whole:
-        add("step/duration_ms", record, record.dur_ns * _MS)
-        add("step/input_wait_ms", record, input_wait(record) * _MS)
-        add("step/garbage_collector_ms", record, record.gc_ns * _MS)
-        add("step/compilation_ms", record, record.compile_ns * _MS)
-        for name, duration_ns in record.phases.items():
-            add(f"phase/{name}_ms", record, duration_ns * _MS)
-        if record.dur_ns:
-            for label, count in (("tokens", record.tokens), ("samples", record.samples)):
-                per_second = None if count is None else count * 1e9 / record.dur_ns
-                add(f"throughput/{label}_per_second", record, per_second)
-        for device, peak in enumerate(record.peak_allocated_bytes):
-            add(f"memory/peak_allocated_bytes_gpu{device}", record, float(peak))
-    return [
-        Scalars(
-            tag,
-            np.array([record.step for record, _ in values]),
-            np.array([record.start_ns + record.dur_ns for record, _ in values]),
-            np.array([value for _, value in values], np.float64),
-        )
-        for tag, values in columns.items()
-    ]
+    records = [record for record in source.records if record.is_whole_step]
+    for record in records:
+        view = RankView(source.rank, None, progress_over([record]), None, ())
+        end_ns = record.start_ns + record.dur_ns
+        add(record.step, end_ns, Moment(RunView(Path(), (view,), 0)))
+    begins = [record.start_ns for record in records]
+    for number, sample in enumerate(read_samples(source.metrics) if source.metrics else ()):
+        time_ns = sample[0].get("time_ns", "")
+        if time_ns.isdecimal():
+            at = max(0, bisect_right(begins, int(time_ns)) - 1)
+            step = records[at].step if records else number
+            add(step, int(time_ns), Moment(None, (LiveSample("", "", sample),)))
+    found = []
+    for name, points in curves.items():
+        steps, times, values = zip(*points, strict=True)
+        found.append(Scalars(name, np.array(steps), np.array(times), np.array(values, np.float64)))
+    return found
 
 
 def _of_steps(trace: Trace) -> list[Scalars]:
     found = []
     base = trace.base_time_ns
-    tables = [("step/host_ms", trace.steps.filter("is_complete"))]
+    tables = [("stepscope/host_step_ms", trace.steps.filter("is_complete"))]
     tables += [
-        (f"step/gpu{device}_ms", mine)
+        (f"stepscope/gpu_step_ms/{device}", mine)
         for (device,), mine in trace.device_steps.group_by(["device"], maintain_order=True)
     ]
     for tag, table in tables:
@@ -98,22 +98,4 @@ def _of_steps(trace: Trace) -> list[Scalars]:
                 (table["end_ns"] - table["start_ns"]).to_numpy() * _MS,
             )
         )
-    return found
-
-
-def _of_counters(source: Source, trace: Trace) -> list[Scalars]:
-    """Samples of metrics, each at the last step that had begun."""
-    if source.metrics is None:
-        return []
-    records = [record for record in source.records if record.is_whole_step]
-    begins = np.array([record.start_ns for record in records], np.int64)
-    numbers = np.array([record.step for record in records], np.int64)
-    found = []
-    for series in counters_of(trace, 0, source.metrics):
-        if series.group != "metrics":
-            continue
-        time_ns = series.time_ns + trace.base_time_ns
-        at = np.searchsorted(begins, time_ns, side="right") - 1
-        step = numbers[np.maximum(at, 0)] if len(numbers) else np.arange(len(time_ns))
-        found.append(Scalars(f"metrics/{series.name}", step, time_ns, series.value))
     return found

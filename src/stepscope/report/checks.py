@@ -85,8 +85,6 @@ def _found(check: Check) -> Words:
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:
     """Plain values, as `stepscope doctor --format json` prints them."""
     return {
-        "format": "stepscope-doctor",
-        "version": 1,
         "worst": worst(checks).value,
         "counts": count_by_state(checks),
         "checks": [{**dataclasses.asdict(check), "state": check.state.value} for check in checks],

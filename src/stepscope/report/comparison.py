@@ -408,8 +408,6 @@ def to_json(checked: CheckedComparison) -> dict[str, Any]:
         scope = scope_to_dict(checked.scaling.scope)
         scaling = {"scaling": {**plain(checked.scaling), "scope": scope}}
     return {
-        "format": "stepscope-compare",
-        "version": 1,
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "step": plain(comparison.step),

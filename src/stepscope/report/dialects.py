@@ -58,8 +58,6 @@ def _notes(dialect: Dialect) -> Iterator[str]:
 def to_json(dialects: Sequence[Dialect]) -> dict[str, Any]:
     """The dialects."""
     return {
-        "format": "stepscope-dialects",
-        "version": 1,
         "dialects": [_dialect(dialect) for dialect in dialects],
     }
 

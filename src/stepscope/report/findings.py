@@ -11,6 +11,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.report import units
 from stepscope.report.document import ShownFinding
+from stepscope.report.plain import plain
 from stepscope.run.figures import ranks_in_words
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per finding, the largest saving first."""
 
-_NOT_WRITTEN = (
+NOT_WRITTEN = (
     "changes",
     "waits_for",
     "slows_everything",
@@ -153,7 +154,9 @@ def findings_table(findings: Sequence[Finding]) -> pl.DataFrame:
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
     """A finding as plain values."""
     values = {
-        key: item for key, item in dataclasses.asdict(finding).items() if key not in _NOT_WRITTEN
+        field.name: plain(getattr(finding, field.name))
+        for field in dataclasses.fields(finding)
+        if field.name not in NOT_WRITTEN
     }
     return {**values, "page": finding.page}
 

@@ -29,9 +29,9 @@ def _blocks(fixes: Sequence[Fix]) -> Iterator[Block]:
         yield Items(about, indent=2, style="dim")
 
 
-def to_json(fixes: Sequence[Fix]) -> list[dict[str, Any]]:
+def to_json(fixes: Sequence[Fix]) -> dict[str, Any]:
     """Each fix as plain values."""
-    return [
+    rows = [
         {
             "name": fix.name,
             "title": fix.title,
@@ -43,3 +43,4 @@ def to_json(fixes: Sequence[Fix]) -> list[dict[str, Any]]:
         }
         for fix in fixes
     ]
+    return {"fixes": rows}

@@ -26,8 +26,6 @@ def document(settings: Settings, _layout: Layout) -> Document:
 def to_json(settings: Settings) -> dict[str, Any]:
     """The options."""
     return {
-        "format": "stepscope-config",
-        "version": 1,
         "dialect": settings.dialect.name,
         "options": [
             {"name": name, "value": one.value, "origin": one.origin}

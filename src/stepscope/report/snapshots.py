@@ -163,8 +163,6 @@ def frames(report: MemoryReport, layout: Layout) -> Iterator[pl.DataFrame]:
 def to_json(report: MemoryReport) -> dict[str, Any]:
     """Every finding, and the numbers and tables of every snapshot."""
     return {
-        "format": "stepscope-memory-report",
-        "version": 1,
         "path": report.location,
         "verdict": report.verdict,
         "rank_shown": report.shown.rank,

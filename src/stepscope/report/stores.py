@@ -42,9 +42,9 @@ def _note(store: StoreInfo) -> str:
     return f"  ({', '.join(notes)})" if notes else ""
 
 
-def to_json(stores: Sequence[StoreInfo]) -> list[dict[str, object]]:
+def to_json(stores: Sequence[StoreInfo]) -> dict[str, object]:
     """An object per store: integer bytes and Unix times."""
-    return [
+    rows = [
         {
             "place": str(store.path),
             "source": store.source or None,
@@ -56,3 +56,4 @@ def to_json(stores: Sequence[StoreInfo]) -> list[dict[str, object]]:
         }
         for store in stores
     ]
+    return {"stores": rows}

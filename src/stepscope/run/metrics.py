@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
@@ -143,18 +144,36 @@ def last_sample(metrics: Path) -> list[dict[str, str]]:
             data = file.read()
     except OSError:
         return []
+    rows = _rows(header, data, is_cut=start > len(header))
+    return [row for row in rows if row.get("timestamp") == rows[-1].get("timestamp")]
+
+
+def read_samples(metrics: Path) -> list[list[dict[str, str]]]:
+    """All complete samples of a file, each as `last_sample` gives the last one.
+
+    Empty if there is no file.
+    """
+    try:
+        with open_regular(metrics) as file:
+            header, data = file.readline(), file.read()
+    except OSError:
+        return []
+    rows = _rows(header, data, is_cut=False)
+    return [list(sample) for _, sample in groupby(rows, lambda row: row.get("timestamp"))]
+
+
+def _rows(header: bytes, data: bytes, *, is_cut: bool) -> list[dict[str, str]]:
     # Text after the last line break is still being written.
     lines = data.decode("utf-8", "replace").split("\n")[:-1]
     # The file is untrusted: its text must not control a terminal.
     lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
-    if start > len(header):
+    if is_cut:
         lines = lines[1:]
     names = [
         part.strip().partition(" [")[0] for part in header.decode("utf-8", "replace").split(",")
     ]
-    rows = [
+    return [
         dict(zip(names, fields, strict=True))
         for fields in ([part.strip() for part in line.split(",")] for line in lines)
         if len(fields) == len(names)
     ]
-    return [row for row in rows if row.get("timestamp") == rows[-1].get("timestamp")]

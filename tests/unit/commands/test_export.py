@@ -103,7 +103,7 @@ def test_tensorboard_reads_the_scalars(trace_file, tmp_path):
     found = EventAccumulator(str(tmp_path / "board" / "rank00000"))
     found.Reload()
     trace = load(trace_file)
-    read = {event.step: event.value for event in found.Scalars("step/host_ms")}
+    read = {event.step: event.value for event in found.Scalars("stepscope/host_step_ms")}
     assert read == pytest.approx(
         {
             row["step"]: (row["end_ns"] - row["start_ns"]) / 1e6

@@ -86,7 +86,6 @@ class TestTerminal:
 class TestJson:
     def test_everything_is_there(self):
         found = json.loads(json.dumps(checks_to_dict([OK, WARNING, PROBLEM])))
-        assert found["format"] == "stepscope-doctor"
         assert found["worst"] == "problem"
         assert found["counts"] == {"ok": 1, "warning": 1, "problem": 1, "absent": 0}
         assert found["checks"][1] == {

@@ -41,11 +41,15 @@ def write_rank(root, rank, records, state="running", gpus=()):
     write_record(layout.manifest, RankManifest(rank=rank, state=state, host="node-a"))
     layout.steps.write_bytes(b"".join(map(encode_step, records)))
     if gpus:
-        file = MetricsFile(layout.metrics, DEFAULT_COLUMNS)
-        common = {"timestamp": "t", "time_ns": time.time_ns(), "host.cpu.utilization": 37.0}
-        file.write([row_of(DEFAULT_COLUMNS, {**gpu, **common}, with_units=True) for gpu in gpus])
-        file.close()
+        write_metrics(layout, gpus, time.time_ns())
     return layout
+
+
+def write_metrics(layout, gpus, time_ns):
+    file = MetricsFile(layout.metrics, DEFAULT_COLUMNS)
+    common = {"timestamp": "t", "time_ns": time_ns, "host.cpu.utilization": 37.0}
+    file.write([row_of(DEFAULT_COLUMNS, {**gpu, **common}, with_units=True) for gpu in gpus])
+    file.close()
 
 
 def write_run(root, ranks):

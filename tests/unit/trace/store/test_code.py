@@ -196,7 +196,7 @@ def test_cache_names_stores_of_other_code_and_removes_them_first(
     (line,) = [line for line in listed.stdout.splitlines() if str(path) in line]
     assert line.endswith("(outdated)")
     as_json = json.loads(runner.invoke(command, ["list", str(tmp_path), "--format", "json"]).stdout)
-    assert {entry["source"]: entry["state"] for entry in as_json} == {
+    assert {entry["source"]: entry["state"] for entry in as_json["stores"]} == {
         str(path): "outdated",
         str(other): "complete",
     }

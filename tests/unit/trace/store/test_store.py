@@ -297,11 +297,11 @@ def test_cache_list(path: Path, cache: Path, tmp_path: Path) -> None:
     assert "in 1 store\n" in listed.stderr
     assert "no stores" in runner.invoke(command, ["list"]).output
     as_json = ["list", str(path.parent), "--format", "json"]
-    (before,) = json.loads(runner.invoke(command, as_json).stdout)
+    (before,) = json.loads(runner.invoke(command, as_json).stdout)["stores"]
     assert before["source"] == str(path)
     assert before["derived_bytes"] == 0
     assert stored.derived.collect().height == 100
-    (after,) = json.loads(runner.invoke(command, as_json).stdout)
+    (after,) = json.loads(runner.invoke(command, as_json).stdout)["stores"]
     assert after["derived_bytes"] > 0
     assert after["size_bytes"] == before["size_bytes"] + after["derived_bytes"]
     assert after["size_bytes"] == sum(
