@@ -64,8 +64,8 @@ from stepscope.report.findings import NOT_WRITTEN
 from stepscope.report.render.json import SCHEMA_VERSION
 from stepscope.run.manifest import JobRecord, RankManifest
 from stepscope.run.metrics import MetricsRecord
-from stepscope.run.rank_skew import RankSkew
 from stepscope.run.trials import TrialsRecord
+from stepscope.skew.rank_skew import RankSkew
 
 FOLDER = Path(__file__).resolve().parents[1] / "src" / "stepscope" / "report" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
