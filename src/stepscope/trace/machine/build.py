@@ -1,4 +1,4 @@
-"""Makes machine code of translated functions, and keeps it for the next process."""
+"""Makes machine code of compiled functions, and keeps it for the next process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.run.files import write_atomically
 from stepscope.run.user_cache import user_cache
 from stepscope.run.working import COMPILING, stage
 from stepscope.trace.machine.ending import takes_arrays
-from stepscope.trace.machine.functions import Marked, called_by
+from stepscope.trace.machine.functions import JitFunction, called_by
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.translate import translate
 
@@ -46,7 +46,7 @@ class MachineCode:
     address: int
 
 
-def machine_code_of(function: Marked) -> MachineCode:
+def machine_code_of(function: JitFunction) -> MachineCode:
     """Returns the machine code of a function and all that it calls, for this processor.
 
     It is kept next to this module, or in the user's cache directory if the package is read-only;
@@ -112,7 +112,7 @@ def _can_be_written(directory: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def _compiled(function: Marked, machine: Any) -> bytes:
+def _compiled(function: JitFunction, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     text = str(translate(function))
     module = llvm.parse_assembly(text)
@@ -158,7 +158,7 @@ _TRANSLATION = _digest_of(
 """A digest of this package as it was imported. Its files may change under a running process."""
 
 
-def _key_of(function: Marked, target: _Target) -> bytes:
+def _key_of(function: JitFunction, target: _Target) -> bytes:
     """Returns a digest of all that the machine code depends on, as it is in this process.
 
     It has what the functions do rather than what their files say, which may have changed. The text
@@ -182,7 +182,7 @@ def _digest_of_file(file: str) -> bytes:
     return _digest_of(Path(file).read_bytes())
 
 
-def _meaning(function: Marked, value: object) -> str:
+def _meaning(function: JitFunction, value: object) -> str:
     """Returns what a value of a module means to a function of it."""
     called = called_by(function, value)
     if called is not None:
@@ -195,7 +195,7 @@ def _meaning(function: Marked, value: object) -> str:
     return getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def _reached_from(entry: Marked) -> list[Marked]:
+def _reached_from(entry: JitFunction) -> list[JitFunction]:
     """Returns a function and all that it calls, each once."""
     reached = [entry]
     for function in reached:
@@ -206,7 +206,7 @@ def _reached_from(entry: Marked) -> list[Marked]:
     return reached
 
 
-def _globals_of(function: Marked) -> dict[str, object]:
+def _globals_of(function: JitFunction) -> dict[str, object]:
     known = function.function.__globals__
     names = function.function.__code__.co_names
     return {name: known[name] for name in names if name in known}

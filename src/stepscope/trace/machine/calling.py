@@ -5,28 +5,26 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
 from stepscope.trace.machine.build import MachineCode, machine_code_of
 from stepscope.trace.machine.ending import error_of, takes_arrays
-from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.functions import JitFunction
 from stepscope.trace.machine.kinds import (
+    BOOL,
     CALLED_WITH,
-    LONG,
-    REAL,
-    TRUTH,
+    F64,
+    I64,
     Elements,
     Kind,
     UntranslatableError,
     passed_as,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-class Translated(Marked):
+class CompiledFunction(JitFunction):
     """A function that Python calls. Its machine code is made when it is first needed.
 
     Where the source code is not available, as in frozen programs, functions that take arrays run as
@@ -34,7 +32,7 @@ class Translated(Marked):
     """
 
     def __init__(self, function: Callable[..., Any], element: np.dtype[Any] | None = None) -> None:
-        super().__init__(function, is_inlined=False, element=element)
+        super().__init__(function, element)
         self._called: Callable[..., Any] | None = None
         self._code: MachineCode | None = None  # kept for as long as it can be called
         self._lock = threading.Lock()
@@ -80,7 +78,7 @@ class Translated(Marked):
                     raise UntranslatableError(f"{self.name} takes or gives what Python cannot")
                 takes = [CALLED_WITH[part] for part in parts]
                 if has_arrays:
-                    takes.append(CALLED_WITH[LONG])  # the address of a line
+                    takes.append(CALLED_WITH[I64])  # the address of a line
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
                 self._called = _checked(called, self, has_arrays=has_arrays)
@@ -88,7 +86,7 @@ class Translated(Marked):
 
 
 def _checked(
-    called: Callable[..., Any], function: Marked, *, has_arrays: bool
+    called: Callable[..., Any], function: JitFunction, *, has_arrays: bool
 ) -> Callable[..., Any]:
     """Returns a function that passes to machine code only what it can hold.
 
@@ -137,15 +135,15 @@ def _number(argument: Any, name: str, kind: Kind) -> int | float:
         TypeError: The argument is of another type.
         OverflowError: It has too many digits.
     """
-    if kind is REAL and isinstance(argument, (float, np.floating)):
+    if kind is F64 and isinstance(argument, (float, np.floating)):
         return float(argument)
-    if kind is TRUTH and isinstance(argument, (bool, np.bool_)):
+    if kind is BOOL and isinstance(argument, (bool, np.bool_)):
         return bool(argument)
-    if kind is TRUTH or not isinstance(argument, (int, np.integer)):
+    if kind is BOOL or not isinstance(argument, (int, np.integer)):
         raise TypeError(f"{name} is no {kind.name.partition(' ')[2]}: {type(argument).__name__}")
     number = int(argument)
-    found = float(number) if kind is REAL else number
-    if found != number or (kind is LONG and not -(2**63) <= number < 2**63):
+    found = float(number) if kind is F64 else number
+    if found != number or (kind is I64 and not -(2**63) <= number < 2**63):
         raise OverflowError(f"{name} has too many digits")
     return found
 
@@ -164,16 +162,3 @@ def _check(array: Any, name: str, elements: Elements) -> None:
         raise TypeError(f"{name} is no contiguous array of {elements.dtype} with {shape}")
     if elements.are_written and not array.flags.writeable:
         raise TypeError(f"{name} is read-only")
-
-
-def translated(function: Function) -> Function:
-    """Marks a function that runs as machine code; `translate.py` says what it can use."""
-    return cast(Function, Translated(function))
-
-
-def inlined(function: Function) -> Function:
-    """Marks a small function that is inlined into the translated functions that call it.
-
-    It cannot be called from Python.
-    """
-    return cast(Function, Marked(function, is_inlined=True))

@@ -1,4 +1,4 @@
-"""How translated functions end: with a result, or early, where Python raises an error.
+"""How compiled functions end: with a result, or early, where Python raises an error.
 
 A function that takes arrays can end early. It then gives the line where that happened, and which
 error it is; so does each function that called it, up to the one that Python called, which writes
@@ -11,8 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import LONG, NOTHING, holds_arrays, passed_as
+from stepscope.trace.machine.functions import JitFunction
+from stepscope.trace.machine.kinds import I64, VOID, holds_arrays, passed_as
 
 _OFTEN, _NEVER = 2**20, 1
 INDEX, SHIFT, DIVISION = range(3)
@@ -25,19 +25,19 @@ ERRORS: tuple[tuple[type[Exception], str], ...] = (
 _LINES = 2**32
 
 
-def error_of(function: Marked, code: int) -> Exception:
+def error_of(function: JitFunction, code: int) -> Exception:
     """Returns the error that ended a function early."""
     error, line = divmod(code, _LINES)
     kind, what = ERRORS[error]
     return kind(f"{function.name}: {what}, at line {line}")
 
 
-def takes_arrays(function: Marked) -> bool:
+def takes_arrays(function: JitFunction) -> bool:
     """Whether a function takes arrays, so that it can end early."""
     return any(map(holds_arrays, function.takes.values()))
 
 
-def form_of(function: Marked, *, is_entry: bool) -> Any:
+def llvm_type_of(function: JitFunction, *, is_entry: bool) -> Any:
     """Returns the type in LLVM of a function.
 
     Args:
@@ -45,19 +45,19 @@ def form_of(function: Marked, *, is_entry: bool) -> Any:
         is_entry: Whether Python calls it. It then takes the address of a line as its last number
             if it takes arrays.
     """
-    takes = [part.form for kind in function.takes.values() for part in passed_as(kind)]
+    takes = [part.llvm_type for kind in function.takes.values() for part in passed_as(kind)]
     if not takes_arrays(function):
-        return ir.FunctionType(function.gives.form, takes)
+        return ir.FunctionType(function.gives.llvm_type, takes)
     if is_entry:
-        return ir.FunctionType(function.gives.form, [*takes, LONG.form])
+        return ir.FunctionType(function.gives.llvm_type, [*takes, I64.llvm_type])
     return ir.FunctionType(_with_line(function), takes)
 
 
-def _with_line(function: Marked) -> Any:
+def _with_line(function: JitFunction) -> Any:
     """Returns the type of a result, if there is one, and a line."""
-    if function.gives is NOTHING:
-        return LONG.form
-    return ir.LiteralStructType([function.gives.form, LONG.form])
+    if function.gives is VOID:
+        return I64.llvm_type
+    return ir.LiteralStructType([function.gives.llvm_type, I64.llvm_type])
 
 
 class Ending:
@@ -69,7 +69,7 @@ class Ending:
         is_entry: Whether Python calls it.
     """
 
-    def __init__(self, function: Marked, code: Any, *, is_entry: bool) -> None:
+    def __init__(self, function: JitFunction, code: Any, *, is_entry: bool) -> None:
         self._function = function
         self._code = code
         self._is_entry = is_entry
@@ -81,7 +81,7 @@ class Ending:
         if self._is_entry or not takes_arrays(self._function):
             builder.ret_void() if result is None else builder.ret(result)
         else:
-            self._give_with_line(builder, result, ir.Constant(LONG.form, 0))
+            self._give_with_line(builder, result, ir.Constant(I64.llvm_type, 0))
 
     @property
     def can_be_early(self) -> bool:
@@ -90,17 +90,17 @@ class Ending:
 
     def end_unless(self, builder: Any, condition: Any, line: int, error: int) -> None:
         """Ends the function early at a line unless a condition holds, else goes on."""
-        self._end_unless(builder, condition, ir.Constant(LONG.form, error * _LINES + line))
+        self._end_unless(builder, condition, ir.Constant(I64.llvm_type, error * _LINES + line))
 
-    def called(self, builder: Any, function: Marked, result: Any) -> Any:
+    def called(self, builder: Any, function: JitFunction, result: Any) -> Any:
         """Ends the function early if one that it called did; returns the result of that."""
         if not takes_arrays(function):
             return result
-        if function.gives is NOTHING:
+        if function.gives is VOID:
             line, found = result, result
         else:
             found, line = (builder.extract_value(result, number) for number in (0, 1))
-        went_well = builder.icmp_unsigned("==", line, ir.Constant(LONG.form, 0))
+        went_well = builder.icmp_unsigned("==", line, ir.Constant(I64.llvm_type, 0))
         self._end_unless(builder, went_well, line)
         return found
 
@@ -109,15 +109,15 @@ class Ending:
         if self._early is None:
             return
         builder = ir.IRBuilder(self._early)
-        line = builder.phi(LONG.form)
+        line = builder.phi(I64.llvm_type)
         for code, block in self._lines:
             line.add_incoming(code, block)
         gives = self._function.gives
-        result = None if gives is NOTHING else ir.Constant(gives.form, ir.Undefined)
+        result = None if gives is VOID else ir.Constant(gives.llvm_type, ir.Undefined)
         if not self._is_entry:
             self._give_with_line(builder, result, line)
             return
-        builder.store(line, builder.inttoptr(self._code.args[-1], LONG.form.as_pointer()))
+        builder.store(line, builder.inttoptr(self._code.args[-1], I64.llvm_type.as_pointer()))
         builder.ret_void() if result is None else builder.ret(result)
 
     def _end_unless(self, builder: Any, condition: Any, line: Any) -> None:
