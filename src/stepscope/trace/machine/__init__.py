@@ -12,3 +12,15 @@ parameters that are arrays are declared, `instructions.py` and `elements.py` the
 `translate.py` translates it, with `syntax.py`, `code.py`, `expressions.py` and `statements.py`
 below it; `build.py` makes machine code of the result and keeps it, and `calling.py` calls that.
 """
+
+from pathlib import Path
+
+
+def files_now() -> dict[Path, tuple[int, int, int]]:
+    """Returns what tells versions of this package's files apart, without reading them."""
+    states = {file: file.stat() for file in Path(__file__).parent.glob("*.py")}
+    return {file: (has.st_ino, has.st_mtime_ns, has.st_size) for file, has in states.items()}
+
+
+FILES_AT_IMPORT = files_now()
+"""Of the files before any of them was imported: they may change under a running process."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,6 +24,9 @@ from stepscope.trace.machine.kinds import (
     UntranslatableError,
     passed_as,
 )
+
+_MANY = 250_000
+"""Elements from which a call is interruptible. To begin a thread takes a tenth of a millisecond."""
 
 
 class CompiledFunction(JitFunction):
@@ -46,6 +51,7 @@ class CompiledFunction(JitFunction):
             IndexError: An index lies outside an array.
             ValueError: A number is shifted by a negative one.
             ZeroDivisionError: A number is divided by zero.
+            KeyboardInterrupt: Ctrl-C came, and the main thread made a call with many elements.
 
         Arrays that the function writes to may have been changed before an error.
         """
@@ -78,7 +84,7 @@ class CompiledFunction(JitFunction):
                     raise UntranslatableError(f"{self.name} takes or gives what Python cannot")
                 takes = [CALLED_WITH[part] for part in parts]
                 if has_arrays:
-                    takes.append(CALLED_WITH[I64])  # the address of a line
+                    takes.append(CALLED_WITH[I64])  # the address of two numbers, see `ending.py`
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
                 self._called = _checked(called, self, has_arrays=has_arrays)
@@ -96,21 +102,49 @@ def _checked(
 
     def call(*arguments: Any) -> Any:
         passed: list[int | float] = []
+        elements = 0
         for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
-            _pass(passed, argument, name, kind)
+            elements += _pass(passed, argument, name, kind)
         if not has_arrays:
             return called(*passed)
-        line = ctypes.c_int64(0)
-        result = called(*passed, ctypes.addressof(line))
-        if line.value:
-            raise error_of(function, line.value)
+        numbers = (ctypes.c_int64 * 2)()
+        passed.append(ctypes.addressof(numbers))
+        if elements < _MANY or threading.current_thread() is not threading.main_thread():
+            result = called(*passed)
+        else:
+            result = _interruptible(lambda: called(*passed), arguments, numbers)
+        if numbers[0]:
+            raise error_of(function, numbers[0])
         return result
 
     return call
 
 
-def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> None:
-    """Adds what machine code takes for an argument.
+def _interruptible(call: Callable[[], Any], arguments: tuple[Any, ...], numbers: Any) -> Any:
+    """Returns the result of a call during which Ctrl-C arrives, since another thread makes it.
+
+    Python acts on signals in the main thread, between two steps of Python.
+
+    Args:
+        call: Calls machine code.
+        arguments: The arrays that it works on, which it needs to its end.
+        numbers: What it looks at; see `ending.py`.
+    """
+    results: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: results.put((call(), arguments)), daemon=True)
+    try:
+        thread.start()
+        return results.get()[0]
+    except BaseException:
+        numbers[1] = 1
+        while thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                thread.join()
+        raise
+
+
+def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> int:
+    """Adds what machine code takes for an argument; returns how many elements of arrays it has.
 
     Raises:
         TypeError: It is not of its type.
@@ -119,13 +153,16 @@ def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> No
     if kind.parts:
         if not isinstance(argument, tuple) or len(argument) != len(kind.parts):
             raise TypeError(f"{name} is no tuple of {len(kind.parts)}")
-        for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True)):
+        return sum(
             _pass(passed, part, f"{name}[{number}]", of_kind)
-    elif kind.elements is None:
+            for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True))
+        )
+    if kind.elements is None:
         passed.append(_number(argument, name, kind))
-    else:
-        _check(argument, name, kind.elements)
-        passed += argument.ctypes.data, *argument.shape
+        return 0
+    _check(argument, name, kind.elements)
+    passed += argument.ctypes.data, *argument.shape
+    return int(argument.size)
 
 
 def _number(argument: Any, name: str, kind: Kind) -> int | float:

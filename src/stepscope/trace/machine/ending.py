@@ -2,7 +2,8 @@
 
 A function that takes arrays can end early. It then gives the line where that happened, and which
 error it is; so does each function that called it, up to the one that Python called, which writes
-both to an address that Python passes. In all other cases they are 0.
+both to the first of two numbers whose address Python passes. In all other cases they are 0. The
+second number is not 0 once the call is to be interrupted, which each round of a loop looks at.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from stepscope.trace.machine.functions import JitFunction
 from stepscope.trace.machine.kinds import I64, VOID, holds_arrays, passed_as
 
 _OFTEN, _NEVER = 2**20, 1
-INDEX, SHIFT, DIVISION = range(3)
+INDEX, SHIFT, DIVISION, INTERRUPT = range(4)
 """Errors of `ERRORS`."""
-ERRORS: tuple[tuple[type[Exception], str], ...] = (
+ERRORS: tuple[tuple[type[BaseException], str], ...] = (
     (IndexError, "an index outside an array"),
     (ValueError, "a shift by a negative number"),
     (ZeroDivisionError, "a division by zero"),
+    (KeyboardInterrupt, "interrupted"),
 )
 _LINES = 2**32
 
 
-def error_of(function: JitFunction, code: int) -> Exception:
+def error_of(function: JitFunction, code: int) -> BaseException:
     """Returns the error that ended a function early."""
     error, line = divmod(code, _LINES)
     kind, what = ERRORS[error]
@@ -42,15 +44,15 @@ def llvm_type_of(function: JitFunction, *, is_entry: bool) -> Any:
 
     Args:
         function: The function.
-        is_entry: Whether Python calls it. It then takes the address of a line as its last number
-            if it takes arrays.
+        is_entry: Whether Python calls it.
+
+    The last number that a function with arrays takes is the address of the two that Python passes.
     """
     takes = [part.llvm_type for kind in function.takes.values() for part in passed_as(kind)]
     if not takes_arrays(function):
         return ir.FunctionType(function.gives.llvm_type, takes)
-    if is_entry:
-        return ir.FunctionType(function.gives.llvm_type, [*takes, I64.llvm_type])
-    return ir.FunctionType(_with_line(function), takes)
+    takes.append(I64.llvm_type)
+    return ir.FunctionType(function.gives.llvm_type if is_entry else _with_line(function), takes)
 
 
 def _with_line(function: JitFunction) -> Any:
@@ -92,10 +94,21 @@ class Ending:
         """Ends the function early at a line unless a condition holds, else goes on."""
         self._end_unless(builder, condition, ir.Constant(I64.llvm_type, error * _LINES + line))
 
-    def called(self, builder: Any, function: JitFunction, result: Any) -> Any:
-        """Ends the function early if one that it called did; returns the result of that."""
+    def end_if_interrupted(self, builder: Any, line: int) -> None:
+        """Ends the function early at a line if Python wants that; nothing without arrays."""
+        if not self.can_be_early:
+            return
+        first = builder.inttoptr(self._code.args[-1], I64.llvm_type.as_pointer())
+        second = builder.gep(first, [ir.Constant(I64.llvm_type, 1)])
+        wanted = builder.load_atomic(second, "monotonic", 8)  # anew in each round
+        goes_on = builder.icmp_unsigned("==", wanted, ir.Constant(I64.llvm_type, 0))
+        self.end_unless(builder, goes_on, line, INTERRUPT)
+
+    def call(self, builder: Any, function: JitFunction, declaration: Any, passed: list[Any]) -> Any:
+        """Calls another function, and ends this one early if that did; returns the result."""
         if not takes_arrays(function):
-            return result
+            return builder.call(declaration, passed)
+        result = builder.call(declaration, [*passed, self._code.args[-1]])
         if function.gives is VOID:
             line, found = result, result
         else:

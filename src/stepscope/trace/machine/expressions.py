@@ -350,8 +350,8 @@ class Expressions:
                 self._check(expression, arguments, tuple(function.takes.values()))
                 passed: list[Any] = []
                 each(passed.append, tuple(value.code for value in arguments))
-                result = self._code.builder.call(self._declaration_of(function), passed)
-                found = self._code.ending.called(self._code.builder, function, result)
+                declaration = self._declaration_of(function)
+                found = self._code.ending.call(self._code.builder, function, declaration, passed)
                 return Value(function.gives, self._unpacked(function.gives, found))
         raise self._code.refusal(expression, "this call")
 

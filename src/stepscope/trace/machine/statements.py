@@ -184,6 +184,8 @@ class Statements:
             ends: The variables that have a value where it leads there, apart from each `break`.
         """
         self._code.builder.position_at_end(body)
+        line = self._code.line_of(statements[0])
+        self._code.ending.end_if_interrupted(self._code.builder, line)
         self._loops.append((again, after, ends))
         self.all_of(statements)
         self._loops.pop()

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from llvmlite import ir
 from tests.support.watched import Watched
 
 from stepscope.run import working
 from stepscope.trace.machine import build
 from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.instructions import Instruction
+from stepscope.trace.machine.kinds import I64
 
 ADDED = 3
 
@@ -194,3 +199,47 @@ def test_the_directory_is_made_so_that_others_cannot_write_to_it(made, monkeypat
     finally:
         os.umask(before)
     assert made == ["add"]
+
+
+# -- the key says as much as the text for LLVM -----------------------------------------------------
+
+
+def generated(factor: int) -> Instruction:
+    """An instruction whose text depends on a number that its own code does not hold."""
+
+    def generate(builder, arguments):
+        return builder.mul(arguments[0], ir.Constant(I64.llvm_type, factor))
+
+    return Instruction("multiplied", (I64,), I64, generate)
+
+
+multiplied = cast("Callable[[int], int]", generated(3))
+
+
+def multiplies(values: npt.NDArray[np.int64]) -> int:
+    return multiplied(values[0])
+
+
+def test_code_is_compiled_anew_if_an_instruction_changes(kept, made, monkeypatch):
+    def call() -> Any:
+        return CompiledFunction(multiplies)(np.array([2]))
+
+    assert [call(), call()] == [6, 6]
+    monkeypatch.setattr(sys.modules[__name__], "multiplied", generated(5))
+    assert [call(), call()] == [10, 10]
+    assert made == ["multiplies"] * 2
+
+
+def test_code_is_not_kept_if_the_compiler_was_upgraded_while_it_was_imported(
+    kept, made, monkeypatch
+):
+    CompiledFunction(add)(1)
+    content = {file: file.read_bytes() for file in kept.iterdir()}
+    monkeypatch.setattr(
+        build, "FILES_AT_IMPORT", {**build.FILES_AT_IMPORT, Path(__file__): (1, 2, 3)}
+    )
+    assert build._digest_of_package() is None
+    monkeypatch.setattr(build, "_TRANSLATION", build._digest_of_package())
+    assert CompiledFunction(add)(1) == 4
+    assert made == ["add", "add"]
+    assert {file: file.read_bytes() for file in kept.iterdir()} == content
