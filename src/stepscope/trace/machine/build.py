@@ -106,7 +106,8 @@ def _this_machine() -> _Target:
 
 def _can_be_written(directory: Path) -> bool:
     """Whether a directory, which may not exist yet, can be written to."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
+    places = (directory, *directory.parents)
+    there = next(path for path in places if os.path.exists(path))  # noqa: PTH110 - raises nothing
     if there == directory and _has_owners():
         try:
             with _trusted_directory(directory):

@@ -146,6 +146,12 @@ def test_it_is_known_that_code_cannot_be_kept(monkeypatch, tmp_path):
     assert build.compiles_anew()
 
 
+def test_a_path_that_cannot_be_is_no_place_and_no_error(made, monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / ("long" * 100) / "deeper"))
+    assert CompiledFunction(add)(1) == 4
+    build.compiles_anew()
+
+
 def test_whoever_watches_is_told_of_compiling_and_only_then(kept, monkeypatch):
     line = Watched()
     monkeypatch.setattr(working, "current_line", lambda: line)
