@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -91,6 +92,34 @@ def test_ctrl_c_ends_a_viewer_that_works_on_a_question_even_if_it_comes_often(tr
         asked.close()
         assert process.returncode == 0, said
         assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_many_half_open_connections_are_closed_without_a_word(trace_file):
+    command = 'ulimit -n 256; exec "$0" -m stepscope view --no-browser "$1"'
+    process = subprocess.Popen(
+        ["bash", "-c", command, sys.executable, str(trace_file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    opened = []
+    try:
+        link = process.stdout.readline().strip()
+        place = urllib.parse.urlsplit(link)
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection((place.hostname, place.port), 0.2))
+                opened[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
+        for one in opened:
+            one.close()
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert len(said) < 1000, said[:3000]
     finally:
         process.kill()
         process.communicate()

@@ -145,6 +145,8 @@ class ViewerServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,  # nobody stands between the browser and this server
                 timeout_graceful_shutdown=1,
+                # So many are accepted before any of them can be closed.
+                backlog=64,
             )
         )
 

@@ -196,7 +196,8 @@ def _meaning(function: JitFunction, value: object) -> str:
     if isinstance(value, (int, float, np.generic)):
         return f"{type(value).__name__} {value!r}"
     # Only conversions are called by a name in a module, such as `np.int64`.
-    return getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
+    return str(name)
 
 
 @functools.cache

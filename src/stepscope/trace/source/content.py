@@ -27,8 +27,8 @@ class Watch(Protocol):
     def passed_on(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yields the pieces within the limits."""
 
-    def recognised(self) -> None:
-        """Says that an event was read."""
+    def recognised(self, events: int) -> None:
+        """Marks the input as a trace, with so many events more."""
 
     def only_total(self) -> None:
         """Says that the content has no events: only the total is limited."""
