@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -44,6 +48,78 @@ def test_the_link_on_stdout_opens_the_page_and_ctrl_c_ends_it(trace_file):
         assert process.returncode == 0, said
         assert "Serving 1 trace" in said
         assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+BUSY = """
+import sys, time
+from starlette.responses import Response
+from stepscope.commands.entry import run
+from stepscope.viewer.routes import traces
+
+def answer(request):
+    print("asked", flush=True)
+    time.sleep(100)
+    return Response("late")
+
+from starlette.routing import Route
+traces.routes = lambda library: [Route("/traces", answer)]
+sys.exit(run())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as SIGINT")
+def test_ctrl_c_ends_a_viewer_that_works_on_a_question_even_if_it_comes_often(trace_file):
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY, "view", "--no-browser", str(trace_file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        link = process.stdout.readline().strip()
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            cookie = answer.headers["set-cookie"].partition(";")[0]
+        place = urllib.parse.urlsplit(link)
+        asked = socket.create_connection((place.hostname, place.port))
+        lines = ("GET /traces HTTP/1.1", f"Host: {place.netloc}", f"Cookie: {cookie}")
+        asked.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode())
+        assert process.stdout.readline() == "asked\n"
+        for _ in range(20):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        _, said = process.communicate(timeout=60)
+        asked.close()
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")
+def test_many_half_open_connections_are_closed_without_a_word(trace_file):
+    command = 'ulimit -n 256; exec "$0" -m stepscope view --no-browser "$1"'
+    process = subprocess.Popen(
+        ["bash", "-c", command, sys.executable, str(trace_file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    opened = []
+    try:
+        link = process.stdout.readline().strip()
+        place = urllib.parse.urlsplit(link)
+        for _ in range(400):
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection((place.hostname, place.port), 0.2))
+                opened[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
+        for one in opened:
+            one.close()
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert len(said) < 1000, said[:3000]
     finally:
         process.kill()
         process.communicate()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import IO, cast
 
+import polars as pl
 import pytest
 from tests.support.bombs import EVENT, OPENINGS, UNITS, write_bomb
 from tests.support.limited import LOAD, run_limited
@@ -94,6 +95,27 @@ def test_packed_events_beyond_a_recorders_ratio_are_cut(monkeypatch: pytest.Monk
     assert not len(load(io.BytesIO(packed), store=False).problems)  # small, whatever the ratio
     monkeypatch.setattr(limits, "ALWAYS_BYTES", 1000)
     assert "input_limit" in load(io.BytesIO(packed), store=False).problems["problem"].to_list()
+
+
+def test_packed_events_shorter_than_a_recorders_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(b"[" + b'{"ph":"X","ts":1},' * 2_000_000 + b"{}]", 1)
+    monkeypatch.setattr(limits, "ALWAYS_EVENTS", 1000)
+    trace = load(io.BytesIO(packed), store=False)
+    assert len(packed) < trace.events.collect().height < 2_000_000
+    (message,) = trace.problems.filter(pl.col("problem") == "input_limit")["message"]
+    assert f"limit {len(packed) // 2:,} events" in message
+
+
+def test_top_level_values_are_kept_up_to_a_thousand(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    for key in ('"k%d"', '"k"'):  # each of its own, and all the same
+        members = "".join(f',{key.replace("%d", str(n))}:"v"' for n in range(50_000))
+        path.write_bytes(b'{"traceEvents":[' + EVENT + b"]" + members.encode() + b"}")
+        trace = load(path, store=False)
+        assert trace.events.collect().height == 1
+        assert trace.metadata.collect().height == 1000
+        problems = dict(trace.problems.select("problem", "count").iter_rows())
+        assert problems["too_many_members"] == 49_000
 
 
 class Endless:

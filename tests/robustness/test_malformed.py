@@ -309,3 +309,15 @@ def test_hostile_repetition_takes_no_quadratic_time(seed: bytes) -> None:
     read_tolerantly(data)
     read_compiled(data, 1 << 16)
     assert time.process_time() - began < 60  # quadratic time would be hours
+
+
+@pytest.mark.parametrize(
+    "digits", ["9" * 19, "9" * 400, "9" * 5000, "-9223372036854775809", "1e400"]
+)
+def test_numbers_of_the_header_fit_64_bits_or_are_floats(digits: str) -> None:
+    event = f'{{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":1,"args":{{"n":{digits}}}}}'
+    text = f'{{"traceEvents":[{event}],"baseTimeNanoseconds":{digits},"world":[{digits}]}}'
+    trace = load(io.BytesIO(text.encode()), store=False)
+    for number in (*trace.header["world"], trace.arguments(0)["n"]):
+        assert not isinstance(number, int) or -(2**63) < number < 2**63
+    assert trace.base_time_ns == 0

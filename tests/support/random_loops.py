@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 SEVEN = 7
 LARGE = 2**62
 x = 10
@@ -120,7 +120,7 @@ class _Writer:
         return HEADER + "\n".join(self.lines) + "\n"
 
     def helper(self) -> None:
-        self.lines.append("@callable_from_loops")
+        self.lines.append("@jit_helper")
         self.lines.append("def helper(a: Written[np.int64], k: int, m: int) -> int:")
         self.lines.append("    x = m")
         self.lines.append("    y = z = k")

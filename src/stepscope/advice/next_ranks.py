@@ -22,7 +22,7 @@ from stepscope.analysis.ranks.matching import SYNCHRONISING
 from stepscope.analysis.stragglers import StragglerReport
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
+from stepscope.trace.machine.jit import WorkSoFar, jit
 
 _FOLLOWED = WorkSoFar()
 _PAYS_FROM = 100_000
@@ -99,8 +99,8 @@ class Meetings:
             self.is_meeting,
             is_fixed.astype(np.int64),
         )
-        if _FOLLOWED.pays_with(len(self.place), _PAYS_FROM):
-            in_machine_code(follow)(*columns, earlier, up_to)
+        if _FOLLOWED.should_compile(len(self.place), _PAYS_FROM):
+            jit(follow)(*columns, earlier, up_to)
         else:
             # Lists of Python integers are several times faster to walk than arrays.
             first, place, waits, meets, fixed_or_not = (column.tolist() for column in columns)

@@ -34,7 +34,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 
 GPU_CAUSES = {
@@ -340,7 +340,7 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     ends = (graph.origin_ns, _last_node(graph))
     path, edge = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     if len(graph) >= COMPILED_PAYS_FROM:
-        count = in_machine_code(walk_back)(*columns, *ends, path, edge)
+        count = jit(walk_back)(*columns, *ends, path, edge)
         return path[:count], edge[:count]
     # Lists of Python integers are several times faster to walk than arrays.
     first_edge, source, delay, start, end = (column.tolist() for column in columns)

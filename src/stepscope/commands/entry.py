@@ -11,7 +11,8 @@ import os
 import sys
 
 _INTERRUPTED = 130
-_KEEPS_MEMORY = "stepscope.trace.arrays.memory_reuse"
+_VIEWER = "stepscope.viewer.app"
+_END_AT_ONCE = {"stepscope.trace.arrays.memory_reuse", _VIEWER}
 """Imported by verbs that hold large tables. All others end as usual: a training may run in them."""
 
 
@@ -23,7 +24,7 @@ class _Ending:
 
     def end(self) -> None:
         """End at once, if all that was written arrives; otherwise leave it to Python to say why."""
-        if self.code is None or _KEEPS_MEMORY not in sys.modules:
+        if self.code is None or not _END_AT_ONCE & sys.modules.keys():
             return
         try:
             for stream in (sys.stdout, sys.stderr):
@@ -50,4 +51,8 @@ def run() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     ending.code = main()
+    if _VIEWER in sys.modules:
+        # Threads may still work on requests, which nobody waits for but Python.
+        atexit._run_exitfuncs()
+        ending.end()
     return ending.code

@@ -239,8 +239,9 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
 def _may_be_a_store() -> bool:
     """Whether a store was read, whose contents may be why a verb failed."""
-    owners = sys.modules.get("stepscope.trace.store.owners")
-    return owners is not None and owners.BELIEF.was_asked and not owners.BELIEF.is_lost
+    # Another thread may be in the middle of importing it.
+    belief = getattr(sys.modules.get("stepscope.trace.store.owners"), "BELIEF", None)
+    return belief is not None and belief.was_asked and not belief.is_lost
 
 
 def _without_stores(words: list[str], command: click.Command) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from stepscope.commands.options import INPUT, check_standard_input_once
@@ -67,10 +71,8 @@ def command(
         _explain(link, len(origins))
         _open(link, browser)
 
-    try:
+    with _until_interrupted():
         serve(Library(origins), port, started)
-    except KeyboardInterrupt:  # the way to end it
-        click.echo("", err=True)
 
 
 def _hand_over(
@@ -108,10 +110,18 @@ def _hand_over(
             _explain_forwarding(link)
             _open(link, browser)
 
-        try:
+        with _until_interrupted():
             hand_over(file, name, address or PERFETTO, port, started)
-        except KeyboardInterrupt:  # the way to end it
-            click.echo("", err=True)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Take Ctrl-C for the end. Nothing that is left to do then is worth another one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        click.echo("", err=True)
 
 
 def _open(link: str, browser: bool | None) -> None:

@@ -17,7 +17,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 COMPILED_PAYS_FROM = 100_000
@@ -87,7 +87,7 @@ def joined(parts: Sequence[Pieces]) -> Pieces:
             data[np.repeat(place - source, part.length) + np.arange(len(part.data))] = part.data
             place = place + part.length
         else:
-            in_machine_code(put_by_loop)(np.ascontiguousarray(part.data), part.length, place, data)
+            jit(put_by_loop)(np.ascontiguousarray(part.data), part.length, place, data)
     return Pieces(data, length)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import MOST_ENTRIES, is_trace_name
 from stepscope.run.layout import RUN_FILE, RankLayout, RunLayout
+from stepscope.terminal.plain_text import cut_in_the_middle
 
 _SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 _LEVELS_READ_ABOVE = 2
@@ -92,10 +93,11 @@ class Folders:
     def _resolved(self, path: Path, given: str) -> Path:
         try:
             resolved = path.resolve()
-        except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte
-            raise UsageError(f"{given!r}: not a path") from None
-        if resolved.is_symlink():  # a loop of links, since Python 3.13
-            raise UsageError(f"{given!r}: not a path")
+            is_loop = resolved.is_symlink()  # since Python 3.13
+        except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte, a long name
+            is_loop = True
+        if is_loop:
+            raise UsageError(f"{cut_in_the_middle(given, 100)!r}: not a path")
         return resolved
 
     def _has(self, path: Path) -> bool:

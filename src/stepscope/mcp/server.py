@@ -15,7 +15,7 @@ from stepscope._version import __version__
 from stepscope.errors import StepscopeError
 from stepscope.mcp.folders import Folders
 from stepscope.mcp.process import Limits, run_verb
-from stepscope.terminal.plain_text import printable
+from stepscope.terminal.plain_text import escaped
 
 MOST_ROWS = 500
 _MOST_AT_ONCE = 2
@@ -62,7 +62,7 @@ class Tools:
             return f"No runs, traces or memory snapshots in {self._roots()}."
         more = [f"(Only the newest {_MOST_RECORDINGS} are listed.)"] if is_cut else []
         head = f"Recordings in {self._roots()}, the newest first:"
-        return "\n".join([head, *map(_sendable, listed), *more])
+        return "\n".join([head, *map(escaped, listed), *more])
 
     async def report(
         self,
@@ -156,13 +156,13 @@ class Tools:
         return await self._run("query", options, [path], after=[sql])
 
     def _roots(self) -> str:
-        return ", ".join(_sendable(str(root)) for root in self.folders.roots)
+        return ", ".join(escaped(str(root)) for root in self.folders.roots)
 
     def _path(self, given: str) -> str:
         try:
             return str(self.folders.inside(given))
         except StepscopeError as error:
-            raise ToolError(_sendable(str(error))) from None
+            raise ToolError(escaped(str(error))) from None
 
     async def _run(
         self,
@@ -191,7 +191,7 @@ class Tools:
             try:
                 return await run_verb([verb, *options, "--", *arguments], self.limits)
             except StepscopeError as error:
-                raise ToolError(_sendable(str(error))) from None
+                raise ToolError(escaped(str(error))) from None
 
 
 def make_server(folders: Folders, limits: Limits) -> MCPServer:
@@ -212,14 +212,6 @@ def make_server(folders: Folders, limits: Limits) -> MCPServer:
 def serve(folders: Folders, limits: Limits) -> None:
     """Serve over standard input and output until the client closes them."""
     make_server(folders, limits).run("stdio")
-
-
-def _sendable(name: str) -> str:
-    """A text with names of files as one line of UTF-8. Sending anything else ends the server.
-
-    A name that is not UTF-8, and so cannot be asked for, is shown as what comes closest.
-    """
-    return printable(name)
 
 
 def _scope(steps: str, device: str) -> list[str]:

@@ -36,6 +36,12 @@ def parse_json(data: bytes) -> Any:
     return _held(found) if _LONG_NUMBER.search(data) else found
 
 
+def whole_number(digits: str) -> int | float:
+    """Returns the number that digits say: a float where 64 bits do not hold it."""
+    number = float(digits) if len(digits) > 20 else int(digits)
+    return int(number) if -LARGEST <= number <= LARGEST else float(number)
+
+
 def _whole_pair(found: re.Match[str]) -> str:
     return found[0] if len(found[2]) > 6 else f"{found[1]}\ufffd"
 

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.run.side_json import whole_number
 from stepscope.terminal.working import working
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.kept_arrays import drop_released_arrays
@@ -149,7 +150,7 @@ class Trace(LazyTables):
     def header(self) -> dict[str, Any]:
         """`metadata` with parsed values. If a key occurs twice, the last value wins."""
         rows = self.metadata.collect(engine=self.engine).iter_rows()
-        return {key: json.loads(value) for key, value in rows}
+        return {key: json.loads(value, parse_int=whole_number) for key, value in rows}
 
     @property
     def base_time_ns(self) -> int:
@@ -159,7 +160,8 @@ class Trace(LazyTables):
         columns hold the times as they are in the file.
         """
         base = self.header.get("baseTimeNanoseconds", 0)
-        return base if isinstance(base, int) else 0
+        # Times are added to it, and 64 bits hold the sum.
+        return base if isinstance(base, int) and 0 <= base < 2**62 else 0
 
     @kept
     def steps(self) -> pl.DataFrame:
@@ -219,7 +221,7 @@ class Trace(LazyTables):
         if not len(found):
             raise UsageError(f"{self.path}: there is no event {event}")
         text = found["args"][0]
-        value = {} if text is None else json.loads(text)
+        value = {} if text is None else json.loads(text, parse_int=whole_number)
         return value if isinstance(value, dict) else {"args": value}
 
     def sql(self, query: str) -> pl.DataFrame:

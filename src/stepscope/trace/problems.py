@@ -29,6 +29,7 @@ MESSAGES = {
     "unmatched_end": "skipped ends ('E', 'e', 'F') without a beginning",
     "unclosed": "closed events without an end ('B', 'b', 'S') at the end of the trace",
     "invalid_header": "repaired or skipped top-level values that are not valid JSON",
+    "too_many_members": "dropped top-level values after the first 1,000",
     "duplicate_key": "kept all values of a top-level key that occurs more than once",
     "truncated": "the file is truncated; every complete event was kept",
     "truncated_stream": "the compressed stream is truncated; everything before that was kept",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -124,10 +126,14 @@ class ViewerServer(uvicorn.Server):
     Args:
         app: The application.
         is_over: Asked ten times a second whether to end.
+
+    Attributes:
+        was_interrupted: Whether Ctrl-C came.
     """
 
     def __init__(self, app: ASGIApp, is_over: Callable[[], bool] = lambda: False) -> None:
         self._is_over = is_over
+        self.was_interrupted = False
         super().__init__(
             uvicorn.Config(
                 app,
@@ -139,8 +145,15 @@ class ViewerServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,  # nobody stands between the browser and this server
                 timeout_graceful_shutdown=1,
+                # So many are accepted before any of them can be closed.
+                backlog=64,
             )
         )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note a signal, and end soon."""
+        self.was_interrupted |= sig == signal.SIGINT
+        super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         """Whether the server ends now."""
@@ -156,6 +169,7 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
         started: Called with the link as soon as requests are accepted.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C came.
         UsageError: The port is taken.
         UnreadableInputError: There is only one trace, and it cannot be read.
     """
@@ -187,12 +201,20 @@ def serve_app(
         is_over: Asked ten times a second whether to end.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C came.
         UsageError: The port is taken.
     """
     listening = listen(port)
     listening.listen(128)  # from here on a browser can connect
     try:
         started(link_of(listening, keys))
-        ViewerServer(app, is_over).run(sockets=[listening])
+        server = ViewerServer(app, is_over)
+        # asyncio and uvicorn leave Ctrl-C to whoever else wants it: its error comes at no other
+        # place than below, and further ones are only noted.
+        before = signal.signal(signal.SIGINT, server.handle_exit)
+        server.run(sockets=[listening])
+        if server.was_interrupted:
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, before)
     finally:
         listening.close()

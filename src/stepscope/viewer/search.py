@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 from stepscope.viewer.events import brief
 from stepscope.viewer.index import TraceIndex
 from stepscope.viewer.slice_rows import UInt32Array
@@ -49,9 +49,7 @@ class NameIndex:
         if len(rows.name) and int(rows.name.max()) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
         count, lasting_ns, example = (np.zeros(len(index.names), np.int64) for _ in range(3))
-        in_machine_code(total_by_loop)(
-            rows.start_ns, rows.end_ns, rows.name, count, lasting_ns, example
-        )
+        jit(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns, example)
         return cls(index.names.str.to_lowercase(), count, lasting_ns, example)
 
 
@@ -95,7 +93,7 @@ def search(
     density = np.zeros(DENSITY_BUCKETS, np.int64)
     listed = np.empty((len(rows), most), np.int64)
     found = np.zeros(len(rows), np.int64)
-    earlier = in_machine_code(scan_by_loop)(
+    earlier = jit(scan_by_loop)(
         rows.offsets,
         rows.start_ns,
         rows.name,

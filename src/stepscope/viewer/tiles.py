@@ -29,13 +29,14 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.jit import compiled
 from stepscope.viewer.slice_rows import BLOCK, SliceRows, UInt32Array
 from stepscope.viewer.tile_columns import MOST_SLICES, Items, items_by_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.trace.machine.calling import Translated
+    from stepscope.trace.machine.calling import CompiledFunction
 
     Make = Callable[[SliceRows, Int64Array, Int64Array, int, int, int], Items]
 
@@ -329,10 +330,8 @@ def fill_by_loop(
 
 
 @functools.cache
-def _compiled() -> Translated:
-    from stepscope.trace.machine.calling import Translated
-
-    return Translated(fill_by_loop)
+def _compiled() -> CompiledFunction:
+    return compiled(fill_by_loop)
 
 
 def warm_up() -> None:

@@ -51,6 +51,12 @@ def test_a_path_outside_is_refused_whether_it_exists_or_not(given, folders):
         folders.inside(given)
 
 
+def test_a_name_longer_than_any_files_is_no_path(folders):
+    with pytest.raises(UsageError, match="not a path") as refused:
+        folders.inside("x" * 5000)
+    assert len(str(refused.value)) < 200
+
+
 def test_a_relative_path_is_looked_for_in_every_folder(places):
     (places / "secret" / "only-here.json").write_text("{}")
     both = Folders.allowing([str(places / "allowed"), str(places / "secret")])

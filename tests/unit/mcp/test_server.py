@@ -238,6 +238,6 @@ def test_names_that_are_no_utf8_or_have_several_lines_do_not_end_the_server(tmp_
         text.encode("utf-8")
     listed = [line for line in answers[0][0].splitlines() if ".json" in line]
     assert len(listed) == 2
-    assert any("odd��name.json" in line for line in listed), listed
-    assert "no such�file" in answers[2][0]
+    assert any("odd\\udcff\\nname.json" in line for line in listed), listed
+    assert "no such\\nfile" in answers[2][0]
     assert [is_error for _, is_error in answers] == [False, False, True, False]

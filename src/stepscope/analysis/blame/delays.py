@@ -31,7 +31,7 @@ import numpy as np
 from stepscope.analysis.blame.matched import Matched, Numbers
 from stepscope.analysis.blame.usual import Usual
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _LONGEST_CHAIN = 4096
 _LEAST_WAIT_NS = 1_000
@@ -64,7 +64,7 @@ def pass_back(matched: Matched, usual: Usual) -> Delays:
     work = np.zeros((rows, causes + 1), np.float64)
     transfers, unexplained = np.zeros(count), np.zeros(count)
     if rows:
-        in_machine_code(pass_back_by_loop)(
+        jit(pass_back_by_loop)(
             (matched.collective, matched.previous, matched.last_row),
             matched.first_row,
             matched.rows,

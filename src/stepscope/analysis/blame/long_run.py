@@ -31,7 +31,7 @@ from stepscope.analysis.blame.replay import (
     replay_by_loop,
 )
 from stepscope.skew.rank_causes import OTHER
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _MOST_REPEATED = 16
 _SETTLED = 0.001
@@ -124,7 +124,7 @@ class LongRun:
         launched, ready = np.zeros(len(like), np.int64), np.zeros(len(like), np.int64)
         last = took = 0.0
         for number in range(_MOST_REPEATED):
-            in_machine_code(replay_by_loop)(
+            jit(replay_by_loop)(
                 matched.collective, circle.previous, matched.first_row, matched.rows, times.gap,
                 replay.beside, launches, devices, times.transfer, end, arrival, launched, ready,
             )  # fmt: skip

@@ -29,7 +29,7 @@ from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
 from stepscope.skew.rank_causes import OTHER
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 Numbers = npt.NDArray[np.int64]
 
@@ -205,7 +205,7 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     previous = np.full(len(rows), -1, np.int64)
     # Times are rounded, to a microsecond in old traces: what follows may seem to begin before.
     ended = np.maximum(end - _ROUNDED_NS, start)
-    in_machine_code(find_previous)(rank, start, ended, np.lexsort((ended, rank)), previous)
+    jit(find_previous)(rank, start, ended, np.lexsort((ended, rank)), previous)
     # All that a rank came to before, if it overlaps as well: ranks may disagree about that.
     before = np.arange(len(rows)) - 1
     before[np.flatnonzero(np.diff(rank, prepend=-1))] = -1
@@ -337,7 +337,7 @@ def _order(named: Numbers, previous: Numbers, count: int) -> Numbers:
     order = np.full(count, -1, np.int64)
     waiting = np.bincount(after, minlength=count).astype(np.int64)
     ready = np.empty(count, np.int64)
-    in_machine_code(count_up)(first_edge, after[by_before], waiting, ready, order)
+    jit(count_up)(first_edge, after[by_before], waiting, ready, order)
     return order
 
 

@@ -11,7 +11,7 @@ from stepscope.analysis.blame.matched import Matched, Numbers
 from stepscope.analysis.blame.progress import UNKNOWN
 from stepscope.analysis.ranks.launched_work import LONGEST_LAUNCH_NS
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _LATEST, _EARLIEST = 2**62, -(2**62)
 UNKNOWN_LAUNCH, RUNS_AHEAD, WAITS = range(3)
@@ -183,7 +183,7 @@ class Replay:
             self.devices, matched.worked_before, times.device, matched.ready_ns,
             times.launched_work,
         )  # fmt: skip
-        first: int = in_machine_code(replay_by_loop)(
+        first: int = jit(replay_by_loop)(
             matched.collective, matched.previous, matched.first_row, matched.rows, times.gap,
             self.beside, launches, devices, times.transfer, end, arrival, launched, ready,
         )  # fmt: skip

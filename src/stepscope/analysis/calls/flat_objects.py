@@ -16,7 +16,7 @@ import polars as pl
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 PAYS_FROM = 100_000
 """Number of texts from which the compiled loop is used. Below, loading it takes longer."""
@@ -50,7 +50,7 @@ def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     usual = np.full(_MOST_PLACES, -1, np.int64)
     wanted = np.frombuffer("".join(keys).encode("ascii"), np.uint8)
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
-    read = in_machine_code(read_by_loop)
+    read = jit(read_by_loop)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts.slice(first, _TEXTS_AT_ONCE)
         joined: bytes = some.str.join(_SEPARATOR).cast(pl.Binary).item()

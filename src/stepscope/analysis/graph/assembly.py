@@ -22,7 +22,7 @@ from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
@@ -172,7 +172,7 @@ def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
     if len(first_edge) < COMPILED_PAYS_FROM:
         return np.argsort(target, kind="stable")
     order = np.empty(len(target), np.int64)
-    in_machine_code(group_by_target)(target, first_edge[:-1].copy(), order)
+    jit(group_by_target)(target, first_edge[:-1].copy(), order)
     return order
 
 
@@ -217,7 +217,7 @@ def settle_by_loops(
 ) -> Int64Array:
     """`settle_delays` with compiled loops, for many nodes."""
     marks = np.zeros(len(leaves), np.int8)
-    in_machine_code(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
+    jit(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
     marked = np.nonzero(marks)[0]
     target = places(first_edge, marked, "right") - 1
     room = start[target] - leaves[marked]
@@ -226,7 +226,7 @@ def settle_by_loops(
         mine = kind[marked] == which
         typical[which] = _typical_delay(room[mine], marks[marked[mine]] > 1)
     delay = np.empty(len(leaves), np.int64)
-    in_machine_code(bind)(start, leaves, kind, typical, first_edge, delay)
+    jit(bind)(start, leaves, kind, typical, first_edge, delay)
     return delay
 
 

@@ -23,7 +23,7 @@ from stepscope.analysis.graph.loops import SWEEPS_PAY_FROM, sweep
 from stepscope.analysis.graph.step_graph import CARRIED, ORIGIN, StepGraph
 from stepscope.analysis.record.pace import RecordedPace
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
+from stepscope.trace.machine.jit import WorkSoFar, jit
 
 _SWEPT = WorkSoFar()
 """Nodes that this process has swept."""
@@ -194,8 +194,8 @@ def _sweep(
     """Start and end of each node, none of which starts before its earliest time."""
     start, end = earliest_ns, np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay_ns, is_kept, dur_ns)
-    if _SWEPT.pays_with(len(graph), SWEEPS_PAY_FROM):
-        in_machine_code(sweep)(*columns, start, end)
+    if _SWEPT.should_compile(len(graph), SWEEPS_PAY_FROM):
+        jit(sweep)(*columns, start, end)
         return start, end
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     edge, source, delay, kept, dur = (column.tolist() for column in columns)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -61,7 +61,7 @@ class Stretches:
             return divided
         low = np.searchsorted(self.ends, starts[0], side="right")
         near = slice(low, np.searchsorted(self.starts, ends[-1]))
-        in_machine_code(divide_by_loop)(
+        jit(divide_by_loop)(
             self.starts[near],
             self.ends[near],
             self.causes[near],
@@ -88,7 +88,7 @@ def find_stretches(
     first, last = np.empty(most, np.int64), np.empty(most, np.int64)
     cause = np.empty(most, np.int8)
     reach = np.full(number, _FIRST, np.int64)
-    count = in_machine_code(sweep_by_loop)(starts, ends, causes, reach, first, last, cause)
+    count = jit(sweep_by_loop)(starts, ends, causes, reach, first, last, cause)
     for column in (first, last, cause):
         column.resize(count, refcheck=False)  # what was not filled in is given back
     return Stretches(first, last, cause)

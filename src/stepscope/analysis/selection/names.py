@@ -13,7 +13,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import compiled, jit
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -109,7 +109,7 @@ def _selected(
     columns = (trace.columns(*names)[name].to_numpy() for name in names)
     found = np.empty(most, np.int32)
     first, last = (_FIRST, _LAST) if within is None else within
-    count = in_machine_code(select_by_loop)(
+    count = compiled(select_by_loop)(
         *map(np.ascontiguousarray, columns),
         is_named,
         _are_there(trace, lanes),
@@ -198,7 +198,7 @@ def _events_by_name(trace: Trace, _scope: Scope | None = None) -> _EventsByName:
         narrow = name_id.astype(np.uint16) if names <= _FEW_NAMES else name_id
         return _EventsByName(np.argsort(narrow, kind="stable").astype(np.int32), first)
     order = np.empty(len(name_id), np.int32)
-    in_machine_code(order_by_loop)(np.ascontiguousarray(name_id), first[:-1].copy(), order)
+    jit(order_by_loop)(np.ascontiguousarray(name_id), first[:-1].copy(), order)
     return _EventsByName(order, first)
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from stepscope.fleet.what_if.program import Program
 from stepscope.trace.machine.arrays import Table, WrittenTable
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 Times = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def replay(program: Program, work_ns: Times, delay_ns: Times) -> tuple[Times, Ti
         np.ascontiguousarray(times).reshape(-1, program.operations) for times in (work_ns, delay_ns)
     )
     start, end = np.zeros(work.shape, np.int64), np.zeros(work.shape, np.int64)
-    in_machine_code(replay_by_loop)(
+    jit(replay_by_loop)(
         program.first_member,
         program.members,
         program.meets,

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from stepscope.memory.allocator.settings import INTERVALS, MIB
 from stepscope.memory.arithmetic import as_long
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.jit import jit
 
 LEAST_BYTES = 512
 SMALL_BYTES = MIB
@@ -27,7 +27,7 @@ _MOST_BYTES = 2**60
 """From here on, torch refuses a request."""
 
 
-@callable_from_loops
+@jit_helper
 def _log2(number: int) -> int:
     """The place of the highest bit of a number above 0."""
     place = as_long(0)
@@ -37,13 +37,13 @@ def _log2(number: int) -> int:
     return place
 
 
-@callable_from_loops
+@jit_helper
 def up_to_multiple(size: int, step: int) -> int:
     """A size rounded up to a multiple of a power of two."""
     return (size + step - 1) & ~(step - 1)
 
 
-@callable_from_loops
+@jit_helper
 def rounded(requested: int, divisions: npt.NDArray[np.int64]) -> int:
     """The size of a block for a request, in bytes."""
     if requested < LEAST_BYTES:
@@ -62,7 +62,7 @@ def rounded(requested: int, divisions: npt.NDArray[np.int64]) -> int:
     return up_to_multiple(requested, as_long(LEAST_BYTES))
 
 
-@callable_from_loops
+@jit_helper
 def segment_bytes(size: int, large_segment: int) -> int:
     """What the device is asked for, for a rounded request that no cached block can serve."""
     if size <= SMALL_BYTES:
@@ -87,7 +87,5 @@ def rounded_sizes(
 ) -> npt.NDArray[np.int64]:
     """The sizes of blocks for requests, in bytes."""
     sizes = np.empty(len(requested), np.int64)
-    in_machine_code(round_all)(
-        np.ascontiguousarray(requested), np.array(divisions, np.int64), sizes
-    )
+    jit(round_all)(np.ascontiguousarray(requested), np.array(divisions, np.int64), sizes)
     return sizes

@@ -23,7 +23,7 @@ from stepscope.memory.reading.tree import Tree
 from stepscope.memory.reading.walk_pickle import walk_pickle
 from stepscope.memory.reading.words import VALUES_FROM, word_table
 from stepscope.run.side_json import parse_json
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 MOST_TREE_BYTES = 3
 """Bytes of the tree for each byte of the file, above `FREE_BYTES`."""
@@ -204,4 +204,4 @@ def _tree_arrays(counted: Any, handle: type[np.uint32] | type[np.int64]) -> tupl
 
 def compiled_walk(handle: np.dtype[Any]) -> Callable[..., None]:
     """The loop for a type of values, as machine code."""
-    return in_machine_code(walk_pickle, handle)
+    return jit(walk_pickle, handle)

@@ -21,8 +21,8 @@ from stepscope.memory.reading.words import NONE, NUMBERS, TRUE, UNSET, VALUES_FR
 from stepscope.memory.schema import ACTION, BLOCK_STATE, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.called import callable_from_loops
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.jit import compiled, jit
 
 MOST_POOLS = 1024
 NO_CODE = 255
@@ -134,7 +134,7 @@ class Records:
         absent = {CODE: NO_CODE, FLAG: 0, POOL: schema.pool}
         for row, key in enumerate(narrow):
             tables[0][row] = absent[schema.fields[key]]
-        in_machine_code(read_records, tree.items.dtype)(
+        compiled(read_records, tree.items.dtype)(
             tree.base, tree.arrays, containers, schema.lookup(), *tables, pools, tallies
         )
         self._columns: dict[str, npt.NDArray[Any]] = {}
@@ -153,7 +153,7 @@ def no_pools() -> Int64Array:
     return pools
 
 
-@callable_from_loops
+@jit_helper
 def _pool_number(
     base: int, tree: Arrays[Handle], value: int, pools: Written[np.int64],
     tallies: Written[np.int64],
@@ -288,11 +288,9 @@ def dictionaries_in(
 ) -> Dictionaries | None:
     """The dictionaries in some lists; None where these have more than `most` values."""
     handle = tree.items.dtype
-    count = int(in_machine_code(count_values, handle)(tree.arrays, lists))
+    count = int(jit(count_values, handle)(tree.arrays, lists))
     if most is not None and count > most:
         return None
     owners, found = np.empty(count, np.int32), np.empty(count, np.int32)
-    rows = int(
-        in_machine_code(list_dictionaries, handle)(tree.base, tree.arrays, lists, owners, found)
-    )
+    rows = int(jit(list_dictionaries, handle)(tree.base, tree.arrays, lists, owners, found))
     return Dictionaries(owners[:rows], found[:rows], count - rows)

@@ -21,8 +21,8 @@ from stepscope.memory.reading.tree import DICT, Arrays, Handle, Tree
 from stepscope.memory.reading.values import MISSING, integer_at, text_span
 from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.helpers import jit_helper
+from stepscope.trace.machine.jit import jit
 
 _NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
 NO_STACK = 2**32 - 1
@@ -38,7 +38,7 @@ _HASH_MASK = 2**62 - 1
 _TEXT_HASH_MASK = 2**40 - 1
 
 
-@callable_from_loops
+@jit_helper
 def _mixed(hashed: int, value: int) -> int:
     """A hash with one more number in it; never negative, and without overflow."""
     both = hashed ^ value
@@ -47,7 +47,7 @@ def _mixed(hashed: int, value: int) -> int:
     return (mixed ^ (mixed >> as_long(29))) & as_long(_HASH_MASK)
 
 
-@callable_from_loops
+@jit_helper
 def _text_hash(data: npt.NDArray[np.uint8], value: int) -> int:
     start, length = text_span(data, value)
     if start < 0:
@@ -58,7 +58,7 @@ def _text_hash(data: npt.NDArray[np.uint8], value: int) -> int:
     return hashed
 
 
-@callable_from_loops
+@jit_helper
 def _same_text(data: npt.NDArray[np.uint8], one: int, other: int, state: Written[np.int64]) -> bool:
     if one == other:
         return True
@@ -73,7 +73,7 @@ def _same_text(data: npt.NDArray[np.uint8], one: int, other: int, state: Written
     return True
 
 
-@callable_from_loops
+@jit_helper
 def _frame_parts(tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]:
     """Name, file and line of a frame, and whether it says more."""
     data, _, firsts, starts, counts, nexts, items = tree
@@ -97,7 +97,7 @@ def _frame_parts(tree: Arrays[Handle], frame: int) -> tuple[int, int, int, bool]
     return name, filename, line, says_more
 
 
-@callable_from_loops
+@jit_helper
 def _frame_number(
     tree: Arrays[Handle], frame: int, frames: Written[np.int32],
     frame_slots: Written[np.int32], state: Written[np.int64],
@@ -128,7 +128,7 @@ def _frame_number(
     return count
 
 
-@callable_from_loops
+@jit_helper
 def _same_stack(
     tree: Arrays[Handle], base: int, one: int, other: int, numbers: npt.NDArray[np.int32],
     state: Written[np.int64],
@@ -262,7 +262,7 @@ def interned(tree: Tree, columns: Sequence[npt.NDArray[Any]]) -> Interned | None
     found = []
     for column in columns:
         of_row = np.empty(len(column), np.uint32)
-        in_machine_code(intern_stacks, tree.items.dtype)(
+        jit(intern_stacks, tree.items.dtype)(
             tree.base, tree.arrays, column, of_row, numbers, frames, frame_slots, stacks,
             stack_slots, state,
         )  # fmt: skip

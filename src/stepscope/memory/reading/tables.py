@@ -45,7 +45,7 @@ from stepscope.memory.schema import (
     Snapshot,
 )
 from stepscope.trace.arrays.nullable import nullable
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _MOST_DEVICES = 4096
 _HIGHEST_DEVICE = 2**31 - 1
@@ -148,7 +148,7 @@ class _Reader:
 
     def _compiled(self, loop: Callable[..., Any]) -> Callable[..., Any]:
         """A loop as machine code for the tree's type of values."""
-        return in_machine_code(loop, self.tree.items.dtype)
+        return jit(loop, self.tree.items.dtype)
 
     def _advance(self) -> None:
         """Reports a third of the work."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 LIST, TUPLE, DICT = 1, 2, 3
 """Kinds of containers."""
@@ -56,7 +56,7 @@ Arrays = tuple[
 """What loops read of a tree: data, kinds, firsts, starts, counts, nexts and items."""
 
 
-@callable_from_loops
+@jit_helper
 def append_items(
     container: int, at: int, count: int, chunk: int, place: int, stack: npt.NDArray[Handle],
     firsts: Written[np.int32], lasts: Written[np.int32], starts: Written[Handle],

@@ -14,7 +14,7 @@ from stepscope.memory.arithmetic import as_long
 from stepscope.memory.reading.tree import DICT, Tree
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, text_of_word
 from stepscope.memory.schema import TEXTS
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 MISSING = -(2**63)
 """Stands for a number that is not there, is no whole number, or does not fit 64 bits."""
@@ -27,7 +27,7 @@ _MOST_VALUES = 10_000
 _LONGEST_TEXT = 16_384
 
 
-@callable_from_loops
+@jit_helper
 def _signed(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     """A two's complement number; `MISSING` where it does not fit 64 bits."""
     if count == 0:
@@ -42,7 +42,7 @@ def _signed(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     return value
 
 
-@callable_from_loops
+@jit_helper
 def integer_at(data: npt.NDArray[np.uint8], value: int) -> int:
     """The whole number that a value of a tree is; `MISSING` for any other value."""
     at = value - as_long(VALUES_FROM)
@@ -63,7 +63,7 @@ def integer_at(data: npt.NDArray[np.uint8], value: int) -> int:
     return as_long(MISSING)
 
 
-@callable_from_loops
+@jit_helper
 def text_span(data: npt.NDArray[np.uint8], value: int) -> tuple[int, int]:
     """Where the text of a value lies in the file: its beginning and length in bytes.
 

@@ -49,7 +49,7 @@ from stepscope.memory.reading.tree import (
 )
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 _PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
 _EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29
@@ -61,7 +61,7 @@ _SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
 _BINPUT, _LONG_BINPUT, _MEMOIZE, _BINGET, _LONG_BINGET = 0x71, 0x72, 0x94, 0x68, 0x6A
 
 
-@callable_from_loops
+@jit_helper
 def little_endian(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     """An unsigned number of up to 7 bytes."""
     value = as_long(0)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.arithmetic import as_long
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 UNSET = 0  # a memo entry without a value; no value has this number
 NONE, TRUE, FALSE = 1, 2, 3
@@ -59,7 +59,7 @@ _SLOTS = 1024
 Bytes = npt.NDArray[np.uint8]
 
 
-@callable_from_loops
+@jit_helper
 def _slot_of(data: Bytes, at: int, length: int) -> int:
     value = as_long(length)
     for place in range(at, at + length):
@@ -67,7 +67,7 @@ def _slot_of(data: Bytes, at: int, length: int) -> int:
     return (value ^ (value >> as_long(11))) & as_long(_SLOTS - 1)
 
 
-@callable_from_loops
+@jit_helper
 def word_at(data: Bytes, at: int, length: int, slots: Bytes, letters: Bytes, lengths: Bytes) -> int:
     """The number of the word that bytes of a file spell; 0 for any other text."""
     if length > LONGEST:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from stepscope.memory.arithmetic import as_long
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import compiled
 
 BEGIN, ASKED_TO_GO, END, AT_SNAPSHOT = 0, 1, 2, 3
 """What happens at an address; `AT_SNAPSHOT`: it is there when the snapshot is taken."""
@@ -81,7 +81,7 @@ def pair(
     # A row can contradict in two ways at once, and an address in one more at its end.
     kinds, rows = np.empty(3 * count + 1, np.uint8), np.empty(3 * count + 1, np.int64)
     told, counts = (device, address, what, size, number, is_going), np.zeros(2, np.int64)
-    in_machine_code(pair_by_loop)(
+    compiled(pair_by_loop)(
         order, *map(np.ascontiguousarray, told), *found, known, kinds, rows, counts
     )
     used, contradictions = (int(each) for each in counts)

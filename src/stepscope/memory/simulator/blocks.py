@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.memory.arithmetic import as_long
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 UNLIMITED = 2**62
 
@@ -77,7 +77,7 @@ def new_arrays(slots: int) -> tuple[Int64Array, Int64Array]:
     return blocks, np.zeros(2 * slots, np.int64)
 
 
-@callable_from_loops
+@jit_helper
 def new_block(
     machine: Machine, address: int, size: int, state: int, group: int, segment: int
 ) -> int:
@@ -96,7 +96,7 @@ def new_block(
     return block
 
 
-@callable_from_loops
+@jit_helper
 def drop_block(machine: Machine, block: int) -> None:
     """Gives a slot back; the block is in no order, and no neighbour knows it."""
     blocks, _, numbers, _, _, _, _, _ = machine
@@ -105,7 +105,7 @@ def drop_block(machine: Machine, block: int) -> None:
     numbers[SPARE] = block
 
 
-@callable_from_loops
+@jit_helper
 def link(blocks: Blocks, before: int, after: int) -> None:
     """Makes two blocks neighbours; either may be `NONE`."""
     if before != NONE:
@@ -114,7 +114,7 @@ def link(blocks: Blocks, before: int, after: int) -> None:
         blocks[BEFORE, after] = before
 
 
-@callable_from_loops
+@jit_helper
 def split(machine: Machine, block: int, size: int) -> int:
     """Cuts a block, which is in no order, after so many bytes; the rest, in no order either."""
     blocks, _, _, _, _, _, _, _ = machine
@@ -128,7 +128,7 @@ def split(machine: Machine, block: int, size: int) -> int:
     return rest
 
 
-@callable_from_loops
+@jit_helper
 def first_at_least(machine: Machine, order: int, group: int, size: int, address: int) -> int:
     """The place of the first block in an order that is no less than a group, size and address.
 
@@ -152,7 +152,7 @@ def first_at_least(machine: Machine, order: int, group: int, size: int, address:
     return low
 
 
-@callable_from_loops
+@jit_helper
 def put(machine: Machine, block: int, state: int) -> None:
     """Makes a block free or unmapped, and puts it in order."""
     blocks, orders, numbers, _, groups, ages, _, _ = machine
@@ -171,7 +171,7 @@ def put(machine: Machine, block: int, state: int) -> None:
     numbers[COUNTS + order] += 1
 
 
-@callable_from_loops
+@jit_helper
 def take(machine: Machine, block: int) -> None:
     """Takes a free or unmapped block out of its order."""
     blocks, orders, numbers, _, _, _, _, _ = machine
@@ -185,7 +185,7 @@ def take(machine: Machine, block: int) -> None:
         orders[place] = orders[place + 1]
 
 
-@callable_from_loops
+@jit_helper
 def put_joined(machine: Machine, block: int, state: int) -> None:
     """Makes a block free or unmapped, joins it with neighbours alike, and puts it in order."""
     blocks, _, _, _, _, _, _, _ = machine
@@ -195,7 +195,7 @@ def put_joined(machine: Machine, block: int, state: int) -> None:
     put(machine, block, state)
 
 
-@callable_from_loops
+@jit_helper
 def _absorb(machine: Machine, block: int, side: int) -> None:
     """Joins a block with the neighbour on one side, if that has the same state."""
     blocks, _, _, _, _, _, _, _ = machine

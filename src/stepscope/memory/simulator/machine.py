@@ -65,10 +65,10 @@ from stepscope.memory.simulator.segments import (
 )
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 
-@callable_from_loops
+@jit_helper
 def _growth(blocks: Blocks, block: int) -> int:
     """How large a block is, or could become where its expandable segment has room behind it."""
     after = blocks[AFTER, block]
@@ -76,7 +76,7 @@ def _growth(blocks: Blocks, block: int) -> int:
     return as_long(blocks[SIZE, block] + (blocks[SIZE, after] if grows else 0))
 
 
-@callable_from_loops
+@jit_helper
 def _take_free(machine: Machine, size: int, group: int) -> int:
     """A free block for a rounded request, out of the order; `NONE` where there is none."""
     blocks, orders, numbers, config, groups, ages, _, _ = machine
@@ -111,7 +111,7 @@ def _take_free(machine: Machine, size: int, group: int) -> int:
     return block
 
 
-@callable_from_loops
+@jit_helper
 def _allocate(machine: Machine, size: int, group: int) -> int:
     """Serves a rounded request; the block, now in use, or `NONE` where memory does not suffice."""
     blocks, _, numbers, config, _, _, _, _ = machine

@@ -58,10 +58,10 @@ from stepscope.memory.simulator.blocks import (
     take,
 )
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.machine.called import callable_from_loops
+from stepscope.trace.machine.helpers import jit_helper
 
 
-@callable_from_loops
+@jit_helper
 def _new_address(machine: Machine, group: int, size: int) -> int:
     """Where the device puts a segment: where it was in the recording, if that is known."""
     _, _, numbers, _, groups, _, _, given = machine
@@ -74,31 +74,31 @@ def _new_address(machine: Machine, group: int, size: int) -> int:
     return address
 
 
-@callable_from_loops
+@jit_helper
 def _page_bytes(config: Int64Array, group: int) -> int:
     """The size of the pages that an expandable segment of a group consists of."""
     return as_long(SMALL_SEGMENT_BYTES) if group & 1 else as_long(config[LARGE_SEGMENT])
 
 
-@callable_from_loops
+@jit_helper
 def _whole(size: int, config: Int64Array, group: int) -> int:
     """Bytes of the pages of a group that fit into a size."""
     page = _page_bytes(config, group)
     return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
 
 
-@callable_from_loops
+@jit_helper
 def _up_to_pages(size: int, config: Int64Array, group: int) -> int:
     """Bytes of the pages of a group that hold a size."""
     return _whole(size + _page_bytes(config, group) - 1, config, group)
 
 
-@callable_from_loops
+@jit_helper
 def _is_open(blocks: Blocks, block: int) -> bool:
     return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
 
 
-@callable_from_loops
+@jit_helper
 def _map(machine: Machine, block: int, wanted: int) -> int:
     """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
     blocks, _, numbers, config, _, _, _, _ = machine
@@ -115,7 +115,7 @@ def _map(machine: Machine, block: int, wanted: int) -> int:
     return block
 
 
-@callable_from_loops
+@jit_helper
 def _grow_expandable(machine: Machine, size: int, group: int) -> int:
     """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
     blocks, orders, numbers, config, _, _, _, _ = machine
@@ -150,7 +150,7 @@ def _grow_expandable(machine: Machine, size: int, group: int) -> int:
     return candidate
 
 
-@callable_from_loops
+@jit_helper
 def _unmap(machine: Machine, block: int) -> None:
     """Gives the whole pages within a free block of an expandable segment back to the device."""
     blocks, _, numbers, config, _, _, _, _ = machine
@@ -175,7 +175,7 @@ def _unmap(machine: Machine, block: int) -> None:
         drop_block(machine, block)
 
 
-@callable_from_loops
+@jit_helper
 def grow(machine: Machine, size: int, group: int) -> int:
     """Asks the device for room; a block that is in no order, or `NONE`."""
     _, _, numbers, config, _, _, _, _ = machine
@@ -192,14 +192,14 @@ def grow(machine: Machine, size: int, group: int) -> int:
     return new_block(machine, address, asked, FREE, group, as_long(NONE))
 
 
-@callable_from_loops
+@jit_helper
 def is_whole(blocks: Blocks, block: int) -> bool:
     """Whether a block is all of a segment, and no part of an expandable one."""
     has_neighbour = blocks[BEFORE, block] != NONE or blocks[AFTER, block] != NONE
     return not has_neighbour and blocks[SEGMENT, block] == NONE
 
 
-@callable_from_loops
+@jit_helper
 def give_back(machine: Machine, block: int) -> None:
     """Gives a free block that is a whole segment back to the device."""
     blocks, _, numbers, _, _, _, _, _ = machine
@@ -209,7 +209,7 @@ def give_back(machine: Machine, block: int) -> None:
     drop_block(machine, block)
 
 
-@callable_from_loops
+@jit_helper
 def release_all(machine: Machine) -> None:
     """Gives everything back that is cached, after waiting for blocks that are pending."""
     blocks, orders, numbers, _, groups, _, of_allocation, _ = machine
@@ -234,7 +234,7 @@ def release_all(machine: Machine) -> None:
             _unmap(machine, as_long(block))
 
 
-@callable_from_loops
+@jit_helper
 def release_large(machine: Machine, size: int, group: int) -> bool:
     """Gives blocks of a group back that are too large to be split; whether that may be enough."""
     blocks, orders, numbers, config, _, _, _, _ = machine
@@ -262,7 +262,7 @@ def release_large(machine: Machine, size: int, group: int) -> bool:
     return released >= wanted
 
 
-@callable_from_loops
+@jit_helper
 def collect_garbage(machine: Machine) -> None:
     """Gives the oldest unused segments of the default pool's large class back."""
     blocks, orders, numbers, config, groups, ages, _, _ = machine

@@ -45,7 +45,7 @@ from stepscope.memory.simulator.machine import (
     run_by_loop,
 )
 from stepscope.memory.simulator.operations import Operations, Requests
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _BOUNDLESS = 2**46
 """Address space of an expandable segment where the device's memory is not known."""
@@ -192,7 +192,7 @@ class _Run:
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
         at, status = 0, np.array([NEEDS_ROOM])
         while status[0] == NEEDS_ROOM:
-            at = in_machine_code(run_by_loop)(
+            at = jit(run_by_loop)(
                 operations.what, operations.size, operations.place, operations.allocation, at,
                 is_tried, machine.arrays, divisions, reserved, allocated, addresses, sizes, served,
                 status,

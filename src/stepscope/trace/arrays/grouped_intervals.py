@@ -10,7 +10,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays.intervals import COMPILED_PAYS_FROM, Int64Array, int64_times
 from stepscope.trace.arrays.ordering import by_group, by_group_and_time
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _WIDEST = 2**62
 """A run and a value are put together in one number below this."""
@@ -80,7 +80,7 @@ def union_lengths(
         group, first, last = merge_by_group(groups, starts, ends)
         np.add.at(length, group, last - first)
         return length
-    return union_lengths_with(in_machine_code(union_lengths_by_loop), groups, starts, ends, size)
+    return union_lengths_with(jit(union_lengths_by_loop), groups, starts, ends, size)
 
 
 def union_lengths_with(

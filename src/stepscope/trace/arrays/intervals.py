@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import compiled, jit
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ _IN_FIRST, _IN_SECOND = 1, 2
 def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
     """Sweeps over both sets and keeps the time during which the state is in `wanted`."""
     if len(first) + len(second) >= COMPILED_PAYS_FROM:
-        return combine_with(in_machine_code(combine_by_loop), first, second, wanted)
+        return combine_with(jit(combine_by_loop), first, second, wanted)
     return combine_vectorised(first, second, wanted)
 
 
@@ -286,7 +286,7 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
     before = np.zeros(len(intervals) + 1, np.int64)
     np.cumsum(intervals.lengths, out=before[1:])
     found = np.empty(len(first), np.int64)
-    in_machine_code(cover_by_loop)(
+    compiled(cover_by_loop)(
         *map(np.ascontiguousarray, (intervals.starts, intervals.ends, before, first, last)), found
     )
     return found

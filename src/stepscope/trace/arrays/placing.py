@@ -23,7 +23,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 MOST_ROWS = 1024
 """Rows of one band. Slices that would need more are counted, not drawn."""
@@ -72,7 +72,7 @@ def place(
     drawn = end.copy()
     row = np.empty(len(order), np.int32)
     row_end, last = np.empty(MOST_ROWS, np.int64), np.empty(MOST_ROWS, np.int64)
-    in_machine_code(place_by_loop)(sorted_band, start, end, tolerance_ns, row_end, last, row, drawn)
+    jit(place_by_loop)(sorted_band, start, end, tolerance_ns, row_end, last, row, drawn)
     kept = row >= 0
     left_out = int(len(row) - np.count_nonzero(kept))
     if left_out:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 COMPILED_PAYS_FROM = 50_000
 """Number of values from which the compiled loop is used. Below, loading it takes longer."""
@@ -34,7 +34,7 @@ def places(
     if len(values) < COMPILED_PAYS_FROM or not is_int64:
         return np.searchsorted(ordered, values, side=side)
     found = np.empty(len(values), np.int64)
-    in_machine_code(places_by_loop)(
+    jit(places_by_loop)(
         np.ascontiguousarray(ordered), np.ascontiguousarray(values), side == "right", found
     )
     return found

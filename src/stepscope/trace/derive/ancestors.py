@@ -20,7 +20,7 @@ from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, MOST_NARROW, RowNumbers
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _Number = TypeVar("_Number", bound=np.signedinteger[Any])
 _Rows = npt.NDArray[_Number]
@@ -35,7 +35,7 @@ def nearest(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
     Numbers of rows have the type of those in `parent`, and so they do in `nearest_above`.
     """
     if COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
-        return nearest_with(in_machine_code(nearest_by_loop), parent, chosen)
+        return nearest_with(jit(nearest_by_loop), parent, chosen)
     return nearest_vectorised(parent, chosen)
 
 
@@ -48,7 +48,7 @@ def nearest_of(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _
     if not COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
         found = np.append(nearest(parent, chosen), -1)[rows]
         return found.astype(parent.dtype, copy=False)
-    loop = in_machine_code(nearest_of_by_loop)
+    loop = jit(nearest_of_by_loop)
     return nearest_of_with(loop, parent, rows, chosen, len(parent) // 4)
 
 
@@ -85,7 +85,7 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
         first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
         if is_complete:
             return first
-    return outermost_with(in_machine_code(outermost_by_loop), parent, _dense(keys))
+    return outermost_with(jit(outermost_by_loop), parent, _dense(keys))
 
 
 def _dense(keys: Int64Array) -> Int64Array:
@@ -100,7 +100,7 @@ def _dense(keys: Int64Array) -> Int64Array:
 def depths(parent: Int64Array) -> Int64Array:
     """For each row the number of rows above it."""
     if len(parent) >= COMPILED_PAYS_FROM:
-        return depths_with(in_machine_code(depths_by_loop), parent)
+        return depths_with(jit(depths_by_loop), parent)
     return depths_vectorised(parent)
 
 

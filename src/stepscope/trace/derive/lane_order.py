@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 _WIDEST = 2**62
 _MOST_MOVES_PER_ROW = 4
@@ -43,12 +43,12 @@ def order_with_few_copies(
     if (int(lanes.max()) + 1) * span >= _WIDEST:
         return None
     keys = np.empty(len(rows), np.int64)
-    in_machine_code(keys_by_loop)(rows, lanes, starts, earliest, span, keys)
+    jit(keys_by_loop)(rows, lanes, starts, earliest, span, keys)
     order = np.argsort(keys, kind="stable")
     found, is_first = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
     most_moves = _MOST_MOVES_PER_ROW * len(rows)
     columns = (rows, lanes, durations, rank, keys)
-    if not in_machine_code(settle_by_loop)(*columns, most_moves, order, found, is_first):
+    if not jit(settle_by_loop)(*columns, most_moves, order, found, is_first):
         return None
     return found, is_first
 

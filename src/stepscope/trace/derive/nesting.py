@@ -34,7 +34,7 @@ from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def nest_narrow(
         if nested is not None:
             return _placed(nested, order, durations)
     narrow = order.astype(np.int32, copy=False)
-    loop = in_machine_code(nest_by_loop)
+    loop = jit(nest_by_loop)
     return nest_by_stack(loop, narrow, new_lane, starts, durations, tolerance_ns, chosen)
 
 

@@ -1,14 +1,26 @@
-"""Machine code for loops over bytes and arrays: a small, typed part of Python, translated for LLVM.
+"""A small just-in-time compiler for loops over bytes and arrays: typed Python to machine code.
 
 numba compiles arrays, objects and most of Python. For the few hundred lines that scan bytes, that
 takes seconds, and importing it alone takes most of one. These lines use only numbers, addresses,
-arrays and calls of each other, so they can be translated directly, which takes a tenth of that.
+arrays and calls of each other, so they can be translated directly for LLVM, which takes a tenth of
+that.
 
-`kinds.py` has the types of values, `arrays.py` how parameters that are arrays are declared,
-`called.py` marks functions that translated ones and Python call, `instructions.py` and
-`elements.py` have the access to memory, `operators.py` arithmetic and comparisons, and
-`functions.py` what is known of a function. `translate.py` translates it, with `syntax.py`,
-`code.py`, `expressions.py` and `statements.py` below it; `build.py` makes machine code of the
-result and keeps it, `calling.py` has the decorators and calls the code, and `loops.py` does so on
-first use.
+`jit.py` has `jit`, which compiles a function when it is first called, and `helpers.py` marks
+functions that compiled ones and Python call. `kinds.py` has the types of values, `arrays.py` how
+parameters that are arrays are declared, `instructions.py` and `elements.py` the access to memory,
+`operators.py` arithmetic and comparisons, and `functions.py` what is known of a function.
+`translate.py` translates it, with `syntax.py`, `code.py`, `expressions.py` and `statements.py`
+below it; `build.py` makes machine code of the result and keeps it, and `calling.py` calls that.
 """
+
+from pathlib import Path
+
+
+def files_now() -> dict[Path, tuple[int, int, int]]:
+    """Returns what tells versions of this package's files apart, without reading them."""
+    states = {file: file.stat() for file in Path(__file__).parent.glob("*.py")}
+    return {file: (has.st_ino, has.st_mtime_ns, has.st_size) for file, has in states.items()}
+
+
+FILES_AT_IMPORT = files_now()
+"""Of the files before any of them was imported: they may change under a running process."""

@@ -1,4 +1,4 @@
-"""Arrays as parameters of translated functions.
+"""Arrays as parameters of compiled functions.
 
 `npt.NDArray[np.int64]` is an array that a function reads, `Written[np.int64]` one that it also
 writes to. They have one dimension and contiguous elements: integers, floats of 64 bits or truth
@@ -6,7 +6,7 @@ values. `Table[np.int64]` and `WrittenTable[np.int64]` have two dimensions. A pa
 a tuple of arrays.
 
 Where elements are a type variable, whoever asks for the machine code says which type it stands for
-(`loops.in_machine_code`), and functions that are called from there have the same.
+(`jit.jit`), and functions that are called from there have the same.
 
 Importing this module does not import llvmlite.
 """

@@ -1,4 +1,4 @@
-"""Makes machine code of translated functions, and keeps it for the next process."""
+"""Makes machine code of compiled functions, and keeps it for the next process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
+from llvmlite import ir
 
 from stepscope.run.files import write_atomically
 from stepscope.run.user_cache import user_cache
 from stepscope.terminal.working import COMPILING, stage
+from stepscope.trace.machine import FILES_AT_IMPORT, files_now
 from stepscope.trace.machine.ending import takes_arrays
-from stepscope.trace.machine.functions import Marked, called_by
+from stepscope.trace.machine.functions import JitFunction, called_by
 from stepscope.trace.machine.instructions import Instruction
+from stepscope.trace.machine.kinds import VOID
 from stepscope.trace.machine.translate import translate
 
 _DIGEST_BYTES = 32
@@ -46,7 +49,7 @@ class MachineCode:
     address: int
 
 
-def machine_code_of(function: Marked) -> MachineCode:
+def machine_code_of(function: JitFunction) -> MachineCode:
     """Returns the machine code of a function and all that it calls, for this processor.
 
     It is kept next to this module, or in the user's cache directory if the package is read-only;
@@ -63,11 +66,12 @@ def machine_code_of(function: Marked) -> MachineCode:
     )
     key = _key_of(function, target)
     name = f"{function.name}.{target.digest}.o"
-    content = _kept(name, key)
+    content = None if key is None else _kept(name, key)
     if content is None:
         with stage(COMPILING):
             content = _compiled(function, machine)
-        _keep(name, key, content)
+        if key is not None:
+            _keep(name, key, content)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(content))
     engine.finalize_object()
@@ -102,7 +106,8 @@ def _this_machine() -> _Target:
 
 def _can_be_written(directory: Path) -> bool:
     """Whether a directory, which may not exist yet, can be written to."""
-    there = next(path for path in (directory, *directory.parents) if path.exists())
+    places = (directory, *directory.parents)
+    there = next(path for path in places if os.path.exists(path))  # noqa: PTH110 - raises nothing
     if there == directory and _has_owners():
         try:
             with _trusted_directory(directory):
@@ -112,7 +117,7 @@ def _can_be_written(directory: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def _compiled(function: Marked, machine: Any) -> bytes:
+def _compiled(function: JitFunction, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     text = str(translate(function))
     module = llvm.parse_assembly(text)
@@ -149,21 +154,25 @@ def _digest_of(code: bytes) -> bytes:
     return hashlib.blake2b(code, digest_size=_DIGEST_BYTES).digest()
 
 
-_TRANSLATION = _digest_of(
-    b"".join(
-        file.name.encode() + b"\0" + file.read_bytes() + b"\0"
-        for file in sorted(Path(__file__).parent.glob("*.py"))
-    )
-)
-"""A digest of this package as it was imported. Its files may change under a running process."""
+def _digest_of_package() -> bytes | None:
+    """Returns a digest of this package as this process imported it; None if nobody can tell."""
+    files = sorted(FILES_AT_IMPORT)
+    content = b"".join(file.name.encode() + b"\0" + file.read_bytes() + b"\0" for file in files)
+    return _digest_of(content) if files and files_now() == FILES_AT_IMPORT else None
 
 
-def _key_of(function: Marked, target: _Target) -> bytes:
-    """Returns a digest of all that the machine code depends on, as it is in this process.
+_TRANSLATION = _digest_of_package()
 
-    It has what the functions do rather than what their files say, which may have changed. The text
-    for LLVM would be as good a key, but to make it takes longer than to load the code.
+
+def _key_of(function: JitFunction, target: _Target) -> bytes | None:
+    """Returns a digest of all that the text for LLVM is made from, as it is in this process.
+
+    So it says as much as that text, which takes 20 times as long to make: longer than to load the
+    code. It has what functions do rather than what their files say, which may have changed.
+    None if the files of this package changed while it was imported, or cannot be found.
     """
+    if _TRANSLATION is None:
+        return None
     digest = hashlib.blake2b(_TRANSLATION, digest_size=_DIGEST_BYTES)
     digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info} {target}".encode())
     for each in _reached_from(function):
@@ -177,25 +186,33 @@ def _key_of(function: Marked, target: _Target) -> bytes:
     return digest.digest()
 
 
-@functools.cache
-def _digest_of_file(file: str) -> bytes:
-    return _digest_of(Path(file).read_bytes())
-
-
-def _meaning(function: Marked, value: object) -> str:
+def _meaning(function: JitFunction, value: object) -> str:
     """Returns what a value of a module means to a function of it."""
     called = called_by(function, value)
     if called is not None:
         return called.name
     if isinstance(value, Instruction):
-        code = value.generate.__code__
-        return f"{value.name} {code.co_code.hex()} {_digest_of_file(code.co_filename).hex()}"
+        return _generated_by(value)
     if isinstance(value, (int, float, np.generic)):
         return f"{type(value).__name__} {value!r}"
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    # Only conversions are called by a name in a module, such as `np.int64`.
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
+    return str(name)
 
 
-def _reached_from(entry: Marked) -> list[Marked]:
+@functools.cache
+def _generated_by(instruction: Instruction) -> str:
+    """Returns the text for LLVM that an instruction adds."""
+    takes = [kind.llvm_type for kind in instruction.takes]
+    text = ir.Module(name=instruction.name)
+    function = ir.Function(text, ir.FunctionType(instruction.gives.llvm_type, takes), "alone")
+    builder = ir.IRBuilder(function.append_basic_block())
+    result = instruction.generate(builder, list(function.args))
+    builder.ret_void() if instruction.gives is VOID else builder.ret(result)
+    return str(text)
+
+
+def _reached_from(entry: JitFunction) -> list[JitFunction]:
     """Returns a function and all that it calls, each once."""
     reached = [entry]
     for function in reached:
@@ -206,7 +223,7 @@ def _reached_from(entry: Marked) -> list[Marked]:
     return reached
 
 
-def _globals_of(function: Marked) -> dict[str, object]:
+def _globals_of(function: JitFunction) -> dict[str, object]:
     known = function.function.__globals__
     names = function.function.__code__.co_names
     return {name: known[name] for name in names if name in known}

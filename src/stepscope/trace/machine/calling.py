@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
 from stepscope.trace.machine.build import MachineCode, machine_code_of
 from stepscope.trace.machine.ending import error_of, takes_arrays
-from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.functions import JitFunction
 from stepscope.trace.machine.kinds import (
+    BOOL,
     CALLED_WITH,
-    LONG,
-    REAL,
-    TRUTH,
+    F64,
+    I64,
     Elements,
     Kind,
     UntranslatableError,
     passed_as,
 )
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_MANY = 250_000
+"""Elements from which a call is interruptible. To begin a thread takes a tenth of a millisecond."""
 
 
-class Translated(Marked):
+class CompiledFunction(JitFunction):
     """A function that Python calls. Its machine code is made when it is first needed.
 
     Where the source code is not available, as in frozen programs, functions that take arrays run as
@@ -34,7 +37,7 @@ class Translated(Marked):
     """
 
     def __init__(self, function: Callable[..., Any], element: np.dtype[Any] | None = None) -> None:
-        super().__init__(function, is_inlined=False, element=element)
+        super().__init__(function, element)
         self._called: Callable[..., Any] | None = None
         self._code: MachineCode | None = None  # kept for as long as it can be called
         self._lock = threading.Lock()
@@ -48,6 +51,7 @@ class Translated(Marked):
             IndexError: An index lies outside an array.
             ValueError: A number is shifted by a negative one.
             ZeroDivisionError: A number is divided by zero.
+            KeyboardInterrupt: Ctrl-C came, and the main thread made a call with many elements.
 
         Arrays that the function writes to may have been changed before an error.
         """
@@ -80,7 +84,7 @@ class Translated(Marked):
                     raise UntranslatableError(f"{self.name} takes or gives what Python cannot")
                 takes = [CALLED_WITH[part] for part in parts]
                 if has_arrays:
-                    takes.append(CALLED_WITH[LONG])  # the address of a line
+                    takes.append(CALLED_WITH[I64])  # the address of two numbers, see `ending.py`
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
                 self._called = _checked(called, self, has_arrays=has_arrays)
@@ -88,7 +92,7 @@ class Translated(Marked):
 
 
 def _checked(
-    called: Callable[..., Any], function: Marked, *, has_arrays: bool
+    called: Callable[..., Any], function: JitFunction, *, has_arrays: bool
 ) -> Callable[..., Any]:
     """Returns a function that passes to machine code only what it can hold.
 
@@ -98,21 +102,49 @@ def _checked(
 
     def call(*arguments: Any) -> Any:
         passed: list[int | float] = []
+        elements = 0
         for argument, (name, kind) in zip(arguments, kinds.items(), strict=True):
-            _pass(passed, argument, name, kind)
+            elements += _pass(passed, argument, name, kind)
         if not has_arrays:
             return called(*passed)
-        line = ctypes.c_int64(0)
-        result = called(*passed, ctypes.addressof(line))
-        if line.value:
-            raise error_of(function, line.value)
+        numbers = (ctypes.c_int64 * 2)()
+        passed.append(ctypes.addressof(numbers))
+        if elements < _MANY or threading.current_thread() is not threading.main_thread():
+            result = called(*passed)
+        else:
+            result = _interruptible(lambda: called(*passed), arguments, numbers)
+        if numbers[0]:
+            raise error_of(function, numbers[0])
         return result
 
     return call
 
 
-def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> None:
-    """Adds what machine code takes for an argument.
+def _interruptible(call: Callable[[], Any], arguments: tuple[Any, ...], numbers: Any) -> Any:
+    """Returns the result of a call during which Ctrl-C arrives, since another thread makes it.
+
+    Python acts on signals in the main thread, between two steps of Python.
+
+    Args:
+        call: Calls machine code.
+        arguments: The arrays that it works on, which it needs to its end.
+        numbers: What it looks at; see `ending.py`.
+    """
+    results: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: results.put((call(), arguments)), daemon=True)
+    try:
+        thread.start()
+        return results.get()[0]
+    except BaseException:
+        numbers[1] = 1
+        while thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                thread.join()
+        raise
+
+
+def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> int:
+    """Adds what machine code takes for an argument; returns how many elements of arrays it has.
 
     Raises:
         TypeError: It is not of its type.
@@ -121,13 +153,16 @@ def _pass(passed: list[int | float], argument: Any, name: str, kind: Kind) -> No
     if kind.parts:
         if not isinstance(argument, tuple) or len(argument) != len(kind.parts):
             raise TypeError(f"{name} is no tuple of {len(kind.parts)}")
-        for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True)):
+        return sum(
             _pass(passed, part, f"{name}[{number}]", of_kind)
-    elif kind.elements is None:
+            for number, (part, of_kind) in enumerate(zip(argument, kind.parts, strict=True))
+        )
+    if kind.elements is None:
         passed.append(_number(argument, name, kind))
-    else:
-        _check(argument, name, kind.elements)
-        passed += argument.ctypes.data, *argument.shape
+        return 0
+    _check(argument, name, kind.elements)
+    passed += argument.ctypes.data, *argument.shape
+    return int(argument.size)
 
 
 def _number(argument: Any, name: str, kind: Kind) -> int | float:
@@ -137,15 +172,15 @@ def _number(argument: Any, name: str, kind: Kind) -> int | float:
         TypeError: The argument is of another type.
         OverflowError: It has too many digits.
     """
-    if kind is REAL and isinstance(argument, (float, np.floating)):
+    if kind is F64 and isinstance(argument, (float, np.floating)):
         return float(argument)
-    if kind is TRUTH and isinstance(argument, (bool, np.bool_)):
+    if kind is BOOL and isinstance(argument, (bool, np.bool_)):
         return bool(argument)
-    if kind is TRUTH or not isinstance(argument, (int, np.integer)):
+    if kind is BOOL or not isinstance(argument, (int, np.integer)):
         raise TypeError(f"{name} is no {kind.name.partition(' ')[2]}: {type(argument).__name__}")
     number = int(argument)
-    found = float(number) if kind is REAL else number
-    if found != number or (kind is LONG and not -(2**63) <= number < 2**63):
+    found = float(number) if kind is F64 else number
+    if found != number or (kind is I64 and not -(2**63) <= number < 2**63):
         raise OverflowError(f"{name} has too many digits")
     return found
 
@@ -164,16 +199,3 @@ def _check(array: Any, name: str, elements: Elements) -> None:
         raise TypeError(f"{name} is no contiguous array of {elements.dtype} with {shape}")
     if elements.are_written and not array.flags.writeable:
         raise TypeError(f"{name} is read-only")
-
-
-def translated(function: Function) -> Function:
-    """Marks a function that runs as machine code; `translate.py` says what it can use."""
-    return cast(Function, Translated(function))
-
-
-def inlined(function: Function) -> Function:
-    """Marks a small function that is inlined into the translated functions that call it.
-
-    It cannot be called from Python.
-    """
-    return cast(Function, Marked(function, is_inlined=True))

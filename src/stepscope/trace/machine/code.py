@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 from stepscope.trace.machine.ending import Ending
-from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.functions import JitFunction
 from stepscope.trace.machine.kinds import UntranslatableError, Value, each
 from stepscope.trace.machine.syntax import assigned_once, definition_of
 
@@ -19,33 +19,33 @@ class Code:
 
     Attributes:
         function: The function.
-        form: The function in LLVM, which this fills.
+        declaration: The function in LLVM, which this fills.
         definition: Its syntax.
         builder: Adds instructions at the end of the present block.
         ending: How the function ends.
         assigned: The variables that have a value on every way to where code is added.
     """
 
-    def __init__(self, function: Marked, form: Any, *, is_entry: bool) -> None:
+    def __init__(self, function: JitFunction, declaration: Any, *, is_entry: bool) -> None:
         """Begins the code of a function.
 
         Args:
             function: The function.
-            form: The function in LLVM, without any code.
+            declaration: The function in LLVM, without any code.
             is_entry: Whether Python calls it.
         """
         self.function = function
-        self.form = form
+        self.declaration = declaration
         self.definition = definition_of(function.function)
         self._fixed = assigned_once(self.definition)
         code = function.function.__code__
         self._local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
         self.assigned: set[str] = set()
         self._values: dict[str, Value] = {}  # of what is assigned once; of others, where it is kept
-        self._first = ir.IRBuilder(form.append_basic_block("variables"))
-        self.builder = ir.IRBuilder(form.append_basic_block("body"))
+        self._first = ir.IRBuilder(declaration.append_basic_block("variables"))
+        self.builder = ir.IRBuilder(declaration.append_basic_block("body"))
         self._start = self.builder.block
-        self.ending = Ending(function, form, is_entry=is_entry)
+        self.ending = Ending(function, declaration, is_entry=is_entry)
 
     def finish(self) -> None:
         """Completes the code, after all of the function has been translated."""
@@ -54,16 +54,16 @@ class Code:
 
     def block(self, name: str) -> Any:
         """Adds a block."""
-        return self.form.append_basic_block(name)
+        return self.declaration.append_basic_block(name)
 
     def go_to(self, block: Any) -> None:
         """Ends the present block by going to another one, unless it has ended already."""
         if not self.builder.block.is_terminated:
             self.builder.branch(block)
 
-    def room(self, form: Any) -> Any:
+    def allocate(self, llvm_type: Any) -> Any:
         """Returns the place of a new variable in memory."""
-        return self._first.alloca(form)
+        return self._first.alloca(llvm_type)
 
     def is_local(self, name: str) -> bool:
         """Whether a name is a variable of the function, anywhere in it, or of one around it."""
@@ -94,7 +94,7 @@ class Code:
             self._values[name] = value
             return
         if name not in self._values:
-            places = each(lambda code: self.room(code.type), value.code)
+            places = each(lambda code: self.allocate(code.type), value.code)
             self._values[name] = Value(value.kind, places)
         kept = self._values[name]
         if kept.kind != value.kind:

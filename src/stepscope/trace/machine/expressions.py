@@ -13,13 +13,13 @@ from stepscope.trace.machine import operators
 from stepscope.trace.machine.code import Code
 from stepscope.trace.machine.elements import place_of, read, write
 from stepscope.trace.machine.ending import DIVISION, INDEX, SHIFT
-from stepscope.trace.machine.functions import Marked, called_by
+from stepscope.trace.machine.functions import JitFunction, called_by
 from stepscope.trace.machine.instructions import Instruction
 from stepscope.trace.machine.kinds import (
-    LONG,
-    REAL,
-    TRUTH,
-    WORD,
+    BOOL,
+    F64,
+    I64,
+    U64,
     Elements,
     Kind,
     Value,
@@ -45,21 +45,21 @@ def _is_below_64(by: ast.expr) -> bool:
 class Expressions:
     """The expressions of one function."""
 
-    def __init__(self, code: Code, form_of: Callable[[Marked], Any]) -> None:
+    def __init__(self, code: Code, declaration_of: Callable[[JitFunction], Any]) -> None:
         """Prepares to translate.
 
         Args:
             code: The function's code, to which instructions are added.
-            form_of: Returns another function in LLVM, so that it can be called.
+            declaration_of: Returns another function in LLVM, so that it can be called.
         """
         self._code = code
-        self._form_of = form_of
+        self._declaration_of = declaration_of
 
     def value(self, expression: ast.expr) -> Value:
         """Returns the value of an expression.
 
         Raises:
-            UntranslatableError: It uses something that translated functions cannot.
+            UntranslatableError: It uses something that compiled functions cannot.
         """
         handler = getattr(self, f"_{type(expression).__name__.lower()}_value", None)
         if handler is None:
@@ -72,16 +72,18 @@ class Expressions:
         if isinstance(expression, ast.BoolOp):
             return self._of_truths(expression, self.truth).code
         value = self.value(expression)
-        if value.kind is TRUTH:
+        if value.kind is BOOL:
             return value.code
-        if value.kind not in (LONG, WORD):
+        if value.kind not in (I64, U64):
             raise self._code.refusal(expression, f"{value.kind.name} as a condition")
-        return self._code.builder.icmp_unsigned("!=", value.code, ir.Constant(value.kind.form, 0))
+        return self._code.builder.icmp_unsigned(
+            "!=", value.code, ir.Constant(value.kind.llvm_type, 0)
+        )
 
     def long(self, expression: ast.expr) -> Any:
         """Returns the number of an expression that is a signed integer; see `value`."""
         value = self.value(expression)
-        if value.kind is not LONG:
+        if value.kind is not I64:
             raise self._code.refusal(expression, f"{value.kind.name} instead of a signed integer")
         return value.code
 
@@ -94,12 +96,12 @@ class Expressions:
         return self._constant(expression.value, expression)
 
     def _constant(self, constant: object, place: ast.expr) -> Value:
-        for kind, of_kind in ((TRUTH, bool), (WORD, np.uint64), (LONG, int), (REAL, float)):
+        for kind, of_kind in ((BOOL, bool), (U64, np.uint64), (I64, int), (F64, float)):
             if type(constant) is of_kind:
-                if kind is LONG and not -(2**63) <= cast(int, constant) < 2**63:
+                if kind is I64 and not -(2**63) <= cast(int, constant) < 2**63:
                     raise self._code.refusal(place, "a number of more than 64 bits")
-                value = constant if kind is REAL else int(cast(int, constant))
-                return Value(kind, ir.Constant(kind.form, value))
+                value = constant if kind is F64 else int(cast(int, constant))
+                return Value(kind, ir.Constant(kind.llvm_type, value))
         raise self._code.refusal(place, f"a constant of type {type(constant).__name__}")
 
     def _tuple_value(self, expression: ast.Tuple) -> Value:
@@ -111,7 +113,7 @@ class Expressions:
         """Returns a value as functions return it: a tuple as one structure."""
         if not kind.parts:
             return code
-        packed = ir.Constant(kind.form, ir.Undefined)
+        packed = ir.Constant(kind.llvm_type, ir.Undefined)
         for number, (part, item) in enumerate(zip(kind.parts, code, strict=True)):
             packed = self._code.builder.insert_value(packed, self.packed(part, item), number)
         return packed
@@ -188,7 +190,7 @@ class Expressions:
         """Adds a check that ends the function where it divides by zero."""
         if isinstance(divisor.code, ir.Constant) and divisor.code.constant:
             return
-        zero = Value(divisor.kind, ir.Constant(divisor.kind.form, 0))
+        zero = Value(divisor.kind, ir.Constant(divisor.kind.llvm_type, 0))
         is_fit = operators.compared(self._code.builder, ast.NotEq(), divisor, zero)
         if is_fit is None:
             self._refuse(place, symbol, divisor, zero)
@@ -196,12 +198,12 @@ class Expressions:
 
     def _is_shift_inside(self, place: ast.AST, by: Value) -> bool:
         """Whether a shift is known to be one of less than 64; a negative one ends the function."""
-        if isinstance(by.code, ir.Constant) and by.kind in (LONG, WORD):
+        if isinstance(by.code, ir.Constant) and by.kind in (I64, U64):
             if not 0 <= by.code.constant < 64:
                 raise self._code.refusal(place, f"a shift by {by.code.constant}")
             return True
-        if by.kind is LONG:
-            zero = ir.Constant(LONG.form, 0)
+        if by.kind is I64:
+            zero = ir.Constant(I64.llvm_type, 0)
             self._end_unless(place, self._code.builder.icmp_signed(">=", by.code, zero), SHIFT)
         return False
 
@@ -222,7 +224,7 @@ class Expressions:
 
     def _unaryop_value(self, expression: ast.UnaryOp) -> Value:
         if isinstance(expression.op, ast.Not):
-            return Value(TRUTH, self._code.builder.not_(self.truth(expression.operand)))
+            return Value(BOOL, self._code.builder.not_(self.truth(expression.operand)))
         value = self.value(expression.operand)
         changed = operators.before(self._code.builder, expression.op, value)
         if changed is None:
@@ -235,7 +237,7 @@ class Expressions:
     def _truth_value(self, expression: ast.expr) -> Any:
         """Returns a value that is a truth value in Python too; see `value`."""
         value = self.value(expression)
-        if value.kind is not TRUTH:
+        if value.kind is not BOOL:
             raise self._code.refusal(expression, f"{value.kind.name} as a result of and or or")
         return value.code
 
@@ -253,7 +255,7 @@ class Expressions:
             both = (following, after) if is_and else (after, following)
             self._code.builder.cbranch(truth, *both)
             self._code.builder.position_at_end(following)
-        return self._merged(after, TRUTH, sources)
+        return self._merged(after, BOOL, sources)
 
     def _ifexp_value(self, expression: ast.IfExp) -> Value:
         chosen, other, after = (self._code.block(name) for name in ("if", "else", "after"))
@@ -300,12 +302,12 @@ class Expressions:
                 compared = self._compared(expression, symbol, left, right)
             found = compared if found is None else self._code.builder.and_(found, compared)
             left = right
-        return Value(TRUTH, found)
+        return Value(BOOL, found)
 
     def _is_in(self, place: ast.expr, value: Value, items: ast.Tuple) -> Any:
-        if value.kind is REAL:  # what is no number is in a tuple that holds the same object
+        if value.kind is F64:  # what is no number is in a tuple that holds the same object
             raise self._code.refusal(place, "`in` for a float")
-        found: Any = ir.Constant(TRUTH.form, 0)
+        found: Any = ir.Constant(BOOL.llvm_type, 0)
         for item in items.elts:
             same = self._compared(place, ast.Eq(), value, self.value(item))
             found = self._code.builder.or_(found, same)
@@ -330,14 +332,14 @@ class Expressions:
             if value is not None:
                 return value
         if called is len and len(arguments) == 1 and arguments[0].kind.elements:
-            return Value(LONG, arguments[0].code[1])
-        if called is int and kinds == [LONG]:
+            return Value(I64, arguments[0].code[1])
+        if called is int and kinds == [I64]:
             return arguments[0]
-        if called is float and kinds == [LONG]:
-            return Value(REAL, self._code.builder.sitofp(arguments[0].code, REAL.form))
+        if called is float and kinds == [I64]:
+            return Value(F64, self._code.builder.sitofp(arguments[0].code, F64.llvm_type))
         if is_conversion and len(arguments) == 1:
-            if arguments[0].kind in (LONG, WORD):
-                return Value(WORD if called is np.uint64 else LONG, arguments[0].code)
+            if arguments[0].kind in (I64, U64):
+                return Value(U64 if called is np.uint64 else I64, arguments[0].code)
         elif isinstance(called, Instruction):
             self._check(expression, arguments, called.takes)
             codes = [value.code for value in arguments]
@@ -348,8 +350,8 @@ class Expressions:
                 self._check(expression, arguments, tuple(function.takes.values()))
                 passed: list[Any] = []
                 each(passed.append, tuple(value.code for value in arguments))
-                result = self._code.builder.call(self._form_of(function), passed)
-                found = self._code.ending.called(self._code.builder, function, result)
+                declaration = self._declaration_of(function)
+                found = self._code.ending.call(self._code.builder, function, declaration, passed)
                 return Value(function.gives, self._unpacked(function.gives, found))
         raise self._code.refusal(expression, "this call")
 
@@ -365,7 +367,7 @@ class Expressions:
             return None
         if not 0 <= constant < 2**64:
             raise self._code.refusal(expression, "a number that 64 bits do not hold")
-        return Value(WORD, ir.Constant(WORD.form, constant))
+        return Value(U64, ir.Constant(U64.llvm_type, constant))
 
     def _check(self, place: ast.Call, arguments: list[Value], takes: tuple[Kind, ...]) -> None:
         given = tuple(value.kind for value in arguments)

@@ -1,4 +1,4 @@
-"""Functions that are translated, with the types of what they take and return."""
+"""Functions that are compiled, with the types of what they take and return."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 
 from stepscope.trace.machine.arrays import TWO_DIMENSIONAL, WRITTEN
-from stepscope.trace.machine.called import is_callable_from_loops
+from stepscope.trace.machine.helpers import is_inlined, is_jit_helper
 from stepscope.trace.machine.kinds import (
-    LONG,
-    NOTHING,
-    REAL,
-    TRUTH,
-    WORD,
+    BOOL,
+    F64,
+    I64,
+    U64,
+    VOID,
     Kind,
     UntranslatableError,
     array_of,
@@ -27,12 +27,12 @@ from stepscope.trace.machine.kinds import (
 )
 
 _KINDS: dict[Any, Kind] = {
-    int: LONG, np.uint64: WORD, float: REAL, bool: TRUTH, types.NoneType: NOTHING
+    int: I64, np.uint64: U64, float: F64, bool: BOOL, types.NoneType: VOID
 }  # fmt: skip
 
 
-class Marked:
-    """A function that is translated.
+class JitFunction:
+    """A function that is compiled, or called by one.
 
     Attributes:
         function: The function in Python.
@@ -44,12 +44,10 @@ class Marked:
     def __init__(
         self,
         function: Callable[..., Any],
-        *,
-        is_inlined: bool,
         element: np.dtype[Any] | None = None,
     ) -> None:
         self.function: Any = function
-        self.is_inlined = is_inlined
+        self.is_inlined = is_inlined(function)
         self.element = element
         self.name = f"{function.__module__}.{function.__qualname__}"
         if element is not None:
@@ -68,16 +66,14 @@ class Marked:
         return kind_of(typing.get_type_hints(self.function)["return"])
 
 
-def called_by(caller: Marked, value: object) -> Marked | None:
+def called_by(caller: JitFunction, value: object) -> JitFunction | None:
     """Returns the function that a value in the module of another means to it, if it is one."""
-    if is_callable_from_loops(value):
-        return _as_called(value, caller.element)
-    return value if isinstance(value, Marked) else None
+    if is_jit_helper(value):
+        return _helper(value, caller.element)
+    return value if isinstance(value, JitFunction) else None
 
 
-@functools.cache
-def _as_called(function: Any, element: np.dtype[Any] | None) -> Marked:
-    return Marked(function, is_inlined=False, element=element)
+_helper = functools.cache(JitFunction)
 
 
 def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
@@ -88,7 +84,7 @@ def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
         element: What a type variable stands for as the type of elements.
 
     Raises:
-        UntranslatableError: Translated functions have no such values.
+        UntranslatableError: CompiledFunction functions have no such values.
     """
     hint = _meant(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -1,4 +1,4 @@
-"""What translated functions do to memory.
+"""What compiled functions do to memory.
 
 Functions take addresses rather than arrays: `byte_at(data, 3)` is the byte three bytes after the
 address `data`, `long_at(columns, 3)` the fourth number of an int64 array.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from llvmlite import ir
 
-from stepscope.trace.machine.kinds import LONG, NOTHING, WORD, Kind
+from stepscope.trace.machine.kinds import I64, U64, VOID, Kind
 
 Data = int
 """Address of a uint8 array."""
@@ -46,7 +46,7 @@ as_long = cast("Callable[[Any], int]", np.int64)
 
 @dataclass(frozen=True)
 class Instruction:
-    """Something that translated functions can call, and that LLVM has instructions for.
+    """Something that compiled functions can call, and that LLVM has instructions for.
 
     Attributes:
         name: Its name, which it also stands for in keys of code that is kept.
@@ -64,9 +64,9 @@ class Instruction:
 _LONG_FORM = ir.IntType(64)
 
 
-def load(builder: Any, address: Any, form: Any) -> Any:
+def load(builder: Any, address: Any, llvm_type: Any) -> Any:
     """Loads a value from an address, aligned or not."""
-    return builder.load(builder.inttoptr(address, form.as_pointer()), align=1, typ=form)
+    return builder.load(builder.inttoptr(address, llvm_type.as_pointer()), align=1, typ=llvm_type)
 
 
 def _load_of(name: str, size: int, extended: str) -> Instruction:
@@ -77,19 +77,19 @@ def _load_of(name: str, size: int, extended: str) -> Instruction:
         value = load(builder, address, ir.IntType(8 * size))
         return getattr(builder, extended)(value, _LONG_FORM)
 
-    return Instruction(name, (LONG, LONG), LONG, generate)
+    return Instruction(name, (I64, I64), I64, generate)
 
 
 def _store_of(name: str, size: int) -> Instruction:
     """Returns an instruction that sets an element of an integer array."""
 
     def generate(builder: Any, arguments: list[Any]) -> None:
-        form = ir.IntType(8 * size)
+        llvm_type = ir.IntType(8 * size)
         address = _address(builder, arguments, size)
-        pointer = builder.inttoptr(address, form.as_pointer())
-        builder.store(builder.trunc(arguments[2], form), pointer, align=size)
+        pointer = builder.inttoptr(address, llvm_type.as_pointer())
+        builder.store(builder.trunc(arguments[2], llvm_type), pointer, align=size)
 
-    return Instruction(name, (LONG, LONG, LONG), NOTHING, generate)
+    return Instruction(name, (I64, I64, I64), VOID, generate)
 
 
 def _address(builder: Any, arguments: list[Any], size: int) -> Any:
@@ -143,6 +143,6 @@ else:
     int_at, long_at = _load_of("int_at", 4, "sext"), _load_of("long_at", 8, "sext")
     put_byte, put_int = _store_of("put_byte", 1), _store_of("put_int", 4)
     put_long = _store_of("put_long", 8)
-    word_at = Instruction("word_at", (LONG, LONG), WORD, _word_at)
-    put_word = Instruction("put_word", (LONG, LONG, WORD), NOTHING, _put_word)
-    leading_zeros = Instruction("leading_zeros", (WORD,), LONG, _leading_zeros)
+    word_at = Instruction("word_at", (I64, I64), U64, _word_at)
+    put_word = Instruction("put_word", (I64, I64, U64), VOID, _put_word)
+    leading_zeros = Instruction("leading_zeros", (U64,), I64, _leading_zeros)

@@ -1,4 +1,4 @@
-"""The types of values in translated functions."""
+"""The types of values in compiled functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llvmlite import ir
 
 
 class UntranslatableError(TypeError):
-    """A function uses something that translated functions cannot."""
+    """A function uses something that compiled functions cannot."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Kind:
 
     Attributes:
         name: What it is, for messages.
-        form: Its form in LLVM.
+        llvm_type: Its type in LLVM.
         parts: For tuples, the types of the items.
         elements: For arrays, what they consist of.
     """
 
     name: str
-    form: Any
+    llvm_type: Any
     parts: tuple[Kind, ...] = ()
     elements: Elements | None = None
 
@@ -59,44 +59,44 @@ class Elements:
     dimensions: int
 
 
-LONG = Kind("a signed integer", ir.IntType(64))
-WORD = Kind("an unsigned integer", ir.IntType(64))
-REAL = Kind("a float", ir.DoubleType())
-TRUTH = Kind("a truth value", ir.IntType(1))
-NOTHING = Kind("nothing", ir.VoidType())
+I64 = Kind("a signed integer", ir.IntType(64))
+U64 = Kind("an unsigned integer", ir.IntType(64))
+F64 = Kind("a float", ir.DoubleType())
+BOOL = Kind("a truth value", ir.IntType(1))
+VOID = Kind("nothing", ir.VoidType())
 
 CALLED_WITH: dict[Kind, Any] = {
-    LONG: ctypes.c_int64, REAL: ctypes.c_double, TRUTH: ctypes.c_bool, NOTHING: None
+    I64: ctypes.c_int64, F64: ctypes.c_double, BOOL: ctypes.c_bool, VOID: None
 }  # fmt: skip
 """How Python passes and receives values. Others cannot leave machine code."""
 
 
 def tuple_of(parts: tuple[Kind, ...]) -> Kind:
     """Returns the type of tuples with items of these types."""
-    form = ir.LiteralStructType([part.form for part in parts])
-    return Kind(f"({', '.join(part.name for part in parts)})", form, parts)
+    llvm_type = ir.LiteralStructType([part.llvm_type for part in parts])
+    return Kind(f"({', '.join(part.name for part in parts)})", llvm_type, parts)
 
 
 def array_of(dtype: np.dtype[Any], *, are_written: bool, dimensions: int = 1) -> Kind:
     """Returns the type of arrays: the address of the first element, and a length per dimension.
 
     Raises:
-        UntranslatableError: Translated functions have no such elements.
+        UntranslatableError: CompiledFunction functions have no such elements.
     """
-    is_long = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < LONG.form.width // 8)
+    is_long = dtype.kind == "i" or (dtype.kind == "u" and dtype.itemsize < I64.llvm_type.width // 8)
     if dtype.kind not in "biu" and dtype != np.float64:
         raise UntranslatableError(f"arrays of {dtype}")
-    kind = LONG if is_long else {"u": WORD, "f": REAL, "b": TRUTH}[dtype.kind]
-    form = ir.LiteralStructType([LONG.form] * (1 + dimensions))
+    kind = I64 if is_long else {"u": U64, "f": F64, "b": BOOL}[dtype.kind]
+    llvm_type = ir.LiteralStructType([I64.llvm_type] * (1 + dimensions))
     name = "a written" if are_written else "an" if dimensions == 1 else "a"
     name += f" {'array' if dimensions == 1 else 'table'} of {dtype}"
-    return Kind(name, form, elements=Elements(dtype, kind, are_written, dimensions))
+    return Kind(name, llvm_type, elements=Elements(dtype, kind, are_written, dimensions))
 
 
 def passed_as(kind: Kind) -> Iterator[Kind]:
     """Yields what a value is passed as: items of tuples one by one, and arrays as numbers."""
     if kind.elements:
-        yield from [LONG] * (1 + kind.elements.dimensions)
+        yield from [I64] * (1 + kind.elements.dimensions)
     elif kind.parts:
         for part in kind.parts:
             yield from passed_as(part)

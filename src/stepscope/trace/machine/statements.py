@@ -10,7 +10,7 @@ from llvmlite import ir
 from stepscope.trace.machine.code import Code
 from stepscope.trace.machine.elements import read
 from stepscope.trace.machine.expressions import Expressions
-from stepscope.trace.machine.kinds import LONG, Value
+from stepscope.trace.machine.kinds import I64, Value
 from stepscope.trace.machine.syntax import is_step
 
 
@@ -27,7 +27,7 @@ class Statements:
         """Translates statements, one after the other, as far as they can be reached.
 
         Raises:
-            UntranslatableError: One uses something that translated functions cannot.
+            UntranslatableError: One uses something that compiled functions cannot.
         """
         for statement in statements:
             if self._code.builder.block.is_terminated:
@@ -133,22 +133,24 @@ class Statements:
             )
             raise self._code.refusal(statement, what)
         bounds = [self._expressions.long(argument) for argument in call.args[:2]]
-        width = self._expressions.long(call.args[2]) if call.args[2:] else ir.Constant(LONG.form, 1)
+        width = (
+            self._expressions.long(call.args[2]) if call.args[2:] else ir.Constant(I64.llvm_type, 1)
+        )
         before = set(self._code.assigned)
-        start = bounds[0] if len(bounds) == 2 else ir.Constant(LONG.form, 0)
-        counter = self._code.room(LONG.form)  # the body may change the variable
+        start = bounds[0] if len(bounds) == 2 else ir.Constant(I64.llvm_type, 0)
+        counter = self._code.allocate(I64.llvm_type)  # the body may change the variable
         self._code.builder.store(start, counter)
         test, body, step, after = (
             self._code.block(name) for name in ("test", "loop", "step", "after")
         )
         self._code.builder.branch(test)
         self._code.builder.position_at_end(test)
-        now = self._code.builder.load(counter, typ=LONG.form)
+        now = self._code.builder.load(counter, typ=I64.llvm_type)
         self._code.builder.cbranch(
             self._code.builder.icmp_signed("<", now, bounds[-1]), body, after
         )
         self._code.builder.position_at_end(step)
-        now = self._code.builder.load(counter, typ=LONG.form)
+        now = self._code.builder.load(counter, typ=I64.llvm_type)
         self._code.builder.store(self._code.builder.add(now, width), counter)
         if width.constant == 1:
             self._code.builder.branch(test)
@@ -159,7 +161,7 @@ class Statements:
             )
         self._code.builder.position_at_end(body)
         self._code.set_variable(
-            target.id, Value(LONG, self._code.builder.load(counter, typ=LONG.form)), target
+            target.id, Value(I64, self._code.builder.load(counter, typ=I64.llvm_type)), target
         )
         self._loop(body, statement.body, step, after, ends=[before])
 
@@ -182,6 +184,8 @@ class Statements:
             ends: The variables that have a value where it leads there, apart from each `break`.
         """
         self._code.builder.position_at_end(body)
+        line = self._code.line_of(statements[0])
+        self._code.ending.end_if_interrupted(self._code.builder, line)
         self._loops.append((again, after, ends))
         self.all_of(statements)
         self._loops.pop()

@@ -41,12 +41,12 @@ from llvmlite import ir
 from stepscope.trace.machine import ending
 from stepscope.trace.machine.code import Code
 from stepscope.trace.machine.expressions import Expressions
-from stepscope.trace.machine.functions import Marked
-from stepscope.trace.machine.kinds import NOTHING, Kind, UntranslatableError, Value, passed_as
+from stepscope.trace.machine.functions import JitFunction
+from stepscope.trace.machine.kinds import VOID, Kind, UntranslatableError, Value, passed_as
 from stepscope.trace.machine.statements import Statements
 
 
-def translate(entry: Marked) -> Any:
+def translate(entry: JitFunction) -> Any:
     """Returns an LLVM module with a function and all that it calls.
 
     Args:
@@ -57,14 +57,14 @@ def translate(entry: Marked) -> Any:
         OSError: The source code of a function is not available.
     """
     module = ir.Module(name=entry.name)
-    declared: dict[Marked, Any] = {}
-    waiting: list[Marked] = []
-    calls: dict[Marked, set[Marked]] = {}
+    declared: dict[JitFunction, Any] = {}
+    waiting: list[JitFunction] = []
+    calls: dict[JitFunction, set[JitFunction]] = {}
 
-    def form_of(function: Marked) -> Any:
+    def declaration_of(function: JitFunction) -> Any:
         if function not in declared:
-            form = ending.form_of(function, is_entry=function is entry)
-            declared[function] = code = ir.Function(module, form, function.name)
+            llvm_type = ending.llvm_type_of(function, is_entry=function is entry)
+            declared[function] = code = ir.Function(module, llvm_type, function.name)
             code.attributes.add("nounwind")
             if function is not entry:
                 code.linkage = "internal"
@@ -72,22 +72,22 @@ def translate(entry: Marked) -> Any:
             waiting.append(function)
         return declared[function]
 
-    form_of(entry)
+    declaration_of(entry)
     while waiting:
         function = waiting.pop()
         called = calls[function] = set()
 
-        def form_of_called(other: Marked, called: set[Marked] = called) -> Any:
+        def declaration_of_called(other: JitFunction, called: set[JitFunction] = called) -> Any:
             called.add(other)
-            return form_of(other)
+            return declaration_of(other)
 
         code = Code(function, declared[function], is_entry=function is entry)
-        _translate(code, form_of_called)
+        _translate(code, declaration_of_called)
     _refuse_recursion(calls)
     return module
 
 
-def _refuse_recursion(calls: dict[Marked, set[Marked]]) -> None:
+def _refuse_recursion(calls: dict[JitFunction, set[JitFunction]]) -> None:
     """Refuses functions that call themselves: they would use up the stack, and end the process.
 
     Raises:
@@ -104,18 +104,18 @@ def _refuse_recursion(calls: dict[Marked, set[Marked]]) -> None:
         raise UntranslatableError(f"functions that call themselves cannot be translated: {names}")
 
 
-def _translate(code: Code, form_of: Callable[[Marked], Any]) -> None:
+def _translate(code: Code, declaration_of: Callable[[JitFunction], Any]) -> None:
     """Fills a function.
 
     Raises:
         UntranslatableError: It uses something that is not listed above.
     """
-    parameters = iter(code.form.args)
+    parameters = iter(code.declaration.args)
     for name, kind in code.function.takes.items():
         code.set_variable(name, Value(kind, _taken(kind, parameters)))
-    Statements(code, Expressions(code, form_of)).all_of(code.definition.body)
+    Statements(code, Expressions(code, declaration_of)).all_of(code.definition.body)
     if not code.builder.block.is_terminated:
-        if code.function.gives is NOTHING:
+        if code.function.gives is VOID:
             code.ending.give(code.builder, None)
         else:
             raise code.refusal(code.definition, "an end without a result")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -23,6 +23,7 @@ from stepscope.trace.machine.instructions import (
     put_long,
     put_word,
 )
+from stepscope.trace.machine.jit import jit
 
 _BLOCK, _MINIBLOCKS = 128, 4
 _IN_MINIBLOCK = 32
@@ -35,7 +36,7 @@ _LIMITS = 2
 _SCRATCH = _LIMITS + _BLOCK
 
 
-@inlined
+@jit_inline
 def _put_varint(target: Data, at: int, value: np.uint64) -> int:
     """Writes an unsigned number in groups of seven bits, and returns the position after it."""
     while value >= _MORE:
@@ -46,32 +47,32 @@ def _put_varint(target: Data, at: int, value: np.uint64) -> int:
     return at + 1
 
 
-@inlined
+@jit_inline
 def _zigzag(value: int) -> np.uint64:
     """Returns an unsigned number that is small if a signed one is near zero."""
     return np.uint64((value << 1) ^ (value >> 63))
 
 
-@inlined
+@jit_inline
 def _number_at(numbers: Longs, index: int, is_narrow: bool) -> int:
     return int_at(numbers, index) if is_narrow else long_at(numbers, index)
 
 
-@inlined
+@jit_inline
 def _difference(later: int, earlier: int, is_narrow: bool) -> int:
     """Returns the difference of two numbers, which wraps at their own width."""
     difference = later - earlier
     return (difference << 32) >> 32 if is_narrow else difference
 
 
-@inlined
+@jit_inline
 def _above(difference: int, least: int, is_narrow: bool) -> np.uint64:
     """Returns by how much a difference exceeds the smallest one."""
     above = np.uint64(difference - least)
     return above & _LOW_HALF if is_narrow else above
 
 
-@inlined
+@jit_inline
 def _put_bits(
     target: Data, at: int, word: np.uint64, filled: int, number: np.uint64, width: int
 ) -> tuple[int, np.uint64, int]:
@@ -92,13 +93,13 @@ def _put_bits(
     return at, word, filled
 
 
-@inlined
+@jit_inline
 def _key(number: int, mask: int, flipped: int) -> int:
     """Returns a number whose order among signed ones is the order of the column's type."""
     return (number & mask) ^ flipped
 
 
-@inlined
+@jit_inline
 def _put_narrow_bits(
     differences: Longs, first: int, least: int, is_narrow: bool, width: int, target: Data, at: int
 ) -> int:
@@ -117,7 +118,7 @@ def _put_narrow_bits(
     return at
 
 
-@inlined
+@jit_inline
 def _put_wide_bits(
     differences: Longs, first: int, least: int, is_narrow: bool, width: int, target: Data, at: int
 ) -> int:
@@ -132,7 +133,7 @@ def _put_wide_bits(
     return at
 
 
-@inlined
+@jit_inline
 def _put_all(
     numbers: Longs, count: int, is_narrow: bool, mask: int, flipped: int, target: Data,
     scratch: Longs,
@@ -185,7 +186,7 @@ def _put_all(
     return at
 
 
-@translated
+@jit
 def _put_differences(
     numbers: Longs, count: int, is_narrow: bool, mask: int, flipped: int, target: Data,
     scratch: Longs,
@@ -215,7 +216,7 @@ def _put_differences(
     return _put_all(numbers, count, False, mask, flipped, target, scratch)
 
 
-@translated
+@jit
 def _pack(numbers: Data, count: int, width: int, target: Data) -> int:
     """Writes the lowest `width` bits of bytes one after another, and returns the number of bytes.
 

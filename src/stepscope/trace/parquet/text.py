@@ -11,7 +11,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.text_views import INLINE_BYTES, VIEW_BYTES, TextViews, text_views
-from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -24,6 +23,7 @@ from stepscope.trace.machine.instructions import (
     put_word,
     word_at,
 )
+from stepscope.trace.machine.jit import jit
 
 _PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
 _LENGTH_BYTES = 4
@@ -48,7 +48,7 @@ class TextPage:
     block: bytes
 
 
-@translated
+@jit
 def _gather(
     views: Data, buffers: Longs, present: Data, first: int, count: int, target: Data, used: Longs
 ) -> int:

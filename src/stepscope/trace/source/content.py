@@ -27,8 +27,8 @@ class Watch(Protocol):
     def passed_on(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yields the pieces within the limits."""
 
-    def recognised(self) -> None:
-        """Says that an event was read."""
+    def recognised(self, events: int) -> None:
+        """Marks the input as a trace, with so many events more."""
 
     def only_total(self) -> None:
         """Says that the content has no events: only the total is limited."""
@@ -79,11 +79,11 @@ class Content(Iterator[bytes]):
         self.consumed_bytes += len(piece)
         return piece
 
-    def recognised(self) -> None:
-        """Says that an event was read: the limit of bytes without one starts anew."""
+    def recognised(self, events: int) -> None:
+        """Marks the content as a trace: the limit of bytes without an event starts anew."""
         self.has_events = True
         if self._watch is not None:
-            self._watch.recognised()
+            self._watch.recognised(events)
 
     def expect_no_events(self) -> None:
         """Says that the content is read as a whole: only its total size is limited."""

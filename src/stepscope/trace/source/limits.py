@@ -1,8 +1,8 @@
 """How much of one input is unpacked or read: bombs and endless streams stop here.
 
 A file of a few megabytes can unpack to terabytes, and a stream need not end. Recorders' files pack
-10 to 30 times and hold an event every few hundred bytes, so that both limits are far above them.
-`STEPSCOPE_INPUT_LIMIT` replaces all of them.
+10 to 30 times and hold an event every few hundred bytes, 8 when packed, so that all limits are far
+above them. `STEPSCOPE_INPUT_LIMIT` replaces all of them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ ENDLESS_BYTES = 64 * 1024**3
 """Read of a stream of unknown size."""
 WITHOUT_EVENTS_BYTES = 64 * 1024**2
 """Read without an event, of a packed file or a stream of unknown size."""
+PACKED_BYTES_PER_EVENT = 2
+"""What an event takes at least in a packed file. Short ones take more in memory than as text."""
+ALWAYS_EVENTS = 1_000_000
+"""Events that any packed file may have."""
 _BLOCKS_AHEAD = 16
 """Blocks that may have been read before the events in the first of them are recognised."""
 
@@ -40,10 +44,12 @@ class Limits:
     Attributes:
         total_bytes: Bytes to read, unpacked.
         without_events_bytes: Bytes to read without an event among them.
+        events: Events to read.
     """
 
     total_bytes: int | None
     without_events_bytes: int | None
+    events: int | None = None
 
 
 def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATIO) -> Limits:
@@ -63,8 +69,10 @@ def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATI
     if given:
         size = _parsed(given)
         return Limits(size, size)
-    total = ENDLESS_BYTES if size_bytes is None else max(ALWAYS_BYTES, ratio * size_bytes)
-    return Limits(total, WITHOUT_EVENTS_BYTES)
+    if size_bytes is None:
+        return Limits(ENDLESS_BYTES, WITHOUT_EVENTS_BYTES)
+    events = max(ALWAYS_EVENTS, size_bytes // PACKED_BYTES_PER_EVENT)
+    return Limits(max(ALWAYS_BYTES, ratio * size_bytes), WITHOUT_EVENTS_BYTES, events)
 
 
 def _parsed(given: str) -> int:
@@ -100,10 +108,12 @@ class Limited:
         self._problems = problems
         self._total = 0
         self._last_event = -1  # bytes that had been read when the last event was recognised
+        self._events = 0
 
-    def recognised(self) -> None:
-        """Says that an event was read."""
+    def recognised(self, events: int) -> None:
+        """Marks the input as a trace, with so many events more."""
         self._last_event = self._total
+        self._events += events
 
     def only_total(self) -> None:
         """Says that the content has no events: only the total is limited."""
@@ -123,6 +133,11 @@ class Limited:
                     raise self._refusal(f"holds more than {shown(total)}")
                 self._problems.add("input_limit", total, detail=f"limit {shown(total)}; {REMEDY}")
                 yield from filter(None, [piece[: total - self._total]])
+                return
+            most = self._limits.events
+            if most is not None and self._events > most:
+                detail = f"limit {most:,} events; {REMEDY}"
+                self._problems.add("input_limit", self._total, detail=detail)
                 return
             since = self._total - max(self._last_event, 0)
             if without is not None and since > max(without, self._ahead):

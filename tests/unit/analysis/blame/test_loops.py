@@ -22,7 +22,7 @@ MODULES = (matched, delays, replay, pipeline_replay)
 
 
 def as_python(loop: Any) -> Any:
-    """Stands in for `in_machine_code`."""
+    """Stands in for `jit`."""
     return loop
 
 
@@ -31,7 +31,7 @@ def both(answer: Any) -> tuple[list[Any], list[Any]]:
     by_machine = answer()
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
-            patch.setattr(module, "in_machine_code", as_python)
+            patch.setattr(module, "jit", as_python)
         by_python = answer()
     return tuple([np.asarray(part).tolist() for part in found] for found in (by_machine, by_python))
 

@@ -31,7 +31,7 @@ def flat_texts(draw):
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch):
     """The loop itself: only one test needs it compiled."""
-    monkeypatch.setattr(flat_objects, "in_machine_code", lambda loop: loop)
+    monkeypatch.setattr(flat_objects, "jit", lambda loop: loop)
     monkeypatch.setattr(flat_objects, "_TEXTS_AT_ONCE", 3)
 
 

@@ -14,7 +14,7 @@ from stepscope.analysis.graph import assembly as graph_assembly
 from stepscope.analysis.graph import steady_state
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.replay import replayed_times, unchanged
-from stepscope.trace.machine.loops import WorkSoFar, in_machine_code
+from stepscope.trace.machine.jit import WorkSoFar, jit
 
 ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind", "call")
 
@@ -60,9 +60,9 @@ def test_sweeps_are_compiled_once_they_are_many(monkeypatch: pytest.MonkeyPatch)
 
     def noted(loop):
         compiled.append(loop.__name__)
-        return in_machine_code(loop)
+        return jit(loop)
 
-    monkeypatch.setattr(steady_state, "in_machine_code", noted)
+    monkeypatch.setattr(steady_state, "jit", noted)
     monkeypatch.setattr(steady_state, "_SWEPT", WorkSoFar())
     monkeypatch.setattr(steady_state, "SWEEPS_PAY_FROM", 9 * len(graph))
     ends, counts = [], []

@@ -25,7 +25,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.what_if import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +297,7 @@ def test_the_compiled_sweep_and_the_plain_one_agree():
     start = np.full(len(graph), graph.origin_ns)
     start[len(graph) // 2] += us(40)
     plain, end = start.tolist(), np.empty(len(graph), np.int64)
-    in_machine_code(sweep)(*columns, start, end)
+    jit(sweep)(*columns, start, end)
     plain_end = end.tolist()
     sweep(*(column.tolist() for column in columns), plain, plain_end)
     assert start.tolist() == plain

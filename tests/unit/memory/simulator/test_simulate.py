@@ -188,8 +188,8 @@ def test_the_compiled_loop_is_the_plain_one(steps, chosen):
     Program(allocator).run(steps)
     found = replayed(allocator.snapshot())
     compiled = [reproduce(found, 0).simulation, simulate(found, 0, of(chosen))]
-    original = simulating.in_machine_code
-    simulating.in_machine_code = lambda loop: (
+    original = simulating.jit
+    simulating.jit = lambda loop: (
         lambda *arguments: loop(
             *(guarded(a) if isinstance(a, np.ndarray) else a for a in arguments)
         )
@@ -197,7 +197,7 @@ def test_the_compiled_loop_is_the_plain_one(steps, chosen):
     try:
         plain = [reproduce(found, 0).simulation, simulate(found, 0, of(chosen))]
     finally:
-        simulating.in_machine_code = original
+        simulating.jit = original
     for one, other in zip(compiled, plain, strict=True):
         assert one.curve.equals(other.curve)
         assert one.allocations.equals(other.allocations)

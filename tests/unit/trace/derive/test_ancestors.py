@@ -28,7 +28,7 @@ from stepscope.trace.derive.ancestors import (
     outermost_vectorised,
     outermost_with,
 )
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 
 @st.composite
@@ -62,11 +62,11 @@ def test_against_walking(forest):
     first = [all(keys[row] != keys[way[0]] for row in way[1:]) for way in chains]
     assert nearest_vectorised(parent, chosen).tolist() == expected
     assert nearest_with(nearest_by_loop, parent, chosen).tolist() == expected
-    assert nearest_with(in_machine_code(nearest_by_loop), parent, chosen).tolist() == expected
+    assert nearest_with(jit(nearest_by_loop), parent, chosen).tolist() == expected
     asked = np.append(np.arange(len(parent)), -1)[::2]
     of_asked = [[*expected, -1][row] for row in asked]
     assert nearest_of(parent, asked, chosen).tolist() == of_asked
-    for loop in (nearest_of_by_loop, in_machine_code(nearest_of_by_loop)):
+    for loop in (nearest_of_by_loop, jit(nearest_of_by_loop)):
         for most_steps in (0, 3, 1000):
             found = nearest_of_with(loop, parent, asked, chosen, most_steps)
             assert found.dtype == parent.dtype

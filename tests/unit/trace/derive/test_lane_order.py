@@ -53,7 +53,7 @@ def test_the_compiled_loops_agree(monkeypatch):
     drawn = (random.integers(0, most, 4000).tolist() for most in (3, 1500, 3, 3, 2))
     given_columns = columns(list(zip(*drawn, strict=True)))
     found = order_with_few_copies(*given_columns)
-    monkeypatch.setattr(lane_order, "in_machine_code", lambda loop: loop)
+    monkeypatch.setattr(lane_order, "jit", lambda loop: loop)
     plain = order_with_few_copies(*given_columns)
     assert found is not None
     assert plain is not None

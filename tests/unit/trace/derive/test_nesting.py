@@ -127,7 +127,7 @@ def test_more_rows_than_32_bits_number_are_nested_alike(monkeypatch):
     monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
     monkeypatch.setattr(nesting, "_MOST_ROUNDS", 1)
     monkeypatch.setattr(nesting, "MOST_NARROW", 599)
-    monkeypatch.setattr(nesting, "in_machine_code", None)
+    monkeypatch.setattr(nesting, "jit", None)
     many = nest_narrow(lane, start, dur, rank, rows=rows)
     for field in FIELDS:
         assert np.array_equal(getattr(some, field), getattr(many, field)), field

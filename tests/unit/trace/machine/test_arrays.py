@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 
 from stepscope.trace.machine import calling
 from stepscope.trace.machine.arrays import WRITTEN, Written
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.calling import CompiledFunction
 from stepscope.trace.machine.functions import kind_of
+from stepscope.trace.machine.helpers import jit_inline
+from stepscope.trace.machine.jit import jit
 from stepscope.trace.machine.kinds import UntranslatableError
 
 INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 BELOW_ZERO = -1
 
 
-@inlined
+@jit_inline
 def total_of(values: npt.NDArray[np.int32], until: int) -> int:
     total = 0
     for index in range(min(until, len(values))):
@@ -30,12 +32,12 @@ def total_of(values: npt.NDArray[np.int32], until: int) -> int:
     return total
 
 
-@inlined
+@jit_inline
 def mark(marks: Written[np.bool_], index: int) -> None:
     marks[index] = not marks[index]
 
 
-@translated
+@jit
 def walk(
     small: npt.NDArray[np.int32],
     marks: Written[np.bool_],
@@ -69,9 +71,9 @@ def test_elements_are_those_of_python_lists(rows, is_backwards, first) -> None:
     marks, sums = np.array(flags, np.bool_), np.zeros(len(rows), np.int64)
     found = walk(np.array(numbers, np.int32), marks, sums, is_backwards, first)
     listed = [0] * len(rows)
-    names = {"total_of": total_of.function, "mark": mark.function}  # type: ignore[attr-defined]
+    names = {"total_of": total_of, "mark": mark}
     as_python: dict[str, Any] = {}
-    source = inspect.getsource(walk.function).replace("@translated\n", "")  # type: ignore[attr-defined]
+    source = inspect.getsource(walk.function).replace("@jit\n", "")  # type: ignore[attr-defined]
     exec("from __future__ import annotations\n" + source, names, as_python)
     assert found == as_python["walk"](numbers, flags, listed, is_backwards, first)
     assert marks.tolist() == flags
@@ -94,7 +96,7 @@ def copier(source: Any, target: Any) -> Any:
 def copiers() -> dict[Any, Any]:
     pairs = [(np.int64, kind) for kind in INTEGERS] + [(kind, np.int64) for kind in INTEGERS]
     pairs += [(np.bool_, np.bool_), (np.uint64, np.uint64)]
-    return {pair: translated(copier(*pair)) for pair in pairs}
+    return {pair: CompiledFunction(copier(*pair)) for pair in pairs}
 
 
 @settings(deadline=None)
@@ -131,15 +133,15 @@ def adds_to_first(values: Written[np.int64]) -> int:
 )
 def test_arrays_that_are_not_as_declared_are_refused(array, why) -> None:
     with pytest.raises(TypeError, match=why):
-        translated(adds_to_first)(array)
+        CompiledFunction(adds_to_first)(array)
 
 
 def test_read_only_arrays_can_be_read() -> None:
     column = np.array([7, 8])
     column.flags.writeable = False
-    assert translated(first_of)(column) == 7
+    assert CompiledFunction(first_of)(column) == 7
     with pytest.raises(ValueError, match="argument"):
-        translated(first_of)(column, column)
+        CompiledFunction(first_of)(column, column)
 
 
 def last(values: npt.NDArray[np.int64]) -> int:
@@ -154,7 +156,7 @@ def writes(values: npt.NDArray[np.int64]) -> None:
     values[0] = 1
 
 
-@inlined
+@jit_inline
 def increases(values: Written[np.int64]) -> None:
     values[0] += 1
 
@@ -209,7 +211,7 @@ def indexes_numbers(value: int) -> int:
 )
 def test_anything_else_is_refused_with_its_place(function, why) -> None:
     with pytest.raises(UntranslatableError) as refused:
-        translated(function)(*(np.zeros(3, np.int64),) * 2)
+        CompiledFunction(function)(*(np.zeros(3, np.int64),) * 2)
     place = f"test_arrays.py:{function.__code__.co_firstlineno + 1}: {why}"
     assert place in str(refused.value)
 
@@ -220,7 +222,7 @@ def single_precision(values: npt.NDArray[np.float32]) -> int:
 
 def test_other_elements_are_refused() -> None:
     with pytest.raises(UntranslatableError, match="arrays of float32"):
-        translated(single_precision)(np.zeros(1, np.float32))
+        CompiledFunction(single_precision)(np.zeros(1, np.float32))
 
 
 def test_arrays_are_known_where_numpy_names_them_by_an_alias() -> None:
@@ -241,22 +243,22 @@ def test_without_source_code_functions_of_arrays_run_as_python(monkeypatch) -> N
         raise OSError("could not get source code")
 
     monkeypatch.setattr(calling, "machine_code_of", no_source)
-    assert translated(adds_to_first)(np.array([4])) == 5
+    assert CompiledFunction(adds_to_first)(np.array([4])) == 5
     with pytest.raises(OSError, match="source"):
-        translated(lambda: 1)()
+        CompiledFunction(lambda: 1)()
 
 
-@inlined
+@jit_inline
 def put(values: Written[np.int32], at: int, value: int) -> None:
     values[at] = value
 
 
-@translated
+@jit
 def take(values: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
     return at, values[at]
 
 
-@translated
+@jit
 def move(values: npt.NDArray[np.int64], read: int, targets: Written[np.int32], written: int) -> int:
     """Reads in a function that is called, and writes in one that is inlined."""
     at, value = take(values, read)
@@ -264,14 +266,14 @@ def move(values: npt.NDArray[np.int64], read: int, targets: Written[np.int32], w
     return at + 1
 
 
-@translated
+@jit
 def fill(targets: Written[np.int32], until: int) -> None:
     for index in range(until):
         targets[index] += index
 
 
 def line_of(function: Any, text: str) -> int:
-    lines, first = inspect.getsourcelines(function.function)
+    lines, first = inspect.getsourcelines(getattr(function, "function", function))
     return first + next(number for number, line in enumerate(lines) if text in line)
 
 

@@ -18,8 +18,8 @@ from tests.support.random_loops import Program, random_program
 import stepscope
 from stepscope.trace.machine import instructions
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.called import callable_from_loops
-from stepscope.trace.machine.calling import Translated
+from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.helpers import jit_helper
 from stepscope.trace.machine.kinds import UntranslatableError
 
 Longs = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ BIG = 2**63
 WORD = 2**64 - 1
 
 
-@callable_from_loops
+@jit_helper
 def touch(values: Written[np.int64]) -> int:
     values[0] = 77
     return 5
@@ -123,7 +123,7 @@ def recursive(values: Longs) -> int:
     return recursive_helper(values)
 
 
-@callable_from_loops
+@jit_helper
 def recursive_helper(values: Longs) -> int:
     return 1 if values[0] > 3 else recursive_helper(values)
 
@@ -163,7 +163,7 @@ REFUSED = {
 @pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
 def test_what_python_means_otherwise_is_refused(function) -> None:
     with pytest.raises(UntranslatableError, match=REFUSED[function]):
-        Translated(function)(np.array([1, 2]))
+        CompiledFunction(function)(np.array([1, 2]))
 
 
 def first(values: Longs, number: int, share: float, *, is_on: bool) -> float:
@@ -174,7 +174,7 @@ def flagged(values: Longs, number: int, share: float, is_on: bool) -> float:
     return float(values[0] + number) * share if is_on else share
 
 
-FLAGGED = Translated(flagged)
+FLAGGED = CompiledFunction(flagged)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ LIMITS = (-(2**63), -(2**63) + 4, -1, 0, 1, 5, 2**63 - 5, 2**63 - 2, 2**63 - 1)
 
 
 def test_a_range_ends_where_python_ends_it() -> None:
-    loop = Translated(counted)
+    loop = CompiledFunction(counted)
     for start in LIMITS:
         for stop in LIMITS:
             expected = min(len(range(start, stop, 3)), 101) if start < stop else 0
@@ -253,7 +253,7 @@ def test_a_range_ends_where_python_ends_it() -> None:
 
 
 def test_a_shift_of_any_size_is_pythons() -> None:
-    loop = Translated(shifted)
+    loop = CompiledFunction(shifted)
     for value in LIMITS:
         for by in (0, 1, 31, 63, 64, 65, 127, 128, 2**40, 2**63 - 1):
             left = value << min(by, 200)
@@ -264,7 +264,7 @@ def test_a_shift_of_any_size_is_pythons() -> None:
 
 
 def test_a_division_by_zero_does_not_end_the_process() -> None:
-    loop = Translated(divided)
+    loop = CompiledFunction(divided)
     assert loop(np.array([17, 5], np.uint64)) == 5
     with pytest.raises(ZeroDivisionError, match="at line "):
         loop(np.array([17, 0], np.uint64))
@@ -275,7 +275,7 @@ def words(values: Longs) -> int:
 
 
 def test_words_may_be_larger_than_signed_numbers() -> None:
-    assert Translated(words)(np.array([0])) == 2**63 - 1
+    assert CompiledFunction(words)(np.array([0])) == 2**63 - 1
 
 
 def test_who_uses_addresses_is_listed_with_the_reason() -> None:
@@ -299,7 +299,7 @@ def check(seed: int, folder: Path) -> bool:
     """Whether a program was translated; if so, it does what Python does."""
     program: Program = random_program(seed)
     function, reference = program.load(folder)
-    loop = Translated(function)
+    loop = CompiledFunction(function)
     was_translated = False
     for numbers, arguments in program.inputs():
         expected = program.outcome(reference, numbers, arguments)
@@ -342,13 +342,13 @@ def low(a: npt.NDArray[np.int64]) -> int:
 RUNS_ON = """
 import sys, numpy as np
 sys.path.insert(0, sys.argv[1])
+from stepscope.trace.machine.jit import jit
 import swapped
 if sys.argv[2:]:
     with open(sys.argv[1] + "/swapped.py", "w") as file:
         file.write(sys.argv[2])
-from stepscope.trace.machine.loops import in_machine_code
 a = np.array([1, 2])
-print(in_machine_code(swapped.low)(a), in_machine_code(swapped.high)(a))
+print(jit(swapped.low)(a), jit(swapped.high)(a))
 """
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from llvmlite import ir
 from tests.support.watched import Watched
 
 from stepscope.terminal import working
 from stepscope.trace.machine import build
-from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.instructions import Instruction
+from stepscope.trace.machine.kinds import I64
 
 ADDED = 3
 
@@ -52,36 +57,36 @@ def made(monkeypatch) -> list[str]:
 
 
 def test_code_is_compiled_once(kept, made):
-    assert [translated(add)(number) for number in (1, 2)] == [4, 5]
+    assert [CompiledFunction(add)(number) for number in (1, 2)] == [4, 5]
     assert made == ["add"]
     (file,) = kept.iterdir()
     assert file.stat().st_mode & 0o022 == 0
 
 
 def test_code_is_compiled_anew_if_a_constant_that_it_uses_changes(kept, made, monkeypatch):
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     monkeypatch.setattr(sys.modules[__name__], "ADDED", 10)
-    assert translated(add)(1) == 11
+    assert CompiledFunction(add)(1) == 11
     assert made == ["add", "add"]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 40, 100, -1])
 def test_damaged_code_is_compiled_anew(kept, made, keep):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     (file,) = kept.iterdir()
     file.write_bytes(file.read_bytes()[:keep])
-    assert translated(add)(1) == 4
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
 
 
 def test_changed_code_is_not_run(kept, made):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     (file,) = kept.iterdir()
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
 
 
@@ -89,7 +94,7 @@ def test_changed_code_is_not_run(kept, made):
 def test_long_functions_do_what_short_ones_do(kept, monkeypatch, longest):
     monkeypatch.setattr(build, "_LONG_CHARACTERS", longest)
     values = np.array([5, 2, 9, 2, 1])
-    found = [translated(last_above)(values, limit) for limit in range(11)]
+    found = [CompiledFunction(last_above)(values, limit) for limit in range(11)]
     assert found == [last_above(values, limit) for limit in range(11)]
 
 
@@ -97,40 +102,40 @@ def test_long_functions_take_fewer_passes_where_llvmlite_has_them(kept, monkeypa
     asked = []
     few = build._few_passes
     monkeypatch.setattr(build, "_few_passes", lambda: asked.append(few()) or asked[-1])
-    translated(last_above)(np.array([1]), 0)
+    CompiledFunction(last_above)(np.array([1]), 0)
     assert not asked
     monkeypatch.setattr(build, "_LONG_CHARACTERS", 0)
     monkeypatch.setattr(build, "_FEW_PASSES", ("sroa", "unheard_of"))
     monkeypatch.setenv("STEPSCOPE_COMPILED", str(kept / "other"))
-    assert translated(last_above)(np.array([1, 3]), 0) == 1
+    assert CompiledFunction(last_above)(np.array([1, 3]), 0) == 1
     assert asked == [None]
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
 def test_code_that_others_can_write_is_not_run(kept, made):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     (file,) = kept.iterdir()
     file.chmod(0o666)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
 def test_code_of_another_user_is_not_run(kept, made, monkeypatch):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     owner = Path(build.__file__).stat().st_uid
     (file,) = kept.iterdir()
     if os.getuid() != 0:
         pytest.skip("only root can give a file away")
     os.chown(file, owner + 4321, -1)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
 
 
 def test_without_a_place_every_process_compiles(made, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "file" / "below"))
-    assert [translated(add)(1), translated(add)(1)] == [4, 4]
+    assert [CompiledFunction(add)(1), CompiledFunction(add)(1)] == [4, 4]
     assert made == ["add", "add"]
 
 
@@ -141,10 +146,16 @@ def test_it_is_known_that_code_cannot_be_kept(monkeypatch, tmp_path):
     assert build.compiles_anew()
 
 
+def test_a_path_that_cannot_be_is_no_place_and_no_error(made, monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / ("long" * 100) / "deeper"))
+    assert CompiledFunction(add)(1) == 4
+    build.compiles_anew()
+
+
 def test_whoever_watches_is_told_of_compiling_and_only_then(kept, monkeypatch):
     line = Watched()
     monkeypatch.setattr(working, "current_line", lambda: line)
-    assert [translated(add)(1), translated(add)(2)] == [4, 5]
+    assert [CompiledFunction(add)(1), CompiledFunction(add)(2)] == [4, 5]
     assert line.stages == ["Compiling, once per installation"]
     assert line.left == 1
 
@@ -161,28 +172,28 @@ def test_a_read_only_package_keeps_its_code_in_the_users_cache(monkeypatch, tmp_
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
 def test_code_in_a_directory_that_others_can_write_is_not_run(kept, made):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     kept.chmod(0o777)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
     assert build.compiles_anew()
     kept.chmod(0o755)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add"]
     assert not build.compiles_anew()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
 def test_a_link_or_a_pipe_is_no_kept_code(kept, made, tmp_path_factory):
-    translated(add)(1)
+    CompiledFunction(add)(1)
     (file,) = kept.iterdir()
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "code"
     file.rename(elsewhere)
     file.symlink_to(elsewhere)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     file.unlink()
     os.mkfifo(file)
-    assert translated(add)(1) == 4
+    assert CompiledFunction(add)(1) == 4
     assert made == ["add", "add", "add"]
 
 
@@ -190,7 +201,51 @@ def test_the_directory_is_made_so_that_others_cannot_write_to_it(made, monkeypat
     monkeypatch.setenv("STEPSCOPE_COMPILED", str(tmp_path / "new" / "below"))
     before = os.umask(0)
     try:
-        assert [translated(add)(1), translated(add)(1)] == [4, 4]
+        assert [CompiledFunction(add)(1), CompiledFunction(add)(1)] == [4, 4]
     finally:
         os.umask(before)
     assert made == ["add"]
+
+
+# -- the key says as much as the text for LLVM -----------------------------------------------------
+
+
+def generated(factor: int) -> Instruction:
+    """An instruction whose text depends on a number that its own code does not hold."""
+
+    def generate(builder, arguments):
+        return builder.mul(arguments[0], ir.Constant(I64.llvm_type, factor))
+
+    return Instruction("multiplied", (I64,), I64, generate)
+
+
+multiplied = cast("Callable[[int], int]", generated(3))
+
+
+def multiplies(values: npt.NDArray[np.int64]) -> int:
+    return multiplied(values[0])
+
+
+def test_code_is_compiled_anew_if_an_instruction_changes(kept, made, monkeypatch):
+    def call() -> Any:
+        return CompiledFunction(multiplies)(np.array([2]))
+
+    assert [call(), call()] == [6, 6]
+    monkeypatch.setattr(sys.modules[__name__], "multiplied", generated(5))
+    assert [call(), call()] == [10, 10]
+    assert made == ["multiplies"] * 2
+
+
+def test_code_is_not_kept_if_the_compiler_was_upgraded_while_it_was_imported(
+    kept, made, monkeypatch
+):
+    CompiledFunction(add)(1)
+    content = {file: file.read_bytes() for file in kept.iterdir()}
+    monkeypatch.setattr(
+        build, "FILES_AT_IMPORT", {**build.FILES_AT_IMPORT, Path(__file__): (1, 2, 3)}
+    )
+    assert build._digest_of_package() is None
+    monkeypatch.setattr(build, "_TRANSLATION", build._digest_of_package())
+    assert CompiledFunction(add)(1) == 4
+    assert made == ["add", "add"]
+    assert {file: file.read_bytes() for file in kept.iterdir()} == content

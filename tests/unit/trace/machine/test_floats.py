@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace.machine.arrays import Table, Written, WrittenTable
-from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.calling import CompiledFunction
 from stepscope.trace.machine.kinds import UntranslatableError
 
 HALF = 0.5
@@ -53,7 +53,7 @@ def compare(a: float, b: float) -> int:
     return found | 32 if a > b else found
 
 
-CALCULATE, COMPARE = translated(calculate), translated(compare)
+CALCULATE, COMPARE = CompiledFunction(calculate), CompiledFunction(compare)
 
 
 def bits(values: Any) -> list[int | str]:
@@ -86,7 +86,7 @@ def ratio(values: npt.NDArray[np.float64], b: float) -> float:
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_a_division_by_zero_is_an_error(zero) -> None:
-    divide = translated(ratio)
+    divide = CompiledFunction(ratio)
     assert divide(np.array([1.0]), 4.0) == 0.25
     assert math.isnan(divide(np.array([1.0]), math.nan))
     with pytest.raises(ZeroDivisionError, match="a division by zero, at line "):
@@ -107,7 +107,7 @@ def test_tables_that_are_read_and_written(amounts: list[int], seed: int) -> None
     shares = np.random.default_rng(seed).random((len(amounts), 3))
     shares.flags.writeable = False
     out = np.ones((len(amounts), 3))
-    translated(spread)(shares, np.array(amounts, np.int64), out)
+    CompiledFunction(spread)(shares, np.array(amounts, np.int64), out)
     assert (out == 1 + shares * np.array(amounts, np.float64).reshape(-1, 1)).all()
 
 
@@ -133,7 +133,7 @@ def depends_on(values: npt.NDArray[np.float64]) -> int:
 )
 def test_anything_else_is_refused_with_its_place(function: Any, arguments: Any, why: str) -> None:
     with pytest.raises(UntranslatableError) as refused:
-        translated(function)(*arguments)
+        CompiledFunction(function)(*arguments)
     place = f"test_floats.py:{function.__code__.co_firstlineno + 1}: "
     assert place in str(refused.value)
     assert why in str(refused.value)

@@ -13,30 +13,30 @@ from hypothesis import strategies as st
 
 from stepscope.trace.machine import build
 from stepscope.trace.machine.arrays import Written, WrittenTable
-from stepscope.trace.machine.called import callable_from_loops, is_callable_from_loops
-from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.helpers import is_jit_helper, jit_helper
+from stepscope.trace.machine.jit import compiled, jit
 from stepscope.trace.machine.kinds import UntranslatableError
-from stepscope.trace.machine.loops import in_machine_code
 
 Number = TypeVar("Number", np.uint32, np.int64)
 Table = tuple[npt.NDArray[np.bool_], Written[Number], npt.NDArray[Number]]
 STEP = 5
 
 
-@callable_from_loops
+@jit_helper
 def weighed(values: npt.NDArray[Number], at: int) -> int:
     """The element before, and a constant."""
     return int(values[at - 1]) * STEP if at > 0 else STEP
 
 
-@callable_from_loops
+@jit_helper
 def ends_of(values: npt.NDArray[Number]) -> tuple[int, int, bool]:
     if not len(values):
         return 0, 0, False
     return int(values[0]), int(values[len(values) - 1]), True
 
 
-@callable_from_loops
+@jit_helper
 def change(table: Table[Number], at: int) -> None:
     _, sums, values = table
     sums[at] += weighed(values, at)
@@ -61,7 +61,7 @@ def test_tuples_of_arrays_of_a_chosen_type_are_as_in_python(kind, rows, only: bo
     chosen = np.array([mark for mark, _ in rows], np.bool_)
     values = np.array([value for _, value in rows], kind)
     sums, expected = values.copy(), values.copy()
-    loop = in_machine_code(add_up, np.dtype(kind))
+    loop = jit(add_up, np.dtype(kind))
     found = loop(len(rows), (chosen, sums, values), only)
     assert found == add_up(len(rows), (chosen, expected, values), only)
     assert sums.tolist() == expected.tolist()
@@ -69,7 +69,7 @@ def test_tuples_of_arrays_of_a_chosen_type_are_as_in_python(kind, rows, only: bo
 
 def test_an_index_outside_an_array_of_a_tuple_raises() -> None:
     one = np.ones(2, np.int64)
-    loop = in_machine_code(add_up, np.dtype(np.int64))
+    loop = jit(add_up, np.dtype(np.int64))
     with pytest.raises(IndexError, match=r"add_up.int64: an index outside an array"):
         loop(3, (np.ones(3, np.bool_), one, one.copy()), False)
 
@@ -93,20 +93,20 @@ def test_an_index_outside_an_array_of_a_tuple_raises() -> None:
 )
 def test_tuples_that_are_not_as_declared_are_refused(table, why) -> None:
     with pytest.raises(TypeError, match=why):
-        in_machine_code(add_up, np.dtype(np.int64))(1, table, False)
+        jit(add_up, np.dtype(np.int64))(1, table, False)
 
 
 @pytest.mark.parametrize("element", [None, np.dtype(np.int32)])
 def test_a_type_that_is_not_among_those_to_choose_from_is_refused(element) -> None:
     with pytest.raises(UntranslatableError, match="arrays of ~Number as"):
-        in_machine_code(add_up, element)(0, (), False)
+        jit(add_up, element)(0, (), False)
 
 
 def lets_write(table: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]) -> None:
     writes(table)
 
 
-@callable_from_loops
+@jit_helper
 def writes(table: tuple[npt.NDArray[np.int64], Written[np.int64]]) -> None:
     read, written = table
     written[0] = read[0]
@@ -114,14 +114,14 @@ def writes(table: tuple[npt.NDArray[np.int64], Written[np.int64]]) -> None:
 
 def test_what_may_only_be_read_is_not_passed_on_to_be_written() -> None:
     with pytest.raises(UntranslatableError, match="a call with .*array of int64"):
-        translated(lets_write)((np.ones(1, np.int64),) * 2)
+        CompiledFunction(lets_write)((np.ones(1, np.int64),) * 2)
 
 
 def test_a_function_that_is_called_stays_a_function_of_python() -> None:
-    assert is_callable_from_loops(weighed)
+    assert is_jit_helper(weighed)
     assert weighed(np.array([7, 8], np.uint32), 1) == 35
-    assert not is_callable_from_loops(add_up)
-    assert not is_callable_from_loops([])
+    assert not is_jit_helper(add_up)
+    assert not is_jit_helper([])
 
 
 def unmarked(value: int) -> int:
@@ -134,7 +134,7 @@ def calls_unmarked(value: int) -> int:
 
 def test_other_functions_are_not_called() -> None:
     with pytest.raises(UntranslatableError, match="this call"):
-        translated(calls_unmarked)(1)
+        CompiledFunction(calls_unmarked)(1)
 
 
 def calls_weighed(values: npt.NDArray[Number]) -> int:
@@ -155,8 +155,8 @@ def test_code_is_compiled_anew_if_a_constant_of_a_called_function_changes(
     monkeypatch.setattr(build, "_compiled", noted)
 
     def call(kind):
-        in_machine_code.cache_clear()
-        return in_machine_code(calls_weighed, np.dtype(kind))(np.zeros(1, kind))
+        compiled.cache_clear()
+        return jit(calls_weighed, np.dtype(kind))(np.zeros(1, kind))
 
     assert [call(np.uint32), call(np.uint32), call(np.int64)] == [5, 5, 5]
     monkeypatch.setattr(sys.modules[__name__], "STEP", 9)
@@ -164,7 +164,7 @@ def test_code_is_compiled_anew_if_a_constant_of_a_called_function_changes(
     assert [name.rpartition(".")[2] for name in made] == ["uint32", "int64", "uint32"]
 
 
-@callable_from_loops
+@jit_helper
 def move(table: WrittenTable[Number], row: int, to: int) -> None:
     table[row, to] += table[to & 1, row]
 
@@ -193,7 +193,7 @@ def test_tables_are_as_in_python_and_checked_by_row_and_by_column(
     around = np.arange(100, 130, dtype=kind)  # what lies around the table
     before = around.copy()
     table = around[7 : 7 + rows * columns].reshape(rows, columns)
-    loop = in_machine_code(mix, np.dtype(kind))
+    loop = jit(mix, np.dtype(kind))
     if 0 <= row < rows and 0 <= column < columns:
         expected = before[7 : 7 + rows * columns].reshape(rows, columns)
         assert loop(table, row, column, value) == mix(expected, row, column, value)
@@ -230,16 +230,16 @@ def passes_a_table(table: WrittenTable[np.int64]) -> None:
 )
 def test_other_uses_of_tables_are_refused(function, why) -> None:
     with pytest.raises(UntranslatableError, match=why):
-        translated(function)(np.zeros((2, 2), np.int64))
+        CompiledFunction(function)(np.zeros((2, 2), np.int64))
 
 
 @pytest.mark.parametrize("table", [np.zeros(4, np.int64), np.zeros((2, 4), np.int64)[:, ::2]])
 def test_arrays_that_are_no_tables_are_refused(table) -> None:
     with pytest.raises(TypeError, match="no contiguous array of int64 with two dimensions"):
-        in_machine_code(mix, np.dtype(np.int64))(table, 0, 0, 0)
+        jit(mix, np.dtype(np.int64))(table, 0, 0, 0)
 
 
-@translated
+@jit
 def reassigned(values: npt.NDArray[np.int64], often: int) -> int:
     """Variables that are assigned once, but in a loop, and parameters that are assigned."""
     before = often

@@ -1,4 +1,4 @@
-"""Translated functions do what they do in Python, or are refused with their place."""
+"""Compiled functions do what they do in Python, or are refused with their place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     as_long,
     byte_at,
@@ -19,6 +20,7 @@ from stepscope.trace.machine.instructions import (
     put_word,
     word_at,
 )
+from stepscope.trace.machine.jit import jit
 from stepscope.trace.machine.kinds import UntranslatableError
 
 SEVEN = 7
@@ -26,7 +28,7 @@ HIGH = np.uint64(1 << 63)
 small = st.integers(-(2**20), 2**20)
 
 
-@translated
+@jit
 def control(first: int, second: int, third: int) -> int:
     """Loops in loops, with every way out of them."""
     total = steps = 0
@@ -53,7 +55,7 @@ def control(first: int, second: int, third: int) -> int:
     return total ^ steps if -5 <= first < second else ~total | (steps << 2)
 
 
-@translated
+@jit
 def strides(first: int, last: int) -> int:
     """Loops that count up by more than one."""
     total = 0
@@ -78,12 +80,12 @@ def test_control_flow_is_that_of_python(first: int, second: int, third: int) -> 
     assert control(first, second, third) == control.function(first, second, third)  # type: ignore[attr-defined]
 
 
-@inlined
+@jit_inline
 def both(first: int, second: int) -> tuple[np.uint64, bool]:
     return np.uint64(first) + np.uint64(second), first > second
 
 
-@translated
+@jit
 def parts(first: int, second: int, out: int) -> None:
     total, is_more = both(first, second)
     put_long(out, 0, as_long(total // np.uint64(3)))
@@ -109,7 +111,7 @@ def test_numbers_have_64_bits_with_and_without_a_sign(first: int, second: int) -
     assert out[4] == ((first > second) != (total > 2**63))
 
 
-@translated
+@jit
 def memory(source: int, target: int) -> int:
     put_byte(target, 1, byte_at(source, 2) + 256)
     put_int(target, 1, int_at(source, 1))
@@ -211,11 +213,11 @@ def returns_another(first: int) -> int:
 )
 def test_anything_else_is_refused_with_its_place(function, line, why) -> None:
     with pytest.raises(UntranslatableError) as refused:
-        translated(function)(1)
+        CompiledFunction(function)(1)
     place = f"test_translate.py:{function.__code__.co_firstlineno + line}: {why}"
     assert place in str(refused.value)
 
 
 def test_other_types_are_refused() -> None:
     with pytest.raises(UntranslatableError, match="float32"):
-        translated(single_precision)(1)
+        CompiledFunction(single_precision)(1)

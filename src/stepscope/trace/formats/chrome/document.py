@@ -9,7 +9,7 @@ import re
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
-from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
+from stepscope.trace.formats.chrome.event_list import BytePositions, ReadEvents, Take, decode, more
 from stepscope.trace.formats.chrome.tolerant.event_text import MOST_FRUITLESS
 from stepscope.trace.formats.chrome.tolerant.json_text import (
     SPACE,
@@ -27,6 +27,8 @@ _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _NO_EVENTS = ("not_an_event", "no_phase", "skipped")
+MOST_MEMBERS = 1000
+"""Top-level values that are kept. Recorders write a few dozen."""
 _LARGEST_VALUE = 64 * 1024 * 1024
 
 
@@ -42,6 +44,7 @@ class _Walk:
         self.final = False
         self.text = ""
         self.here = 0
+        self.byte_here = BytePositions("")
         self.lists = 0
 
     # -- buffered text ---------------------------------------------------------------------
@@ -49,9 +52,7 @@ class _Walk:
     def hold(self, data: bytes, offset: int) -> None:
         self.data, self.offset = data, offset
         self.text, self.here = decode(data), 0
-
-    def byte_here(self, position: int) -> int:
-        return len(self.text[:position].encode("utf-8", "surrogateescape"))
+        self.byte_here = BytePositions(self.text)
 
     def grow(self) -> bool:
         """Reads more text; False at the end of the file."""
@@ -209,7 +210,7 @@ class _Walk:
                     text = without_surrogates(raw)
                     if text != raw:
                         self.problem("invalid_utf8")
-                    self.assembler.metadata.append((key, text))
+                    self.keep(key, text)
                     self.here = end
                     return True
             except (ValueError, StopIteration, RecursionError) as failure:
@@ -220,7 +221,7 @@ class _Walk:
                     value, end = read_lenient(self.text, start, self.final)
                     if not may_go_on(self.text, end):
                         self.problem("invalid_header")
-                        self.assembler.metadata.append((key, standard_text(value)))
+                        self.keep(key, standard_text(value))
                         self.here = end
                         return True
                 except LenientError as error:
@@ -229,6 +230,12 @@ class _Walk:
             if self.final:
                 return False
             self.grow()  # if nothing more comes, this parses the text once more as final
+
+    def keep(self, key: str, text: str) -> None:
+        if len(self.assembler.metadata) < MOST_MEMBERS:
+            self.assembler.metadata.append((key, text))
+        else:
+            self.problem("too_many_members")
 
     def lost(self, inside_value: bool = False) -> bool:
         """Skips unreadable header text up to the list of events; False if there is none."""

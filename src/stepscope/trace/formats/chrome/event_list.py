@@ -85,7 +85,7 @@ def read_events_tolerantly(data: bytes, offset: int, blocks: Content, take: Take
             problems = stretch.problems.moved(in_bytes, offset)
             take(rows_from_events(stretch.events, offsets, problems))
         if any(event.phase is not None for event in stretch.events):
-            blocks.recognised()
+            blocks.recognised(len(stretch.events))
         used = in_bytes(stretch.stop)
         offset += used
         between = stretch.between

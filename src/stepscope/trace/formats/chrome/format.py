@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.trace_format import Input, TraceFormat
-from stepscope.trace.machine.loops import WorkSoFar
+from stepscope.trace.machine.jit import WorkSoFar
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:

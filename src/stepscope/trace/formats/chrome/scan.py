@@ -73,7 +73,7 @@ class _Reader:
         if len(finished.rows) or not isinstance(finished.rows, Scanned):
             self.take(finished.rows)
         if finished.has_events:
-            self.content.recognised()
+            self.content.recognised(len(finished.rows))
         self._words.append(finished.words)
         self.carry = bytearray(scan.raw[finished.stop : scan.end])
         self.offset = scan.offset + finished.stop

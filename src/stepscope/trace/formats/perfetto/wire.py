@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.loops import in_machine_code
+from stepscope.trace.machine.jit import jit
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -65,7 +65,7 @@ def read_fields(data: npt.NDArray[np.uint8], start: Int64Array, end: Int64Array)
         start: Where each message begins.
         end: Where it ends, within the file.
     """
-    scan, counts = in_machine_code(scan_by_loop), np.zeros(2, np.int64)
+    scan, counts = jit(scan_by_loop), np.zeros(2, np.int64)
     none = np.zeros(0, np.int64)
     starts, ends = np.ascontiguousarray(start), np.ascontiguousarray(end)
     empty = (none, none, none.astype(np.int8), none.astype(np.uint64), none)

@@ -10,7 +10,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, wr
 from stepscope.trace.formats.chrome import event_list, scan
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
-from stepscope.trace.machine.loops import WorkSoFar
+from stepscope.trace.machine.jit import WorkSoFar
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stepscope.trace.formats.chrome.scanner.scan_values import magnitude, nanoseconds_at
 from stepscope.trace.formats.chrome.tolerant.numbers import integer, nanoseconds
-from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import as_long, put_long
+from stepscope.trace.machine.jit import jit
 
 digits = st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?", fullmatch=True)
 
@@ -34,14 +34,14 @@ def test_nanoseconds_are_exact(text: str) -> None:
     assert nanoseconds(text) == (value if -(2**63) <= value < 2**63 else None)
 
 
-@translated
+@jit
 def nanoseconds_into(out: int, data: int) -> int:
     value, end = nanoseconds_at(data, 0)
     put_long(out, 0, value)
     return end
 
 
-@translated
+@jit
 def magnitude_into(out: int, data: int, end: int) -> bool:
     value, fits = magnitude(data, 0, end)
     put_long(out, 0, as_long(value))

@@ -100,7 +100,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     TIME,
     VIEWS,
 )
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -112,19 +112,20 @@ from stepscope.trace.machine.instructions import (
     put_long,
     put_word,
 )
+from stepscope.trace.machine.jit import jit
 
 LENGTH_BYTES = 4
 """Bytes of the length before each text of a page."""
 _HALF = np.uint64(32)
 
 
-@inlined
+@jit_inline
 def _put_bit(bits: Data, at: int, bit: int) -> None:
     """Marks a row as not null if the bit is 1."""
     put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (bit << (at & 7)))
 
 
-@inlined
+@jit_inline
 def _put_text(
     source: Longs, row: int, data: Data, views: Longs, at: int, text: Data, used: int,
     is_dense: int,
@@ -158,7 +159,7 @@ def _put_text(
     return after
 
 
-@translated
+@jit
 def _put_other(
     block: Longs, row: int, name_id: int, lane_id: int, is_dense: int, table: Longs
 ) -> None:
@@ -194,7 +195,7 @@ def _put_other(
     put_long(table, ROWS_FILLED, at + 1)
 
 
-@translated
+@jit
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     """Writes the columns of a plain block, after those of earlier blocks.
 

@@ -41,7 +41,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     VIEWS,
     Survey,
 )
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Ints,
@@ -53,9 +53,10 @@ from stepscope.trace.machine.instructions import (
     put_int,
     put_long,
 )
+from stepscope.trace.machine.jit import jit
 
 
-@inlined
+@jit_inline
 def _note(seen: Data, distinct: Ints, count: int, number: int) -> int:
     """Adds a number to the distinct ones if it is new, and returns how many there are."""
     if byte_at(seen, number) == 0:
@@ -65,7 +66,7 @@ def _note(seen: Data, distinct: Ints, count: int, number: int) -> int:
     return count
 
 
-@translated
+@jit
 def _survey(
     block: Longs, role_of: Data, seen_names: Data, names: Ints, seen_lanes: Data, lanes: Ints,
     counts: Longs,

@@ -46,7 +46,6 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     word_of,
 )
 from stepscope.trace.formats.chrome.scanner.scan_values import number_end
-from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -57,6 +56,7 @@ from stepscope.trace.machine.instructions import (
     put_word,
     word_at,
 )
+from stepscope.trace.machine.jit import jit
 
 # What `mend` needs, and how far it got: addresses and numbers, as an int64 array.
 (
@@ -101,7 +101,7 @@ _IGNORED = word_of(b'"s":""')
 _TWO, _THREE, _SIX = np.uint64(0xFFFF), np.uint64(0xFFFFFF), np.uint64(0xFFFFFFFFFFFF)
 
 
-@translated
+@jit
 def _key_of_event(data: Data, start: int, end: int) -> int:
     """Returns what a key of an event holds: `_UNKNOWN` and so on; -1 if it is hard to tell.
 
@@ -134,7 +134,7 @@ def _key_of_event(data: Data, start: int, end: int) -> int:
     return FAILED if has_escape(data, start, end) else _UNKNOWN
 
 
-@translated
+@jit
 def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> tuple[int, int, int]:
     """Copies the object at `at`, like `mend_string`."""
     first = at
@@ -255,7 +255,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
                 wrong |= _KEYS if holds == _UNKNOWN else _FORM
 
 
-@translated
+@jit
 def mend(job: Longs) -> int:
     """Copies text between the events of a list, with these repaired, as far as it can.
 

@@ -30,8 +30,9 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     word_of,
 )
 from stepscope.trace.formats.chrome.scanner.scan_values import is_digit, number_end
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import Data, byte_at, put_byte, word_at
+from stepscope.trace.machine.jit import jit
 
 # Where a string is. What may follow it depends on that.
 KEY, MEMBER, ELEMENT = range(3)
@@ -52,13 +53,13 @@ _TRUE, NULL, _FALSE = word_of(b"true"), word_of(b"null"), word_of(b"false")
 FOUR_BYTES, FIVE_BYTES = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
 
 
-@inlined
+@jit_inline
 def _is_unusual(character: int) -> bool:
     """Whether a character might be whitespace to a regular expression, or the end of the text."""
     return character < SPACE or character >= 0x7F
 
 
-@translated
+@jit
 def _is_key(data: Data, at: int) -> int:
     """Whether a key and a colon follow the quote at `at`: 1 or 0; -1 if it is hard to tell."""
     is_ascii = True
@@ -85,7 +86,7 @@ def _is_key(data: Data, at: int) -> int:
     return 0 if is_ascii else FAILED
 
 
-@translated
+@jit
 def _closes(data: Data, at: int, place: int) -> int:
     """Whether the quote at `at` closes a string: 1 or 0; -1 if it is hard to tell."""
     here = skip_space(data, at + 1)
@@ -111,7 +112,7 @@ def _closes(data: Data, at: int, place: int) -> int:
     return 1 if is_value or is_digit(character) else 0
 
 
-@inlined
+@jit_inline
 def _put_replacement(out: int) -> int:
     """Writes U+FFFD to an address, and returns the address after it."""
     put_byte(out, 0, 0xEF)
@@ -120,12 +121,12 @@ def _put_replacement(out: int) -> int:
     return out + 3
 
 
-@inlined
+@jit_inline
 def _hexadecimal(digit: int) -> int:
     return digit + (ZERO if digit < 10 else 87)
 
 
-@translated
+@jit
 def _put_control(out: int, character: int) -> int:
     """Writes the escape of a control character to an address, and returns the address after it."""
     put_byte(out, 0, BACKSLASH)
@@ -151,7 +152,7 @@ def _put_control(out: int, character: int) -> int:
     return out + 6
 
 
-@translated
+@jit
 def mend_string(
     data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
 ) -> tuple[int, int, int]:
@@ -244,7 +245,7 @@ def mend_string(
             out = _put_control(out, character)
 
 
-@translated
+@jit
 def _word_end(data: Data, at: int) -> int:
     """Returns the position after a bare word; -1 if there is none that is short and plain."""
     here = at
@@ -261,7 +262,7 @@ def _word_end(data: Data, at: int) -> int:
     return FAILED
 
 
-@translated
+@jit
 def mend_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, int, int]:
     """Copies a number or a word, like `mend_string`. A word that JSON has not becomes a string."""
     end = number_end(data, at)
@@ -288,7 +289,7 @@ def mend_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, int
     return end, out + length + 2, SYNTAX
 
 
-@translated
+@jit
 def _copy_long_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
     """Like `copy_space`, for more than a space."""
     while out <= last:
@@ -301,7 +302,7 @@ def _copy_long_space(data: Data, at: int, out: int, last: int) -> tuple[int, int
     return FULL, out
 
 
-@inlined
+@jit_inline
 def copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
     """Copies the whitespace at `at`; returns the position after it, and the address."""
     if byte_at(data, at) > SPACE:
@@ -312,7 +313,7 @@ def copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
     return _copy_long_space(data, at, out, last)
 
 
-@inlined
+@jit_inline
 def copy_string(
     data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
 ) -> tuple[int, int, int]:

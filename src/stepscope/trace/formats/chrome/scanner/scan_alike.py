@@ -57,7 +57,7 @@ from stepscope.trace.formats.chrome.scanner.scan_values import (
     up_to_sixteen_digits,
 )
 from stepscope.trace.formats.chrome.scanner.scanned import COLUMNS, DATA, END, ROOM, VIEWS
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Instruction,
@@ -71,7 +71,8 @@ from stepscope.trace.machine.instructions import (
     put_int,
     put_long,
 )
-from stepscope.trace.machine.kinds import LONG
+from stepscope.trace.machine.jit import jit
+from stepscope.trace.machine.kinds import I64
 
 HEAD_BYTES = 128
 """The beginning of an event by which its pattern is looked up."""
@@ -97,27 +98,29 @@ def _slot_of_head(builder: Any, arguments: list[Any]) -> Any:
     place, lanes = builder.add(*arguments), _PARTS.count
     total = ir.Constant(_PARTS, [0] * lanes)
     for number in range(HEAD_BYTES // _WIDTH):
-        some = load(builder, builder.add(place, ir.Constant(LONG.form, _WIDTH * number)), _BYTES)
+        some = load(
+            builder, builder.add(place, ir.Constant(I64.llvm_type, _WIDTH * number)), _BYTES
+        )
         beyond = builder.sub(some, all_of(ZERO))
         some = builder.select(builder.icmp_unsigned("<", beyond, all_of(10)), all_of(0), some)
         factors = [_ODD * (2 * (lanes * number + lane) + 1) % 2**32 for lane in range(lanes)]
         product = builder.mul(builder.bitcast(some, _PARTS), ir.Constant(_PARTS, factors))
         total = builder.add(total, product)
-    halves = builder.bitcast(total, ir.VectorType(LONG.form, len(_FACTORS)))
-    value = ir.Constant(LONG.form, 0)
+    halves = builder.bitcast(total, ir.VectorType(I64.llvm_type, len(_FACTORS)))
+    value = ir.Constant(I64.llvm_type, 0)
     for lane, factor in enumerate(_FACTORS):
         part = builder.extract_element(halves, ir.Constant(ir.IntType(32), lane))
-        value = builder.add(value, builder.mul(part, ir.Constant(LONG.form, factor)))
-    value = builder.xor(value, builder.lshr(value, ir.Constant(LONG.form, 32)))
-    value = builder.mul(value, ir.Constant(LONG.form, _FACTORS[1]))
-    return builder.lshr(value, ir.Constant(LONG.form, 64 - SLOT_BITS))
+        value = builder.add(value, builder.mul(part, ir.Constant(I64.llvm_type, factor)))
+    value = builder.xor(value, builder.lshr(value, ir.Constant(I64.llvm_type, 32)))
+    value = builder.mul(value, ir.Constant(I64.llvm_type, _FACTORS[1]))
+    return builder.lshr(value, ir.Constant(I64.llvm_type, 64 - SLOT_BITS))
 
 
 def _same_go_on(builder: Any, arguments: list[Any]) -> Any:
     first, second = (load(builder, address, _BYTES) for address in arguments)
     differ = builder.bitcast(builder.icmp_unsigned("!=", first, second), ir.IntType(_WIDTH))
     count = builder.cttz(differ, ir.Constant(ir.IntType(1), 0))
-    return builder.zext(count, LONG.form)
+    return builder.zext(count, I64.llvm_type)
 
 
 if TYPE_CHECKING:
@@ -129,11 +132,11 @@ if TYPE_CHECKING:
         """Returns how many of the next bytes at two addresses are the same, 32 at most."""
 
 else:
-    slot_of_head = Instruction("slot_of_head", (LONG, LONG), LONG, _slot_of_head)
-    same_go_on = Instruction("same_go_on", (LONG, LONG), LONG, _same_go_on)
+    slot_of_head = Instruction("slot_of_head", (I64, I64), I64, _slot_of_head)
+    same_go_on = Instruction("same_go_on", (I64, I64), I64, _same_go_on)
 
 
-@inlined
+@jit_inline
 def may_replace(data: Data, at: int, known: int, found: int) -> bool:
     """Whether digits in the arguments may take the place of others, and so leave JSON valid.
 
@@ -159,7 +162,7 @@ def may_replace(data: Data, at: int, known: int, found: int) -> bool:
     return found == 1 or byte_at(data, at) != ZERO or before == PERIOD
 
 
-@translated
+@jit
 def is_in_address(data: Data, at: int) -> bool:
     """Whether the bytes before a position are `0x` and hexadecimal digits, as of an address.
 
@@ -171,7 +174,7 @@ def is_in_address(data: Data, at: int) -> bool:
     return byte_at(data, first - 1) == _X and byte_at(data, first - 2) == ZERO
 
 
-@translated
+@jit
 def alike_end(
     data: Data, at: int, pattern: Longs, columns: Longs, stride: int
 ) -> tuple[int, int, int]:
@@ -249,7 +252,7 @@ def alike_end(
             return at, start, end
 
 
-@translated
+@jit
 def _slot_of(data: Data, at: int, end: int, table: Longs) -> Ints:
     """Returns the address of the slot that has the patterns of the event at `at`; 0 for none."""
     slots, head = long_at(table, SLOTS), slot_of_head(data, at)
@@ -262,7 +265,7 @@ def _slot_of(data: Data, at: int, end: int, table: Longs) -> Ints:
     return slots + 4 * WAYS * (longer + (1 << SLOT_BITS))
 
 
-@inlined
+@jit_inline
 def _put_first(slot: Ints, way: int, number: int) -> None:
     """Puts a pattern at the beginning of a slot; those before `way` move on."""
     while way > 0:
@@ -271,7 +274,7 @@ def _put_first(slot: Ints, way: int, number: int) -> None:
     put_int(slot, 0, number)
 
 
-@translated
+@jit
 def _put_in_slot(data: Data, at: int, end: int, table: Longs, number: int) -> None:
     """Makes a pattern the first that is compared with events like the one at `at`.
 
@@ -291,7 +294,7 @@ def _put_in_slot(data: Data, at: int, end: int, table: Longs, number: int) -> No
         _put_first(slot, WAYS - 1, number)
 
 
-@translated
+@jit
 def find_of_name(block: Longs, table: Longs, name: int, at: int, row: int) -> int:
     """Looks for the pattern of an event among the latest ones of a name, or of one like it.
 
@@ -321,7 +324,7 @@ def find_of_name(block: Longs, table: Longs, name: int, at: int, row: int) -> in
     return NONE
 
 
-@translated
+@jit
 def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]:
     """Reads events as long as they are like patterns.
 
@@ -371,7 +374,7 @@ def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]
     return at, row
 
 
-@translated
+@jit
 def remember(
     block: Longs, table: Longs, at: int, end: int, row: int, numbers: int, codes: int
 ) -> None:

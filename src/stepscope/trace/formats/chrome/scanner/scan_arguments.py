@@ -42,7 +42,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     EXTERNAL,
     STREAM,
 )
-from stepscope.trace.machine.calling import inlined
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import Data, Longs, as_long, byte_at, put_long, word_at
 
 _FOUR, _SIX = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFF)
@@ -61,7 +61,7 @@ ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_B
 _EXTERNAL_NEW_SLOT = 100
 
 
-@inlined
+@jit_inline
 def argument_slot(data: Data, at: int) -> int:
     """Returns the column for the argument with the key at `at`; -1 if it has none."""
     word = word_at(data, at)
@@ -80,7 +80,7 @@ def argument_slot(data: Data, at: int) -> int:
     return -1
 
 
-@inlined
+@jit_inline
 def slot_bit(slot: int) -> int:
     """Returns the flag of a column."""
     if slot == CORRELATION:
@@ -94,7 +94,7 @@ def slot_bit(slot: int) -> int:
     return HAS_BYTES
 
 
-@inlined
+@jit_inline
 def scan_arguments(
     data: Data, at: int, columns: Longs, stride: int, notes: Longs
 ) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from llvmlite import ir
 
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Instruction,
@@ -21,7 +21,8 @@ from stepscope.trace.machine.instructions import (
     load,
     word_at,
 )
-from stepscope.trace.machine.kinds import LONG, NOTHING
+from stepscope.trace.machine.jit import jit
+from stepscope.trace.machine.kinds import I64, VOID
 
 PADDING = 64
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -56,9 +57,9 @@ def _run_length(stops: Callable[[Any, Any, Callable[[int], Any]], Any]) -> Instr
         some = load(builder, builder.add(*arguments), vector)
         mask = builder.bitcast(stops(builder, some, all_of), _MASK)
         zeros = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
-        return builder.zext(zeros, LONG.form)
+        return builder.zext(zeros, I64.llvm_type)
 
-    return Instruction(stops.__name__, (LONG, LONG), LONG, generate)
+    return Instruction(stops.__name__, (I64, I64), I64, generate)
 
 
 def _ends_plain(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
@@ -110,10 +111,10 @@ else:
     strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
     digits_go_on = _run_length(_is_no_digit)
     hexadecimals_go_on = _run_length(_is_no_hexadecimal)
-    copy_some = Instruction("copy_some", (LONG, LONG), NOTHING, _copy_some)
+    copy_some = Instruction("copy_some", (I64, I64), VOID, _copy_some)
 
 
-@translated
+@jit
 def long_space_end(data: Data, at: int) -> int:
     """Like `skip_space`, for more than a space."""
     while True:
@@ -123,7 +124,7 @@ def long_space_end(data: Data, at: int) -> int:
             return at
 
 
-@inlined
+@jit_inline
 def skip_space(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not whitespace."""
     if byte_at(data, at) > SPACE:
@@ -133,7 +134,7 @@ def skip_space(data: Data, at: int) -> int:
     return long_space_end(data, at)
 
 
-@inlined
+@jit_inline
 def digits_end(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not a digit."""
     while True:
@@ -143,7 +144,7 @@ def digits_end(data: Data, at: int) -> int:
             return at
 
 
-@translated
+@jit
 def character_length(data: Data, at: int) -> int:
     """Returns the length of the non-ASCII UTF-8 sequence at `at`; 0 if it is invalid."""
     first, second, third = byte_at(data, at), byte_at(data, at + 1), byte_at(data, at + 2)
@@ -166,13 +167,13 @@ def character_length(data: Data, at: int) -> int:
     return 4
 
 
-@translated
+@jit
 def is_hexadecimal(character: int) -> bool:
     """Whether a character is a hexadecimal digit."""
     return (ZERO <= character <= NINE) or (97 <= (character | 32) <= 102)
 
 
-@translated
+@jit
 def is_four_digits_escape(data: Data, at: int) -> bool:
     """Whether there is a backslash, a u and four hexadecimal digits at `at`."""
     if byte_at(data, at) != BACKSLASH or byte_at(data, at + 1) != 117:  # u
@@ -183,7 +184,7 @@ def is_four_digits_escape(data: Data, at: int) -> bool:
     return True
 
 
-@translated
+@jit
 def escape_length(data: Data, at: int) -> int:
     """Returns the length of the escape at `at`, or of a pair of surrogates; 0 if it is invalid.
 
@@ -203,7 +204,7 @@ def escape_length(data: Data, at: int) -> int:
     return 12 if is_second else -6
 
 
-@translated
+@jit
 def unusual_string_end(data: Data, at: int) -> int:
     """Like `string_end`, for strings with an escape or a non-ASCII character."""
     while True:
@@ -225,7 +226,7 @@ def unusual_string_end(data: Data, at: int) -> int:
         at += length
 
 
-@inlined
+@jit_inline
 def plain_string_end(data: Data, at: int) -> int:
     """Like `string_end`, but -1 also if the string has an escape or a non-ASCII character."""
     length = strings_go_on(data, at)
@@ -236,14 +237,14 @@ def plain_string_end(data: Data, at: int) -> int:
     return at if byte_at(data, at) == QUOTE else -1
 
 
-@inlined
+@jit_inline
 def string_end(data: Data, at: int) -> int:
     """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
     end = plain_string_end(data, at)
     return end if end >= 0 else unusual_string_end(data, at)
 
 
-@inlined
+@jit_inline
 def has_escape(data: Data, at: int, end: int) -> bool:
     """Whether there is a backslash in some bytes."""
     for position in range(at, end):  # noqa: SIM110 - generators are not translated
@@ -252,13 +253,13 @@ def has_escape(data: Data, at: int, end: int) -> bool:
     return False
 
 
-@inlined
+@jit_inline
 def first_bytes(data: Data, at: int, count: int) -> np.uint64:
     """Returns one to eight bytes as a word, and zeros; touches all eight."""
     return word_at(data, at) & (_ALL >> np.uint64(64 - 8 * count))
 
 
-@inlined
+@jit_inline
 def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
     """Returns a hash of some bytes, for hash tables. It does not resist adversaries."""
     value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(end - at)
@@ -272,7 +273,7 @@ def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
     return value * np.uint64(0xCA5A826395121157)
 
 
-@inlined
+@jit_inline
 def same_bytes(first: int, second: int, length: int) -> bool:
     """Whether two memory regions hold the same bytes; may touch seven bytes after either one."""
     offset = 0
@@ -284,7 +285,7 @@ def same_bytes(first: int, second: int, length: int) -> bool:
     return rest <= 0 or first_bytes(first, offset, rest) == first_bytes(second, offset, rest)
 
 
-@inlined
+@jit_inline
 def copy_bytes(target: int, source: int, length: int) -> None:
     """Copies a memory region, `_WIDTH` bytes at once: may touch that many after either one."""
     offset = 0

@@ -59,7 +59,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     VIEWS,
 )
 from stepscope.trace.formats.chrome.tolerant.event_text import Between
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -69,6 +69,7 @@ from stepscope.trace.machine.instructions import (
     put_long,
     word_at,
 )
+from stepscope.trace.machine.jit import jit
 
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
@@ -87,13 +88,13 @@ _NAME, _ARGS = word_of(b'name"'), word_of(b'args"')
 _SAMPLED = 15  # mask of the rows for which patterns are looked for although these bring nothing
 
 
-@inlined
+@jit_inline
 def looks_for_patterns(credit: int, row: int) -> bool:
     """Whether to compare with patterns: if that pays, and now and then to find out."""
     return credit > 0 or (credit == 0 and (row & _SAMPLED) == 0)
 
 
-@inlined
+@jit_inline
 def credit_after(credit: int, recognised: int) -> int:
     """Returns the new credit after so many events in a row were like patterns, and one was not.
 
@@ -102,7 +103,7 @@ def credit_after(credit: int, recognised: int) -> int:
     return max(min(credit + recognised, MOST_CREDIT) - 2, 0)
 
 
-@translated
+@jit
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:
@@ -114,7 +115,7 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     return at, end - at, end
 
 
-@translated
+@jit
 def scan_events(block: Longs, name_table: Longs, lane_table: Longs, pattern_table: Longs) -> int:
     """Scans events up to the end of the block, the end of the list, or something unusual.
 

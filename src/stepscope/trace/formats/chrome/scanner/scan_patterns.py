@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING, copy_bytes
 from stepscope.trace.formats.chrome.scanner.scan_values import is_digit
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Ints,
@@ -26,6 +26,7 @@ from stepscope.trace.machine.instructions import (
     put_int,
     put_long,
 )
+from stepscope.trace.machine.jit import jit
 
 # What follows a piece of text: the next event; microseconds; the digits of an integer, or of one
 # that is negative; or what is no text: where the arguments begin and end.
@@ -76,7 +77,7 @@ _LONGEST_RUN = 24  # digits in a row
 MOST_CREDIT = 1024
 
 
-@inlined
+@jit_inline
 def note(notes: Longs, start: int, end: int, kind: int, column: int) -> None:
     """Notes what an event has that is no text of a pattern.
 
@@ -91,25 +92,25 @@ def note(notes: Longs, start: int, end: int, kind: int, column: int) -> None:
     put_long(notes, 0, count + 1)
 
 
-@inlined
+@jit_inline
 def note_unfit(notes: Longs) -> None:
     """Notes that an event cannot be a pattern."""
     put_long(notes, 0, _MOST_NOTES + 1)
 
 
-@inlined
+@jit_inline
 def pattern_at(table: Longs, number: int) -> Longs:
     """Returns the address of a pattern."""
     return long_at(table, PATTERNS) + 8 * PATTERN_FIELDS * number
 
 
-@inlined
+@jit_inline
 def latest_of(table: Longs, name: int) -> Ints:
     """Returns the address of the number of the latest pattern with a name, or one like it."""
     return long_at(table, LATEST) + 4 * (name & (_NAME_SLOTS - 1))
 
 
-@inlined
+@jit_inline
 def _has_long_run(data: Data, at: int, end: int) -> bool:
     """Whether there are so many digits in a row that other digits could make another number."""
     digits = 0
@@ -120,7 +121,7 @@ def _has_long_run(data: Data, at: int, end: int) -> bool:
     return False
 
 
-@inlined
+@jit_inline
 def _forget_all(table: Longs) -> None:
     """Removes all patterns."""
     for slot in range(WAYS * ALL_SLOTS):
@@ -132,7 +133,7 @@ def _forget_all(table: Longs) -> None:
     put_long(table, TEXTS_USED, 0)
 
 
-@translated
+@jit
 def learn(data: Data, at: int, end: int, numbers: int, codes: int, table: Longs) -> int:
     """Keeps an event as a pattern. If there is no room, all others are forgotten first.
 

@@ -14,7 +14,7 @@ from stepscope.trace.formats.chrome.scanner.scanned import (
     PHASES,
     ROOM,
 )
-from stepscope.trace.machine.calling import inlined
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -30,7 +30,7 @@ from stepscope.trace.machine.instructions import (
 _FOUR = np.uint64(0xFFFFFFFF)
 
 
-@inlined
+@jit_inline
 def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
     low = high = 0
@@ -41,7 +41,7 @@ def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     return low, high
 
 
-@inlined
+@jit_inline
 def put_view(views: Longs, row: int, data: Data, start: int, end: int) -> None:
     """Writes the string view of some text."""
     length = end - start
@@ -53,7 +53,7 @@ def put_view(views: Longs, row: int, data: Data, start: int, end: int) -> None:
     put_long(views, 2 * row + 1, high)
 
 
-@inlined
+@jit_inline
 def put_row(
     block: Longs, row: int, name: int, lane: int, phase: int, flags: int, start: int
 ) -> None:

@@ -20,8 +20,9 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     skip_space,
     string_end,
 )
-from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.helpers import jit_inline
 from stepscope.trace.machine.instructions import Data, as_long, byte_at, word_at
+from stepscope.trace.machine.jit import jit
 
 _LONGEST_NUMBER = 300
 _DEEPEST = 60
@@ -35,13 +36,13 @@ _PAIRS, _FOURS = np.uint64(10 * 2**8 + 1), np.uint64(100 * 2**16 + 1)
 _EIGHTS = np.uint64(10000 * 2**32 + 1)
 
 
-@inlined
+@jit_inline
 def is_digit(character: int) -> bool:
     """Whether a character is a decimal digit."""
     return ZERO <= character <= NINE
 
 
-@inlined
+@jit_inline
 def integer_end(data: Data, at: int) -> int:
     """Returns the position after the integer at `at`; -1 if there is none, or another number."""
     start = at
@@ -59,7 +60,7 @@ def integer_end(data: Data, at: int) -> int:
     return at
 
 
-@inlined
+@jit_inline
 def number_end(data: Data, at: int) -> int:
     """Returns the position after the number at `at`; -1 if it is invalid or very long."""
     start = at
@@ -89,7 +90,7 @@ def number_end(data: Data, at: int) -> int:
     return at if at - start <= _LONGEST_NUMBER else -1
 
 
-@inlined
+@jit_inline
 def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
     """Returns the value of 1 to 8 digits, combined in parallel into pairs, fours and eights."""
     digits = word_at(data, at) << np.uint64(64 - 8 * count)
@@ -98,7 +99,7 @@ def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
     return ((digits & np.uint64(0x0000FFFF0000FFFF)) * _EIGHTS) >> np.uint64(32)
 
 
-@inlined
+@jit_inline
 def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
     """Returns the value of 1 to 16 digits."""
     if count <= 8:
@@ -107,7 +108,7 @@ def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
     return high * np.uint64(100_000_000) + up_to_eight_digits(data, at + count - 8, 8)
 
 
-@translated
+@jit
 def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     """Like `magnitude`, for 17 or more digits."""
     if end - at > 20:
@@ -121,7 +122,7 @@ def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     return high, True
 
 
-@inlined
+@jit_inline
 def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     """Returns the absolute value of an integer, and whether it fits 64 bits."""
     if byte_at(data, at) == MINUS:
@@ -131,7 +132,7 @@ def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     return up_to_sixteen_digits(data, at, end - at), True
 
 
-@translated
+@jit
 def thousandths(data: Data, at: int, places: int) -> int:
     """Returns decimals rounded to three, half to even; 1000 if they round up to 1."""
     value = as_long(up_to_eight_digits(data, at, min(places, 3)))
@@ -147,7 +148,7 @@ def thousandths(data: Data, at: int, places: int) -> int:
     return value
 
 
-@inlined
+@jit_inline
 def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
     """Returns the microseconds at `at` in ns, half to even, and the position after; -1: unusual."""
     negative = byte_at(data, at) == MINUS
@@ -180,7 +181,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
     return (-value if negative else value), at
 
 
-@inlined
+@jit_inline
 def scalar_end(data: Data, at: int) -> int:
     """Returns the position after a string, number or literal; -1 if there is none."""
     character = byte_at(data, at)
@@ -197,7 +198,7 @@ def scalar_end(data: Data, at: int) -> int:
     return -1
 
 
-@inlined
+@jit_inline
 def key_end(data: Data, at: int) -> int:
     """Returns the position of the value of the member at `at`; -1 if there is none."""
     if byte_at(data, at) != QUOTE:
@@ -211,7 +212,7 @@ def key_end(data: Data, at: int) -> int:
     return skip_space(data, at + 1)
 
 
-@translated
+@jit
 def value_end(data: Data, at: int) -> int:
     """Returns the position after the value at `at`; -1 if it is invalid or deeply nested."""
     depth = 0

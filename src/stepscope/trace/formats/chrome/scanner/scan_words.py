@@ -17,7 +17,6 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     same_bytes,
 )
 from stepscope.trace.formats.chrome.scanner.scan_patterns import Patterns
-from stepscope.trace.machine.calling import translated
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -25,6 +24,7 @@ from stepscope.trace.machine.instructions import (
     long_at,
     put_long,
 )
+from stepscope.trace.machine.jit import jit
 
 # For the two parts of each word: position in the texts, and length (-1: none).
 FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
@@ -34,7 +34,7 @@ WORD_FIELDS = 5
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
 
 
-@translated
+@jit
 def intern(
     data: Data, first: int, first_length: int, second: int, second_length: int, table: Longs
 ) -> int:

@@ -1,4 +1,4 @@
-"""Loops over arrays as machine code, for callers that need it only for many rows.
+"""Functions of Python as machine code, for callers that need it only for many rows.
 
 Importing this module does not import llvmlite, which most small traces never need.
 """
@@ -8,24 +8,34 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from stepscope.trace.machine.calling import CompiledFunction
 
-@functools.cache
-def in_machine_code(
-    loop: Callable[..., Any], element: np.dtype[Any] | None = None
-) -> Callable[..., Any]:
-    """Returns a loop as machine code; see `calling.Translated`.
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def jit(function: Function, element: np.dtype[Any] | None = None) -> Function:
+    """Returns a function as machine code; see `calling.CompiledFunction`.
 
     Args:
-        loop: The function.
+        function: The function.
         element: What a type variable stands for in its annotations: a type of elements.
     """
-    from stepscope.trace.machine.calling import Translated
+    return cast(Function, compiled(function, element))
 
-    return Translated(loop, element)
+
+@functools.cache
+def compiled(
+    function: Callable[..., Any], element: np.dtype[Any] | None = None
+) -> CompiledFunction:
+    """`jit` for calls with unpacked arguments, whose types nobody can check."""
+    from stepscope.trace.machine.calling import CompiledFunction
+
+    return CompiledFunction(function, element)
 
 
 @dataclass(eq=False)
@@ -41,7 +51,7 @@ class WorkSoFar:
 
     done: int = 0
 
-    def pays_with(self, more: int, pays_from: int) -> bool:
+    def should_compile(self, more: int, pays_from: int) -> bool:
         """Adds work that is to be done now, and says whether it is worth machine code.
 
         Args:
