@@ -32,7 +32,7 @@ from stepscope.advice.ranks import (
     RankMatch,
     match_ranks,
     odd_parts,
-    skew_of,
+    recorded_steps,
 )
 from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.rules import OF_THE_RUN, RULES
@@ -49,7 +49,7 @@ from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import TRACE_SUFFIXES
-from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
+from stepscope.run.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 from stepscope.run.reader import Run, one_job, open_run
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def diagnose(
         alone = [MeetingTask(rank, asked) for rank in run.ranks]
         meetings = answers(read, alone) if len(alone) > 1 else []
         matched, notes = match_ranks(meetings)
-        skew = skew_of(meetings) if asked.steps is None else None
+        skew = rank_skew(recorded_steps(meetings)) if asked.steps is None else None
         request = Request(asked, limits, skew is not None, baseline)
         waits = [None if matched is None else matched.waits_of(rank.rank) for rank in run.ranks]
         tasks = [
@@ -158,7 +158,7 @@ def judge(
         ranks: The summary of each rank that left something.
         limits: Limits above which findings are reported.
         matched: The ranks' collectives, see `match_ranks`.
-        skew: How the ranks meet, see `skew_of`.
+        skew: How the ranks meet, see `rank_skew`.
         notes: Why the ranks were not compared.
 
     Raises:
@@ -192,7 +192,7 @@ def judge(
         if windows is not None and windows.accused is not None:
             between = replace(between, accused=windows.accused.ranks)
         ranks = limited_by_the_next(ranks, between, limits)
-    judged = find_late(windows, skew, limits)
+    judged = find_late(windows, skew, limits, recorded_steps([one.meeting for one in ranks]))
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
