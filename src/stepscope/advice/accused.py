@@ -34,7 +34,14 @@ from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.run.course import course_of, in_some_steps
 from stepscope.run.figures import duration
-from stepscope.run.rank_causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
+from stepscope.run.rank_causes import (
+    FEWEST_RANKS,
+    LATE_START,
+    OTHER,
+    SLOW_LINK,
+    SLOW_STAGE,
+    in_words,
+)
 from stepscope.run.rank_skew import (
     ARRIVALS,
     OFF_CPU,
@@ -51,6 +58,7 @@ from stepscope.run.step_record import BACKWARD, FORWARD
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
     from stepscope.analysis.blame.report import Blame
+    from stepscope.analysis.blame.stages import SlowPart
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
@@ -111,11 +119,29 @@ class InWindows:
         return self.compared.report.fits and len(self.compared.matched.rank) > 0
 
     @cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each stage of a pipeline; none where it is none."""
+        from stepscope.analysis.blame.stages import find_stages
+
+        return find_stages(self.compared.matched) if self.is_comparable else ()
+
+    @cached_property
+    def slow_in_pipeline(self) -> SlowPart | None:
+        """The rank or stage of a pipeline that computes longer than others."""
+        from stepscope.analysis.blame.stages import find_slow
+
+        return find_slow(self.compared.matched, self.blame.gains) if self.stages else None
+
+    @cached_property
     def accused(self) -> Accused | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
         if len(self.compared.report.ranks) < FEWEST_RANKS:
             return None
         blame, ranks = self.blame, len(self.compared.report.ranks)
+        if self.stages and (slow := self.slow_in_pipeline) is not None:
+            wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
+            cause = SLOW_STAGE if slow.is_stage else COMPUTE
+            return Accused(slow.ranks, cause, wait_ns, slow.gain_ns)
         if (several := blame.together) is not None:
             late, cause = several.ranks, several.cause
             caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
@@ -125,7 +151,9 @@ class InWindows:
                     row
                     for row in blame.accused.iter_rows(named=True)
                     # It may be any rank's, or is over: there is nobody to accuse.
-                    if 1 + len(row["peers"] or ()) < ranks and row["cause"] != LATE_START
+                    if 1 + len(row["peers"] or ()) < ranks
+                    and row["cause"]
+                    not in ((LATE_START, COMPUTE) if self.stages else (LATE_START,))
                 ),
                 None,
             )

@@ -198,7 +198,9 @@ def _events(times: JobTimes, rank: int) -> list[str]:
         _work(write, s)
         _meetings(write, s)
         if job.on_gpu:
-            _read_loss(write, s)
+            last = KERNELS + job.pieces
+            launched, done = times.launched[s, last, rank], times.work_end[s, last, rank]
+            read_loss(write, launched, done, end)
     return write.lines
 
 
@@ -252,19 +254,16 @@ def _meetings(write: _Writer, s: int) -> None:
             write.span("user_annotation", "gloo:all_reduce", start, end, tid=_GLOO)
 
 
-def _read_loss(write: _Writer, s: int) -> None:
-    times, rank = write.times, write.rank
-    last = KERNELS + times.job.pieces
-    end = times.end[s, rank]
-    called = times.launched[s, last, rank] + 4_000
+def read_loss(write: _Writer, launched_ns: float, done_ns: float, end_ns: float) -> None:
+    """The host reads the loss once the optimizer is done, and the step ends."""
+    called = launched_ns + 4_000
     write.number += 1
-    number, device = write.number, rank % PER_MACHINE
-    write.span("cpu_op", "aten::item", called, end, f'"External id":{number}')
+    number, device = write.number, write.rank % PER_MACHINE
+    write.span("cpu_op", "aten::item", called, end_ns, f'"External id":{number}')
     write.span("cuda_runtime", "cudaMemcpyAsync", called + 1_000, called + 3_000,
                f'"correlation":{number},"External id":{number}')  # fmt: skip
-    write.span("cuda_runtime", "cudaStreamSynchronize", called + 3_000, end - 500,
+    write.span("cuda_runtime", "cudaStreamSynchronize", called + 3_000, end_ns - 500,
                f'"correlation":{number + 10**7}')  # fmt: skip
-    done = times.work_end[s, last, rank]
-    write.span("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", done + 1_000, done + 3_000,
+    write.span("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", done_ns + 1_000, done_ns + 3_000,
                f'"device":{device},"stream":{_COMPUTE},"correlation":{number},'
                f'"External id":{number},"bytes":4', _COMPUTE, device)  # fmt: skip
