@@ -79,6 +79,7 @@ _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
 _AS_LATE = 0.8
 _NEARLY_ALL = 0.8
+_LITTLE = 0.25
 _TWO = 2
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
 _READING_S = 2.0
@@ -288,29 +289,57 @@ def _explained(
         return skew
     if whole is not None and _wait_ns(whole.positions, late, others) >= _AS_LATE * skew.wait_ns:
         compared = whole
+    steps = [row[0].step for row in compared.rows]
+    part, at = 1.0, list(range(len(steps)))
+    if isinstance(skew.course, EveryNth):
+        part = _part(skew.course, steps)
+        at = [place for place, step in enumerate(steps) if step in skew.course.steps]
+    rows, positions = [compared.rows[i] for i in at], [compared.positions[i] for i in at]
+    culprits = _without_followers(rows, late, others, skew.wait_ns / part) or late
+    skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
     found = []
     for cause, spent in (("input", input_wait), ("garbage_collection", lambda one: one.gc_ns)):
         times = [[spent(record) for record in row] for row in compared.rows]
         usual = [statistics.fmean(column) for column in zip(*times, strict=True)]
-        more_ns = min(usual[i] for i in late) - statistics.median(usual[i] for i in others)
+        more_ns = min(usual[i] for i in culprits) - statistics.median(usual[i] for i in others)
         found.append((more_ns, cause, times))
     more_ns, cause, times = max(found)
     if more_ns >= max(1, _MOSTLY * skew.wait_ns):
-        skew = replace(skew, cause=in_words(cause, several=len(late) > 1))
-    steps = [row[0].step for row in compared.rows]
-    part, at = 1.0, range(len(steps))
-    if isinstance(skew.course, EveryNth):
-        part = _part(skew.course, steps)
-        at = [place for place, step in enumerate(steps) if step in skew.course.steps]
-    positions = [compared.positions[place] for place in at]
+        skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
     if more_ns >= max(1, _NEARLY_ALL * skew.wait_ns):
-        spent_ns = [times[place] for place in at]
+        spent_ns = [list(times[place]) for place in at]
+        for spent_of in spent_ns:  # those that wait for one come as much earlier without it
+            for follower in set(late) - set(culprits):
+                spent_of[follower] = max(spent_of[i] for i in culprits)
         saved = [saved_without(*row, late, others) for row in zip(positions, spent_ns, strict=True)]
     elif compared is whole and skew.basis != OFF_CPU:
         saved = _savings(positions, late, others)
     else:
         return skew
     return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
+
+
+def _without_followers(
+    rows: Sequence[Sequence[StepRecord]],
+    late: Sequence[int],
+    others: Sequence[int],
+    wait_ns: float,
+) -> list[int]:
+    """The late ranks that do not only wait in forward for another late one, as in its group.
+
+    Their forward is no longer than the others', and that of the rest by most of the wait.
+    """
+    if len(late) < _TWO or any(
+        _phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r
+    ):
+        return []
+    times = [[_phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
+    spent = [statistics.median(column) for column in zip(*times, strict=True)]
+    usual_ns = statistics.median(spent[j] for j in others)
+    longer = {i: spent[i] - usual_ns for i in late}
+    first = [i for i in late if longer[i] < _LITTLE * wait_ns]
+    rest = [i for i in late if i not in first]
+    return first if first and all(longer[i] >= _MOSTLY * wait_ns for i in rest) else []
 
 
 def saved_without(

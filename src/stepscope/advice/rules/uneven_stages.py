@@ -61,6 +61,7 @@ def find(subject: Subject) -> list[Finding]:
             if saving_ns is None
             else f"it computes as long as the others, as once what slows it down is gone; {what} "
             "that move make these longer",
+            is_upper_bound=saving_ns is not None,
             predicted_step_ns=None if saving_ns is None else step_ns - saving_ns,
             evidence=(
                 Evidence("computing per step", slow.compute_ns, "ns"),
