@@ -37,7 +37,7 @@ def write_job_run(times: JobTimes, folder: Path) -> Path:
         root = folder / f"rank{rank:05d}"
         (root / "window-0000").mkdir(parents=True)
         (root / "window-0000" / "trace.json").write_text(_trace(times, rank))
-        (root / "steps.jsonl").write_text("\n".join(_records(times, rank)) + "\n")
+        (root / "steps.jsonl").write_text("\n".join(step_lines(times, rank)) + "\n")
         (root / "manifest.json").write_text(json.dumps(_manifest(times, rank)))
     return folder
 
@@ -67,7 +67,8 @@ def _manifest(times: JobTimes, rank: int) -> dict[str, Any]:
     return manifest
 
 
-def _records(times: JobTimes, rank: int) -> Iterator[str]:
+def step_lines(times: JobTimes, rank: int) -> Iterator[str]:
+    """The step record of a rank, line by line."""
     job = times.job
     start = _own(times, rank, times.start[:, rank])
     mark = np.zeros(job.steps)
