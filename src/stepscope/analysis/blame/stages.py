@@ -8,8 +8,8 @@ Definitions
     stage, the one that computes as the other stages do is the usual one.
     Usual of a stage: what the median other stage computes. What a stage computes is what the median
     of its ranks does, the lower one of two.
-    A rank or stage is slow if it computes longer than that beyond chance (`beyond_chance.py`). A
-    rank that is slow makes no stage slow, and goes before one.
+    A rank or stage is slow if it computes longer than that beyond chance (`beyond_chance.py`), and
+    a step is notably shorter without that. A rank that is slow goes before a stage.
     Gain: the replay, with all that the slow ones compute shortened alike, to the usual.
 """
 
@@ -28,6 +28,8 @@ from stepscope.analysis.blame.replay import Less
 
 _COMPUTE, _PIPELINE = "compute", "pipeline"
 _NEARER = 0.5
+_NOTABLE = 0.02
+"""Of a step: what must be gained."""
 _TWO = 2
 
 Times = npt.NDArray[np.float64]
@@ -169,7 +171,7 @@ def _slow(
     local_ns = matched.local_ns[:, matched.causes.index(_COMPUTE)]
     less = np.where(own, local_ns * (1 - usual / mean_ns), 0).astype(np.int64)
     gain_ns = gains.of(Less(less, host_ns=np.zeros_like(less))).sure_ns
-    if gain_ns < 1:
+    if gain_ns < _NOTABLE * gains.whole_ns / gains.steps:
         return None
     ranks = tuple(int(matched.ranks[at]) for at in places)
     return SlowPart(ranks, is_stage, round(mean_ns), round(usual), round(gain_ns))
