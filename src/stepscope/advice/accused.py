@@ -276,6 +276,8 @@ class InWindows:
             return skew
         if set(skew.late) != set(accused.ranks) or skew.course is not None:
             return skew
+        if len(set(self.compared.matched.group.tolist())) > 1:
+            return skew  # others may come late only because they waited for it in a smaller group
         # What the others have less to wait for is what it has beyond the usual in each step.
         late = [places[rank] for rank in skew.late]
         others = [place for place in places.values() if place not in late]
