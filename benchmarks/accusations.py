@@ -2,13 +2,17 @@
 
     python benchmarks/accusations.py --jobs 1000 --processes 8    # one table
     python benchmarks/accusations.py --show 17 --plant input      # one job in full
+    python benchmarks/accusations.py --seed 0 --jobs 500 --json a.json     # in pieces, anywhere
+    python benchmarks/accusations.py --seed 500 --jobs 500 --json b.json
+    python benchmarks/accusations.py --together a.json b.json     # one table of them all
 
 Each seed is a job of 2 to 64 ranks (`tests.support.simulator.many_ranks`), healthy or with one
-thing wrong; the machines' clocks are apart. Its run directory (step records and a window of each
-rank) or its folder of traces is diagnosed and compared rank by rank, as `report` and `stragglers`
-do it, and the answers are compared with what was planted.
+thing wrong, or one of 4 to 24 ranks in pipelines (`simulator.pipelines`), in which a stage is slow,
+or one rank of it; the machines' clocks are apart. Its run directory (step records and a window of
+each rank) or its folder of traces is diagnosed and compared rank by rank, as `report` and
+`stragglers` do it, and the answers are compared with what was planted.
 
-    report accuses     ranks that `late-rank` names
+    report accuses     ranks that `late-rank` names, or a stage that `uneven-stages` does
     healthy accused    a healthy job, a late start or an imbalance in which any rank is named
     right rank         exactly the planted ranks are named; of an imbalance none, and it is found
     and cause          and the report says why: an input that is late, longer computation, ...
@@ -38,7 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.simulator.many_ranks import JobTimes
+    from tests.support.simulator.many_ranks import JobTimes, ManyRanks
+    from tests.support.simulator.pipelines import PipelineJob, PipelineTimes
 
     from stepscope.advice.diagnosis import Diagnosis
 
@@ -49,6 +54,7 @@ if __name__ in ("__main__", "__mp_main__"):
 CLOSE, CLOSE_OF_STEP = 0.10, 0.01
 LEAST = 0.05
 _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3}
+OF_PIPELINES = ("slow stage", "slow rank")
 NOBODY = ("healthy", "imbalance", "late start")
 """What has no culprit that costs each step something."""
 _CAUSES = {
@@ -57,6 +63,8 @@ _CAUSES = {
     "collector": r"garbage|collector|gc",
     "nth": r"every {every}\w\w step|every second step",
     "link": r"slow link|transfers are slow",
+    "slow stage": r"stage",
+    "slow rank": r"compute",
 }
 
 
@@ -113,9 +121,12 @@ class Outcome:
         return abs(self.promised - self.true) <= max(CLOSE * self.true, CLOSE_OF_STEP)
 
 
-def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False) -> Outcome:
-    """Simulate, diagnose and compare one job."""
-    from tests.support.simulator.many_ranks import simulate_job
+def judge(
+    seed: int, plant: str, ranks: int = 64, *, fixed: bool = False, verbose: bool = False
+) -> Outcome:
+    """Simulate, diagnose and compare one job, of at most as many ranks or of just as many."""
+    from tests.support.simulator.many_ranks import JobTimes
+    from tests.support.simulator.pipelines import PipelineJob
 
     from stepscope.fleet.job import read_job
     from stepscope.fleet.stragglers import stragglers_of_job
@@ -123,29 +134,31 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
     from stepscope.trace.paths import resolve_path
 
     began = time.perf_counter()
-    times = simulated(seed, plant, most_ranks)
+    times = simulated(seed, plant, ranks, fixed=fixed)
     job = times.job
-    healed = simulate_job(job.healed)
+    healed = simulate(job.healed)
     true = 1 - healed.step_ns / times.step_ns
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job"
         diagnosis = diagnosed(times, path)
         between = stragglers_of_job(read_job(resolve_path(str(path)).last_traces()))
     late = [one for one in diagnosis.findings if one.id == "late-rank"]
+    late += [one for one in diagnosis.findings if one.id == "uneven-stages" and one.saving_ns]
     accused: tuple[int, ...] = ()
     promised = None
     for one in late:
-        named = {item.label: item.value for item in one.evidence}["who comes late"]
+        seen = {item.label: item.value for item in one.evidence}
+        named = seen.get("who comes late") or seen["computes longest"]
         accused = _numbers(str(named))
         promised = (one.saving_ns or 0) / times.step_ns
-        basis = {item.label: item.value for item in one.evidence}["taken from"]
-        if basis in (ARRIVALS, RECORDED_WAITS):
+        is_windows = seen.get("taken from") in (ARRIVALS, RECORDED_WAITS)
+        if is_windows and isinstance(times, JobTimes) and isinstance(healed, JobTimes):
             true = (_recorded_ns(times) - _recorded_ns(healed)) / times.step_ns
     words = " ".join(
         " ".join((one.id, one.title, *(str(item.value) for item in one.evidence),
                   *(item.label for item in one.evidence if item.label.startswith("'"))))
         for one in diagnosis.findings
-        if one.id in ("late-rank", "imbalance") or (one.rank in accused and one.severity.is_weighty)
+        if one in late or one.id == "imbalance" or (one.rank in accused and one.severity.is_weighty)
     )  # fmt: skip
     pattern = _CAUSES.get(plant, "").format(every=job.plant.every)
     notable = between.causes.filter("is_notable")
@@ -157,8 +170,8 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
         seed,
         plant,
         job.ranks,
-        job.on_gpu,
-        job.has_record,
+        isinstance(job, PipelineJob) or job.on_gpu,
+        not isinstance(job, PipelineJob) and job.has_record,
         job.plant.ranks,
         accused,
         bool(re.search(pattern, words, re.IGNORECASE)),
@@ -185,21 +198,37 @@ def judge(seed: int, plant: str, most_ranks: int = 64, *, verbose: bool = False)
     return outcome
 
 
-def simulated(seed: int, plant: str, most_ranks: int = 64) -> JobTimes:
-    """What the ranks of a random job do."""
-    from tests.support.simulator.many_ranks import random_job, simulate_job
+def simulated(
+    seed: int, plant: str, ranks: int = 64, *, fixed: bool = False
+) -> JobTimes | PipelineTimes:
+    """What the ranks of a random job do; see `judge`."""
+    from tests.support.simulator.many_ranks import random_job
+    from tests.support.simulator.pipelines import random_pipeline
 
-    return simulate_job(random_job(seed, plant, most_ranks))
+    if plant in OF_PIPELINES:
+        return simulate(random_pipeline(seed, plant))
+    return simulate(random_job(seed, plant, ranks, fixed=fixed))
 
 
-def diagnosed(times: JobTimes, folder: Path) -> Diagnosis:
+def simulate(job: ManyRanks | PipelineJob) -> JobTimes | PipelineTimes:
+    """What the ranks of a job do."""
+    from tests.support.simulator.many_ranks import simulate_job
+    from tests.support.simulator.pipelines import PipelineJob, simulate_pipeline
+
+    return simulate_pipeline(job) if isinstance(job, PipelineJob) else simulate_job(job)
+
+
+def diagnosed(times: JobTimes | PipelineTimes, folder: Path) -> Diagnosis:
     """The diagnosis of a simulated job, written to a folder."""
+    from tests.support.simulator.many_ranks import JobTimes
     from tests.support.simulator.many_ranks_files import write_job_run
+    from tests.support.simulator.pipelines import write_pipeline
 
     from stepscope.advice.diagnosis import diagnose
     from stepscope.run.reader import open_run
 
-    return diagnose(open_run(str(write_job_run(times, folder))))
+    write = write_job_run if isinstance(times, JobTimes) else write_pipeline
+    return diagnose(open_run(str(write(times, folder))))
 
 
 def _recorded_ns(times: JobTimes) -> float:
@@ -215,11 +244,12 @@ def _numbers(words: str) -> tuple[int, ...]:
     return tuple(rank for a, b in found for rank in range(int(a), int(b or a) + 1))
 
 
-def _judge(work: tuple[int, str, int]) -> Outcome:
-    return judge(*work)
+def _judge(work: tuple[int, str, int, bool]) -> Outcome:
+    seed, plant, ranks, fixed = work
+    return judge(seed, plant, ranks, fixed=fixed)
 
 
-def judge_all(works: Sequence[tuple[int, str, int]], processes: int = 1) -> Iterator[Outcome]:
+def judge_all(works: Sequence[tuple[int, str, int, bool]], processes: int = 1) -> Iterator[Outcome]:
     """Judge jobs, several at once; in no particular order."""
     if processes <= 1:
         yield from map(_judge, works)
@@ -278,26 +308,35 @@ def _share(those: Sequence[bool | None]) -> str:
 
 def main() -> None:
     """Command line."""
-    from tests.support.simulator.many_ranks import PLANTS
+    from tests.support.simulator.many_ranks import PLANTS as OF_ALL
 
+    plants = (*OF_ALL, *OF_PIPELINES)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seed", type=int, default=0, help="of the first job")
     parser.add_argument("--most-ranks", type=int, default=64, help="of a job; smaller is faster")
-    parser.add_argument("--plant", choices=PLANTS, help="this one only")
+    parser.add_argument("--ranks", type=int, help="of each job")
+    parser.add_argument("--plant", choices=plants, help="this one only")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("--show", type=int, metavar="SEED", help="one job in full")
     parser.add_argument("--wrong", action="store_true", help="list the jobs that are wrong")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    parser.add_argument("--together", type=Path, nargs="+", help="files written by --json")
     asked = parser.parse_args()
-    if asked.show is not None:
-        plant = asked.plant or PLANTS[asked.show % len(PLANTS)]
-        judge(asked.show, plant, asked.most_ranks, verbose=True)
+    if asked.together:
+        listed = [one for path in asked.together for one in json.loads(path.read_text())]
+        found = [Outcome(**one) for one in listed]
+        print(table(found), summary(found), sep="\n")
         return
-    plants = (asked.plant,) if asked.plant else PLANTS
+    size = asked.ranks or asked.most_ranks
+    if asked.show is not None:
+        plant = asked.plant or plants[asked.show % len(plants)]
+        judge(asked.show, plant, size, fixed=bool(asked.ranks), verbose=True)
+        return
+    plants = (asked.plant,) if asked.plant else plants
     works = [
-        (seed, plants[seed % len(plants)], asked.most_ranks)
-        for seed in range(asked.first, asked.first + asked.jobs)
+        (seed, plants[seed % len(plants)], size, bool(asked.ranks))
+        for seed in range(asked.seed, asked.seed + asked.jobs)
     ]
     outcomes: list[Outcome] = []
     try:

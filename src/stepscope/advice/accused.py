@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -29,27 +30,42 @@ import polars as pl
 from stepscope.advice.rules.late_rank import is_late
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.run.figures import duration
+from stepscope.run.step_record import BACKWARD, FORWARD
 from stepscope.skew.course import course_of, in_some_steps
-from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, SLOW_LINK, in_words
+from stepscope.skew.rank_causes import (
+    FEWEST_RANKS,
+    LATE_START,
+    OTHER,
+    SLOW_LINK,
+    SLOW_STAGE,
+    in_words,
+)
 from stepscope.skew.rank_skew import (
     ARRIVALS,
     OFF_CPU,
     RECORDED_WAITS,
     RankSkew,
+    RankSteps,
     RankWait,
+    rank_skew,
+    saved_without,
     skew_of_positions,
 )
 
 if TYPE_CHECKING:
     from stepscope.analysis.blame.compared import Compared
     from stepscope.analysis.blame.report import Blame
+    from stepscope.analysis.blame.stages import SlowPart
 
 _FEWEST_STEPS = 3
 """Fewer recorded steps do not contradict the records of many."""
 _MOSTLY = 0.5
 _MOST_NAMED = 8
+_MOST_OUTSIDE = 0.9
+"""Of the step outside backward: what lies before the first collective of ranks that meet in it."""
 _NOTABLE = 0.05
 """Of the step: by how much waits must change over the steps to be worth a word."""
 _PARTLY_RECORDED = ("compute", SLOW_LINK)
@@ -103,11 +119,29 @@ class InWindows:
         return self.compared.report.fits and len(self.compared.matched.rank) > 0
 
     @cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each stage of a pipeline; none where it is none."""
+        from stepscope.analysis.blame.stages import find_stages
+
+        return find_stages(self.compared.matched) if self.is_comparable else ()
+
+    @cached_property
+    def slow_in_pipeline(self) -> SlowPart | None:
+        """The rank or stage of a pipeline that computes longer than others."""
+        from stepscope.analysis.blame.stages import find_slow
+
+        return find_slow(self.compared.matched, self.blame.gains) if self.stages else None
+
+    @cached_property
     def accused(self) -> Accused | None:
         """The rank, or ranks that are late together, whose fix brings most; None: nobody is."""
         if len(self.compared.report.ranks) < FEWEST_RANKS:
             return None
         blame, ranks = self.blame, len(self.compared.report.ranks)
+        if self.stages and (slow := self.slow_in_pipeline) is not None:
+            wait_ns = min(slow.compute_ns - slow.usual_ns, self.longest_step_ns)
+            cause = SLOW_STAGE if slow.is_stage else COMPUTE
+            return Accused(slow.ranks, cause, wait_ns, slow.gain_ns)
         if (several := blame.together) is not None:
             late, cause = several.ranks, several.cause
             caused_wait_ns, gain_ns = several.caused_wait_ns, several.gain_ns
@@ -117,7 +151,9 @@ class InWindows:
                     row
                     for row in blame.accused.iter_rows(named=True)
                     # It may be any rank's, or is over: there is nobody to accuse.
-                    if 1 + len(row["peers"] or ()) < ranks and row["cause"] != LATE_START
+                    if 1 + len(row["peers"] or ()) < ranks
+                    and row["cause"]
+                    not in ((LATE_START, COMPUTE) if self.stages else (LATE_START,))
                 ),
                 None,
             )
@@ -139,6 +175,45 @@ class InWindows:
             return 1.0
         excess_ns = self.blame.excess_ns.get(accused.ranks[0], {}).get(accused.cause, 0)
         return min(1.0, accused.gain_ns / excess_ns) if excess_ns > 0 else 1.0
+
+    def backward_work(self, ranks: Sequence[RankSteps]) -> float:
+        """How long a device works in backward before the ranks meet, per time of its forward.
+
+        By the records of the recorded steps; what of backward is communication beside which
+        nothing is computed is no work.
+
+        Args:
+            ranks: The records.
+
+        Returns:
+            0 where that is not known, and where ranks meet before backward: then a forward has
+            waits in it.
+        """
+        import numpy as np  # which reports of single ranks that are cached start without
+
+        if not ranks or self.of_host or not self.is_comparable:
+            return 0.0
+        matched, by_rank = self.compared.matched, {one.rank: one.records for one in ranks}
+        exposed_ns = matched.end_ns - matched.start_ns - matched.beside_ns
+        before_ns = matched.start_ns - matched.end_ns[matched.previous]
+        is_first = (matched.previous >= 0) & (np.diff(matched.step, prepend=-1) > 0)
+        found = []
+        for place, rank in enumerate(matched.ranks.tolist()):
+            own = matched.rank == place
+            steps = set(matched.step[own].tolist())
+            times_ns = np.array([
+                (one.device_phases[FORWARD], one.device_phases[BACKWARD], one.dur_ns)
+                for one in by_rank.get(rank, ())
+                if one.step in steps and {FORWARD, BACKWARD} <= one.device_phases.keys()
+            ])  # fmt: skip
+            if not len(times_ns) or not (own & is_first).any():
+                return 0.0
+            forward_ns, backward_ns, step_ns = times_ns.mean(axis=0)
+            outside_ns = _MOST_OUTSIDE * (step_ns - backward_ns)
+            if not forward_ns or before_ns[own & is_first].mean() < outside_ns:
+                return 0.0
+            found.append((backward_ns - exposed_ns[own].sum() / len(steps)) / forward_ns)
+        return max(0.0, float(np.median(found)))
 
     @property
     def longest_step_ns(self) -> int:
@@ -192,10 +267,31 @@ class InWindows:
             factor = min(1.0, recorded.step_ns / self.longest_step_ns)
         steps = sorted(shared)
         # Who waits least comes last.
-        late = [[-round(one[step] * factor) for one in self.waits_ns.values()] for step in steps]
+        rows = [[-round(one[step] * factor) for one in self.waits_ns.values()] for step in steps]
         step_ns = round(self.longest_step_ns * factor)
         basis = RECORDED_WAITS if self.of_host else ARRIVALS
-        return skew_of_positions(list(self.waits_ns), step_ns, late, basis, steps)
+        skew = skew_of_positions(list(self.waits_ns), step_ns, rows, basis, steps)
+        accused, places = self.accused, {rank: place for place, rank in enumerate(self.waits_ns)}
+        if not self.of_host or accused is None or accused.cause in (OTHER, SLOW_LINK):
+            return skew
+        if set(skew.late) != set(accused.ranks) or skew.course is not None:
+            return skew
+        if len(set(self.compared.matched.group.tolist())) > 1:
+            return skew  # others may come late only because they waited for it in a smaller group
+        # What the others have less to wait for is what it has beyond the usual in each step.
+        late = [places[rank] for rank in skew.late]
+        others = [place for place in places.values() if place not in late]
+        matched = self.compared.matched
+        ranks = matched.ranks[matched.rank]
+        excess_ns = self.blame.usual.excess_ns[:, matched.causes.index(accused.cause)]
+        saved = []
+        for step, row in zip(steps, rows, strict=True):
+            spent_ns = [0] * len(row)
+            for place in late:
+                own = (matched.step == step) & (ranks == list(places)[place])
+                spent_ns[place] = round(int(excess_ns[own].sum()) * factor)
+            saved.append(saved_without(row, spent_ns, late, others))
+        return replace(skew, saving_ns=min(skew.saving_ns, max(0, round(fmean(saved)))))
 
 
 def compare_windows(
@@ -231,6 +327,7 @@ def find_late(
     windows: InWindows | None,
     recorded: RankSkew | None,
     limits: Thresholds,
+    ranks: Sequence[RankSteps] = (),
 ) -> RankSkew | None:
     """The ranks that make the others wait, notably and beyond chance; None: nobody does.
 
@@ -238,15 +335,36 @@ def find_late(
         windows: What the windows show; None where they cannot be compared.
         recorded: How far apart the ranks come by their step records; None without any.
         limits: What is notable.
+        ranks: The step records.
     """
+    work = 0.0 if windows is None or recorded is None else windows.backward_work(ranks)
+    recorded = rank_skew(ranks, work) if work else recorded
     known = recorded if recorded is not None and is_late(recorded, limits) else None
     if windows is None or not windows.is_comparable:
         return known
     if known is not None or recorded is None:
         seen = windows.skew_of_waits(recorded)
         known = _surest(known, seen if seen is not None and is_late(seen, limits) else None)
-    late = _with_accused(known, windows, limits)
+    if known is None and recorded is None and windows.of_host:
+        known = _agreed(windows, windows.skew_of_waits(None))
+    late = _with_accused(known, windows, limits, is_whole=bool(work))
     return late if late is not None and is_late(late, limits) else None
+
+
+def _agreed(windows: InWindows, seen: RankSkew | None) -> RankSkew | None:
+    """A rank that comes last in a few steps on CPUs, for a cause that it has beyond chance.
+
+    Waits of few steps are not beyond chance by themselves, and work takes longer on a busy machine.
+    But what else keeps a rank, and no other, is its own.
+    """
+    accused, late = windows.accused, windows.skew()
+    if accused is None or late is None or seen is None or len(accused.ranks) > 1:
+        return None
+    is_own = accused.cause not in (COMPUTE, HOST, OTHER, SLOW_LINK)
+    if not is_own or seen.ranks[0].rank != accused.ranks[0]:
+        return None
+    is_same = set(seen.late) == set(late.late)
+    return replace(late, saving_ns=min(late.saving_ns, seen.saving_ns)) if is_same else late
 
 
 def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None:
@@ -264,7 +382,7 @@ def _surest(recorded: RankSkew | None, seen: RankSkew | None) -> RankSkew | None
 
 
 def _with_accused(
-    recorded: RankSkew | None, windows: InWindows, limits: Thresholds
+    recorded: RankSkew | None, windows: InWindows, limits: Thresholds, *, is_whole: bool
 ) -> RankSkew | None:
     """The late ranks by the records or by waiting threads, and those accused in the windows.
 
@@ -281,6 +399,8 @@ def _with_accused(
         if accused.cause != OTHER:
             recorded = replace(recorded, cause=seen.cause)
         if windows.of_host or recorded.course is not None:
+            return recorded
+        if is_whole and accused.cause != SLOW_LINK:
             return recorded
         if accused.cause not in _PARTLY_RECORDED:
             saving_ns = min(recorded.saving_ns, round(recorded.wait_ns * windows.gained_share))

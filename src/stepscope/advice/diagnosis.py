@@ -32,13 +32,13 @@ from stepscope.advice.ranks import (
     RankMatch,
     match_ranks,
     odd_parts,
-    skew_of,
+    recorded_steps,
 )
 from stepscope.advice.read_ranks import EachRank, MeetingTask, SummaryTask, answers, in_turn
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.severities import heavier
 from stepscope.advice.specific_causes import specific_first
-from stepscope.advice.stages import slow_stage
+from stepscope.advice.stages import SlowStage, slow_stage, stage_first
 from stepscope.advice.stalls import stalls_in_order
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -50,7 +50,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.reader import Run, one_job, open_run
-from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew
+from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
@@ -127,7 +127,7 @@ def diagnose(
         alone = [MeetingTask(rank, asked) for rank in run.ranks]
         meetings = answers(read, alone) if len(alone) > 1 else []
         matched, notes = match_ranks(meetings)
-        skew = skew_of(meetings) if asked.steps is None else None
+        skew = rank_skew(recorded_steps(meetings)) if asked.steps is None else None
         request = Request(asked, limits, skew is not None, baseline)
         waits = [None if matched is None else matched.waits_of(rank.rank) for rank in run.ranks]
         tasks = [
@@ -158,7 +158,7 @@ def judge(
         ranks: The summary of each rank that left something.
         limits: Limits above which findings are reported.
         matched: The ranks' collectives, see `match_ranks`.
-        skew: How the ranks meet, see `skew_of`.
+        skew: How the ranks meet, see `rank_skew`.
         notes: Why the ranks were not compared.
 
     Raises:
@@ -166,7 +166,7 @@ def judge(
     """
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
-    between, windows = None, None
+    between = None
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
@@ -183,8 +183,7 @@ def judge(
         between = RankComparison.of(matched, means, costs, by_step, passing)
     if any(rank.exchanges for rank in ranks):
         skew = None  # stages of a pipeline, which wait for each other by design
-    else:
-        windows = _compared(ranks, between)
+    windows = _compared(ranks, between)
     if windows is not None and windows.is_comparable:
         arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
         notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
@@ -192,16 +191,20 @@ def judge(
         if windows is not None and windows.accused is not None:
             between = replace(between, accused=windows.accused.ranks)
         ranks = limited_by_the_next(ranks, between, limits)
-    judged = find_late(windows, skew, limits)
+    judged = find_late(windows, skew, limits, recorded_steps([one.meeting for one in ranks]))
+    stage = slow_stage(ranks, windows)
+    if stage is not None and judged is not None and set(judged.late) == set(stage.ranks):
+        judged = None if stage.saving_ns is not None else judged
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
-    findings = specific_first(_findings(ranks, limits, judged, unequal), paced)
+    findings = specific_first(_findings(ranks, limits, judged, unequal, stage), paced)
     if late is None:
         findings = imbalance_first(findings)
-    findings = _severest_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
+    findings = stage_first(stalls_in_order(causes_first(findings, late, ranks, limits)))
+    findings = _severest_first(findings)
     verdict, shown = verdict_of(ranks, findings, limits, late)
     if findings and (failed := findings[0]).id == OUT_OF_MEMORY:
         why = next((one.value for one in failed.evidence if one.label == "why"), failed.title)
@@ -246,6 +249,7 @@ def _findings(
     limits: Thresholds,
     skew: RankSkew | None,
     unequal: Imbalance | None,
+    stage: SlowStage | None,
 ) -> tuple[Finding, ...]:
     """Those of the ranks and of the run; of equal ones by rank, then in the order of the rules."""
     order = {name: place for place, name in enumerate(RULES)}
@@ -253,7 +257,6 @@ def _findings(
     sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
     clocks = {rank: clock for rank, clock in sampled if clock is not None}
     slow = slow_clocks(clocks, limits.throttled_gpu)
-    stage = slow_stage(ranks)
     longer: tuple[LongerPart, ...] = ()
     if skew is not None:
         longer = longer_parts(ranks, skew.late, recorded=skew.basis == RECORDED_WAITS)

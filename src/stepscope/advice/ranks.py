@@ -25,7 +25,7 @@ from stepscope.advice.turns import Turns, find_turns
 from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
-from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
+from stepscope.skew.rank_skew import RankSteps, rank_steps
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the collective, in this rank's trace
@@ -404,11 +404,9 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     return RankMatch(report, max(1, len(steps)), windows, whole), ()
 
 
-def skew_of(meetings: Sequence[Meeting]) -> RankSkew | None:
-    """How far apart the ranks come to where they meet, by their step records."""
-    return rank_skew(
-        rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
-    )
+def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
+    """The step records of ranks."""
+    return rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
 
 
 def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:

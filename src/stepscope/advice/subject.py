@@ -50,7 +50,7 @@ class Subject:
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
         shown_compute_ns: The computing in that step, likewise.
-        slow_stage: The rank of the pipeline that computes longest; None without a pipeline.
+        slow_stage: The stage of the pipeline that computes longest; None without a pipeline.
         imbalance: How unequal the work of the ranks is, if that makes them wait; else None.
         longer_parts: What takes longer on the late ranks than on the others, if any come late.
         job_devices: Names of the GPUs that the job's processes see, by its description.

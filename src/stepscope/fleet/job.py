@@ -37,7 +37,8 @@ from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.remote import as_shown
 from stepscope.run.step_record import read_steps as read_step_record
-from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
+from stepscope.skew.rank_skew import RankSteps as RecordedSteps
+from stepscope.skew.rank_skew import rank_steps
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import TraceRef
 from stepscope.trace.problems import losses_in_words
@@ -161,12 +162,12 @@ class Job:
             steps = steps.filter(pl.col("step").is_in(steady))
         return round(float(np.mean(steps["wall_ns"].to_numpy()))) if len(steps) else 0
 
-    def skew_of_records(self) -> RankSkew | None:
-        """How far apart the ranks come to where they meet, by their step records."""
+    def recorded_steps(self) -> tuple[RecordedSteps, ...]:
+        """The step records of all ranks; none where a rank has none."""
         records = [part.record for part in self.parts if part.record is not None]
         if len(records) < len(self.parts):
-            return None
-        return rank_skew(rank_steps([(one.manifest, one.steps.records()) for one in records]))
+            return ()
+        return rank_steps([(one.manifest, one.steps.records()) for one in records])
 
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""

@@ -37,7 +37,7 @@ from stepscope.fleet.job import Job
 from stepscope.fleet.throttled import throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent
 from stepscope.skew.rank_causes import FEWEST_RANKS, LATE_START, OTHER, in_words
-from stepscope.skew.rank_skew import RankSkew
+from stepscope.skew.rank_skew import RankSkew, rank_skew
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -153,8 +153,9 @@ class ComparedJob:
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
         windows = compare_windows(arrivals, steady, job.step_ns, waits, clock)
-        recorded, slow = job.skew_of_records(), throttled_gpus(job)
-        late = find_late(windows, recorded, Thresholds())
+        steps_of_ranks, slow = job.recorded_steps(), throttled_gpus(job)
+        recorded = rank_skew(steps_of_ranks)
+        late = find_late(windows, recorded, Thresholds(), steps_of_ranks)
         late = late if late is not None and late.accuses else None
         if late is not None and late.cause in _LONGER_COMPUTE:
             named = [slow[rank] for rank in late.late if rank in slow]

@@ -11,7 +11,8 @@ Definitions
       several come last together, or it is in the middle, do not count;
     * by size: it is behind the mean of the ranks that are not late by more than these differ from
       each other and over the steps, or it itself over the steps (Student's t). That tells a rank in
-      few steps of a steady job.
+      few steps of a steady job. Of ten steps or more, the one in which it is furthest behind does
+      not count: one long pause makes no rank late, and does not excuse one either.
     Of fewer than ten steps the correlation cannot be told, so only size counts.
     The chance is the least of the three, times their number and that of the ranks, any of which
     might have been picked. Each rank of a set must be late by itself: then it is no advantage to
@@ -78,13 +79,19 @@ def _chances_by_order(
 
 def _chance_by_size(rows: Sequence[Sequence[float]], place: int, others: Sequence[int]) -> float:
     """How likely one is to be as far behind the others' mean."""
-    steps = len(rows)
     means = [statistics.fmean(row[other] for other in others) for row in rows]
     ahead = [row[place] - mean for row, mean in zip(rows, means, strict=True)]
+    is_several = len(rows) >= SEVERAL_STEPS
+    if is_several:
+        furthest = ahead.index(max(ahead))
+        rows, means, ahead = (
+            [*values[:furthest], *values[furthest + 1 :]] for values in (rows, means, ahead)
+        )
+    steps = len(rows)
     of_others = [
         [row[other] - mean for row, mean in zip(rows, means, strict=True)] for other in others
     ]
-    alike = correlation_time(_memory(rows, others)) if steps >= SEVERAL_STEPS else 1.0
+    alike = correlation_time(_memory(rows, others)) if is_several else 1.0
     own = statistics.variance(ahead)
     between = 0.0
     if len(others) > 1:

@@ -6,6 +6,7 @@ import re
 
 LATE_START = "late start"
 SLOW_LINK = "slow link"
+SLOW_STAGE = "slow stage"
 OTHER = "other"
 FEWEST_RANKS = 3
 """Of two ranks that differ, nothing says which is as it should be."""
@@ -14,6 +15,7 @@ _IN_WORDS = {
     OTHER: "something that was not recorded",
     LATE_START: "it began late",
     SLOW_LINK: "its transfers are slow",
+    SLOW_STAGE: "its stage of the pipeline computes longer than others",
     "host": "its CPU is slower to launch work and to run Python",
     "input": "it waits for its input",
     "compute": "its computation takes longer",

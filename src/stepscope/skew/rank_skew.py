@@ -12,11 +12,14 @@ A rank's position comes from one of these, depending on what the records have:
 * *communication*: the time in phases of this name, where the ranks wait for each other; those of
   `auto_phases` and `stepscope run`, or the loop's own. Assumes that all ranks exchange the same.
 * *backward*: the time in the phase `backward`, in which DistributedDataParallel waits. Assumes
-  that backward is the same work on all ranks.
+  that backward is the same work on all ranks. Where windows show how much of that work a device
+  has per forward (`backward_work`), backward is as much longer on a rank as its forward is.
 * *time off the CPU*: how long the training thread neither runs, nor is ready to run, nor waits for
-  input: where it meets other ranks, it waits for them. Assumes that whatever else ranks wait for
-  (disks, locks), they wait for alike. It sees all work of a rank, in whatever phase, which the
-  others do not: the phase `backward` is longer on a rank with more to compute.
+  input: where it meets other ranks, it waits for them. Outside the phase in which the ranks wait,
+  what is longer than usual in a step, for the time that the thread ran, is a pause before they
+  meet. Assumes that whatever else ranks wait for (disks, locks), they wait for alike. It sees all
+  work of a rank, in whatever phase, which the others do not: the phase `backward` is longer on a
+  rank with more to compute.
 * *step borders*: when the rank has its batch: the step's start on rank 0's clock plus the wait for
   input. Assumes that the ranks meet later in the step; a rank that falls behind after its batch
   arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
@@ -25,6 +28,9 @@ A rank's position comes from one of these, depending on what the records have:
 A rank that comes late in every Nth step only, because it saves or logs then, is seldom last. So
 where the steps in which ranks come apart lie at one distance beyond chance (`skew.course`), the
 ranks are compared in these steps, and what they cost is spread over all.
+
+Where the record has most of what the ranks are late by, a wait for input or the garbage collector,
+the saving is what each step is shorter by with no more of it than the other ranks have.
 
 On a GPU, the host does not wait and runs ahead, so only the phases' times on the device count; the
 host's times and the step borders say nothing there. If there are several bases, the one with the
@@ -37,7 +43,7 @@ import bisect
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.errors import UnreadableInputError
@@ -47,6 +53,7 @@ from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import (
     BACKWARD,
     COMMUNICATION,
+    FORWARD,
     TRAIN,
     StepRecord,
     input_wait,
@@ -71,6 +78,8 @@ _ALIKE = 1.25
 _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
 _AS_LATE = 0.8
+_NEARLY_ALL = 0.8
+_LITTLE = 0.25
 _TWO = 2
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
 _READING_S = 2.0
@@ -217,11 +226,16 @@ class RankSkew:
         return f"{late}: {wait} in each step, {percent(self.share)} of it{changing}"
 
 
-def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
+def rank_skew(ranks: Sequence[RankSteps], backward_work: float = 0.0) -> RankSkew | None:
     """Find which rank arrives late, and what that costs the others.
 
     Compares the steps that all ranks have as whole training steps outside windows and not right
     after one: without the first five, and at most 2000, evenly spaced.
+
+    Args:
+        ranks: The ranks.
+        backward_work: How long a device works in backward before the ranks meet, per time of its
+            forward; 0: not known.
 
     Returns:
         The skew, notable or not; None with one rank, with fewer than ten steps in common, for the
@@ -238,38 +252,109 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
         return None
     is_device = any(record.device_ns is not None for row in rows for record in row)
     found = [
-        _by_phase(ranks, rows, name, is_device=is_device) for name in (COMMUNICATION, BACKWARD)
+        _by_phase(ranks, rows, name, backward_work, is_device=is_device)
+        for name in (COMMUNICATION, BACKWARD)
     ]
     if not is_device:
-        found.append(_compared(ranks, rows, _off_cpu, OFF_CPU, is_device=False))
+        found.append(_by_time_off_cpu(ranks, rows))
         found.append(_by_borders(ranks, rows))
-    worst = max((skew for skew in found if skew is not None), key=_weight, default=None)
+    known = [one for one in found if one is not None]
+    worst = max(known, key=lambda one: _weight(one.skew), default=None)
     # Of the same ranks, as late, the time off the CPU sees all work: what is longer in `backward`,
     # too. It takes sleeping and reading for waiting, so that a rank may seem less late by it.
-    whole = next((skew for skew in found if skew is not None and skew.basis == OFF_CPU), None)
-    if worst is not None and whole is not None and whole.is_notable:
-        is_same = set(whole.late) == set(worst.late)
-        worst = whole if is_same and whole.wait_ns >= _AS_LATE * worst.wait_ns else worst
-    return None if worst is None else replace(worst, cause=_cause(ranks, rows, worst))
+    whole = next((one for one in known if one.skew.basis == OFF_CPU), None)
+    if worst is not None and whole is not None and whole.skew.is_notable:
+        is_same = set(whole.skew.late) == set(worst.skew.late)
+        worst = whole if is_same and whole.skew.wait_ns >= _AS_LATE * worst.skew.wait_ns else worst
+    return None if worst is None else _explained(ranks, worst, whole)
 
 
-def _cause(ranks: Sequence[RankSteps], rows: list[list[StepRecord]], skew: RankSkew) -> str:
-    """Why the late ranks come late, if the records have most of that; else empty."""
+@dataclass(frozen=True)
+class _Compared:
+    """The compared steps, where each rank is in them, and what that comes to."""
 
-    def more_ns(spent: Callable[[StepRecord], int]) -> float:
-        means = {
-            rank.rank: statistics.fmean(spent(row[place]) for row in rows)
-            for place, rank in enumerate(ranks)
-        }
-        others = [ns for rank, ns in means.items() if rank not in skew.late]
-        usual = statistics.median(others) if others else math.inf
-        return min(means[rank] for rank in skew.late) - usual
+    rows: list[list[StepRecord]]
+    positions: list[list[int]]
+    skew: RankSkew
 
-    known = {"input": more_ns(input_wait), "garbage_collection": more_ns(lambda one: one.gc_ns)}
-    cause = max(known, key=known.__getitem__)
-    if known[cause] < max(1, _MOSTLY * skew.wait_ns):
-        return ""
-    return in_words(cause, several=len(skew.late) > 1)
+
+def _explained(
+    ranks: Sequence[RankSteps], compared: _Compared, whole: _Compared | None
+) -> RankSkew:
+    """Why the late ranks come late, if the records have most of that, and what it costs."""
+    skew = compared.skew
+    late = [place for place, rank in enumerate(ranks) if rank.rank in skew.late]
+    others = [place for place in range(len(ranks)) if place not in late]
+    if not others:
+        return skew
+    if whole is not None and _wait_ns(whole.positions, late, others) >= _AS_LATE * skew.wait_ns:
+        compared = whole
+    steps = [row[0].step for row in compared.rows]
+    part, at = 1.0, list(range(len(steps)))
+    if isinstance(skew.course, EveryNth):
+        part = _part(skew.course, steps)
+        at = [place for place, step in enumerate(steps) if step in skew.course.steps]
+    rows, positions = [compared.rows[i] for i in at], [compared.positions[i] for i in at]
+    culprits = _without_followers(rows, late, others, skew.wait_ns / part) or late
+    skew = replace(skew, late=tuple(r for r in skew.late if r in {ranks[i].rank for i in culprits}))
+    found = []
+    for cause, spent in (("input", input_wait), ("garbage_collection", lambda one: one.gc_ns)):
+        times = [[spent(record) for record in row] for row in compared.rows]
+        usual = [statistics.fmean(column) for column in zip(*times, strict=True)]
+        more_ns = min(usual[i] for i in culprits) - statistics.median(usual[i] for i in others)
+        found.append((more_ns, cause, times))
+    more_ns, cause, times = max(found)
+    if more_ns >= max(1, _MOSTLY * skew.wait_ns):
+        skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
+    if more_ns >= max(1, _NEARLY_ALL * skew.wait_ns):
+        spent_ns = [list(times[place]) for place in at]
+        for spent_of in spent_ns:  # those that wait for one come as much earlier without it
+            for follower in set(late) - set(culprits):
+                spent_of[follower] = max(spent_of[i] for i in culprits)
+        saved = [saved_without(*row, late, others) for row in zip(positions, spent_ns, strict=True)]
+    elif compared is whole and skew.basis != OFF_CPU:
+        saved = _savings(positions, late, others)
+    else:
+        return skew
+    return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
+
+
+def _without_followers(
+    rows: Sequence[Sequence[StepRecord]],
+    late: Sequence[int],
+    others: Sequence[int],
+    wait_ns: float,
+) -> list[int]:
+    """The late ranks that do not only wait in forward for another late one, as in its group.
+
+    Their forward is no longer than the others', and that of the rest by most of the wait.
+    """
+    if len(late) < _TWO or any(
+        _phase_ns(o.device_phases, FORWARD) is None for r in rows for o in r
+    ):
+        return []
+    times = [[_phase_ns(one.device_phases, FORWARD) or 0 for one in row] for row in rows]
+    spent = [statistics.median(column) for column in zip(*times, strict=True)]
+    usual_ns = statistics.median(spent[j] for j in others)
+    longer = {i: spent[i] - usual_ns for i in late}
+    first = [i for i in late if longer[i] < _LITTLE * wait_ns]
+    rest = [i for i in late if i not in first]
+    return first if first and all(longer[i] >= _MOSTLY * wait_ns for i in rest) else []
+
+
+def saved_without(
+    row: Sequence[int], spent_ns: Sequence[int], late: Sequence[int], others: Sequence[int]
+) -> float:
+    """How much earlier the last rank comes if late ones spend no more on something than others."""
+    usual_ns = statistics.median(spent_ns[j] for j in others)
+    left = [row[i] - max(0.0, spent_ns[i] - usual_ns) for i in late]
+    return max(row) - max(*left, *(row[j] for j in others))
+
+
+def _part(course: EveryNth, steps: Sequence[int]) -> float:
+    """Of all steps, how many are long: of the compared ones, more or fewer may be due."""
+    due = [step for step in steps if step % course.every == course.steps[0] % course.every]
+    return len(course.steps) / len(due) / course.every
 
 
 def wait_by_design(ranks: Sequence[RankSteps]) -> bool:
@@ -361,27 +446,58 @@ def steps_in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
 
 
 def _by_phase(
-    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str, *, is_device: bool
-) -> RankSkew | None:
+    ranks: Sequence[RankSteps],
+    rows: list[list[StepRecord]],
+    name: str,
+    backward_work: float,
+    *,
+    is_device: bool,
+) -> _Compared | None:
     """From the time in a phase: the rank that spends the least in it arrives last."""
 
     def position(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
         spent_ns = _phase_ns(phases, name)
-        return None if spent_ns is None else -spent_ns
+        if spent_ns is None or not is_device or name != BACKWARD:
+            return None if spent_ns is None else -spent_ns
+        return round(backward_work * (_phase_ns(phases, FORWARD) or 0)) - spent_ns
 
-    return _compared(ranks, rows, position, name, is_device=is_device)
+    positions = [[position(record) for record in row] for row in rows]
+    return _compared(ranks, rows, positions, name, is_device=is_device)
 
 
-def _off_cpu(record: StepRecord) -> int | None:
-    """The position of a rank by how long its thread waits for others; None where that is unknown.
+def _by_time_off_cpu(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> _Compared | None:
+    """From how long each rank's thread waits for others: whoever waits least comes last."""
+    if any(record.cpu_ns is None for row in rows for record in row):
+        rows = [row for row in rows if all(record.cpu_ns is not None for record in row)]
+    columns = [_off_cpu([row[i] for row in rows]) for i in range(len(ranks))] if rows else []
+    positions = [list(row) for row in zip(*columns, strict=True)]
+    return _compared(ranks, rows, positions, OFF_CPU, is_device=False)
 
-    Whoever waits least comes last.
-    """
-    if record.cpu_ns is None:
-        return None
-    busy_ns = record.cpu_ns + (record.queued_ns or 0)
-    return busy_ns + input_wait(record) - record.data_wait_cpu_ns - record.dur_ns
+
+def _off_cpu(records: Sequence[StepRecord]) -> list[int]:
+    """Of each step of a rank, how long its thread does not wait for others, less the step."""
+    busy = [(one.cpu_ns or 0) + (one.queued_ns or 0) - one.data_wait_cpu_ns for one in records]
+    found = [
+        busy_ns + input_wait(one) - one.dur_ns for one, busy_ns in zip(records, busy, strict=True)
+    ]
+    waiting = [
+        _phase_ns(one.phases, COMMUNICATION) or _phase_ns(one.phases, BACKWARD) for one in records
+    ]
+    outside = [
+        one.dur_ns - waited_ns - input_wait(one)
+        for one, waited_ns in zip(records, waiting, strict=True)
+        if waited_ns
+    ]
+    if len(outside) < len(records) or min(busy) <= 0:
+        return found
+    share = statistics.median(o / b for o, b in zip(outside, busy, strict=True))
+    more_ns = statistics.median(outside) - statistics.median(busy)
+    pauses = [
+        max(0.0, outside_ns - max(share * busy_ns, busy_ns + more_ns))
+        for outside_ns, busy_ns in zip(outside, busy, strict=True)
+    ]
+    return [at + round(pause_ns) for at, pause_ns in zip(found, pauses, strict=True)]
 
 
 def _phase_ns(phases: dict[str, int], name: str) -> int | None:
@@ -390,7 +506,7 @@ def _phase_ns(phases: dict[str, int], name: str) -> int | None:
     return sum(found) if found else None
 
 
-def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> RankSkew | None:
+def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> _Compared | None:
     """From the moment at which each rank has its batch, on one clock."""
     if any(rank.clock_offset_ns is None for rank in ranks):
         return None
@@ -406,47 +522,38 @@ def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> Ran
         return None  # they do not meet in every step, or count their steps differently
     errors = sorted(rank.clock_error_ns for rank in ranks)
     error_ns = errors[-1] + errors[-2]
-    numbers = [rank.rank for rank in ranks]
-    return skew_of_positions(
-        numbers, _step_ns(rows), positions, STEP_BORDERS, _numbers(rows), error_ns=error_ns
-    )
+    return _compared(ranks, rows, positions, STEP_BORDERS, is_device=False, error_ns=error_ns)
 
 
 def _compared(
     ranks: Sequence[RankSteps],
     rows: list[list[StepRecord]],
-    position: Callable[[StepRecord], int | None],
+    positions: Sequence[Sequence[int | None]],
     basis: str,
     *,
     is_device: bool,
-) -> RankSkew | None:
-    known_rows, positions = [], []
-    for row in rows:
-        found = [position(record) for record in row]
-        known = [value for value in found if value is not None]
-        if len(known) == len(row):
+    error_ns: int = 0,
+) -> _Compared | None:
+    """The ranks by their positions, over the steps in which all of these are known."""
+    known_rows, known = [], []
+    for row, found in zip(rows, positions, strict=True):
+        of_all = [value for value in found if value is not None]
+        if len(of_all) == len(row):
             known_rows.append(row)
-            positions.append(known)
-    if len(positions) < _LEAST_STEPS:
+            known.append(of_all)
+    if len(known) < _LEAST_STEPS:
         return None
-    numbers = [rank.rank for rank in ranks]
-    return skew_of_positions(
-        numbers,
-        _step_ns(known_rows),
-        positions,
+    skew = skew_of_positions(
+        [rank.rank for rank in ranks],
+        round(_usual([record.dur_ns for row in known_rows for record in row])),
+        known,
         basis,
-        _numbers(known_rows),
+        [row[0].step for row in known_rows],
+        error_ns=error_ns,
         is_device=is_device,
         mean_step_ns=round(statistics.fmean(one.dur_ns for row in known_rows for one in row)),
     )
-
-
-def _step_ns(rows: list[list[StepRecord]]) -> int:
-    return round(_usual([record.dur_ns for row in rows for record in row]))
-
-
-def _numbers(rows: list[list[StepRecord]]) -> list[int]:
-    return [row[0].step for row in rows]
+    return _Compared(known_rows, known, skew)
 
 
 def skew_of_positions(
@@ -502,7 +609,7 @@ def _skew(
     if found is not None:
         at = [row for row, step in zip(positions, steps, strict=True) if step in found.steps]
         then = _by_means(ranks, step_ns, at, basis, error_ns, is_device=is_device)
-        part = len(at) / len(positions)
+        part = _part(found, steps)
         then = replace(
             then,
             steps=len(positions),
@@ -580,9 +687,7 @@ def _by_means(
     order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i]))
     wait_ns = saving_ns = 0.0
     if others:
-        wait_ns = statistics.median(
-            _usual([max(row[i] for i in late) - row[j] for row in distances]) for j in others
-        )
+        wait_ns = _wait_ns(distances, late, others)
         saving_ns = _usual(_savings(distances, late, others))
     return RankSkew(
         basis=basis,
@@ -596,6 +701,13 @@ def _by_means(
         error_ns=error_ns,
         ranks=tuple(RankWait(ranks[i], round(waits[i]), last[i]) for i in order),
         chance=max(chances[i] for i in late),
+    )
+
+
+def _wait_ns(rows: Sequence[Sequence[float]], late: Sequence[int], others: Sequence[int]) -> float:
+    """How long another rank usually waits for the late ones: the median of the others."""
+    return statistics.median(
+        _usual([max(row[i] for i in late) - row[j] for row in rows]) for j in others
     )
 
 

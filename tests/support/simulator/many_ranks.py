@@ -295,10 +295,18 @@ def _wandering(dice: np.random.Generator, job: ManyRanks) -> Times:
     return found
 
 
-def random_job(seed: int, plant: str, most_ranks: int = 64) -> ManyRanks:
-    """A job of 2 to 64 ranks that is healthy or loses a notable part of a step by one thing."""
+def random_job(seed: int, plant: str, most_ranks: int = 64, *, fixed: bool = False) -> ManyRanks:
+    """A job of 2 to 64 ranks that is healthy or loses a notable part of a step by one thing.
+
+    Args:
+        seed: For all that is random.
+        plant: What is wrong.
+        most_ranks: How many ranks there are at most.
+        fixed: Whether there are just as many.
+    """
     dice = np.random.default_rng(seed)
     ranks = min(most_ranks, int(dice.choice((2, 3, 4, 4, 8, 8, 16, 32, 64))))
+    ranks = most_ranks if fixed else ranks
     if plant == "link":
         ranks = max(8, ranks)
     if plant not in ("healthy", "imbalance"):

@@ -37,7 +37,7 @@ def write_job_run(times: JobTimes, folder: Path) -> Path:
         root = folder / f"rank{rank:05d}"
         (root / "window-0000").mkdir(parents=True)
         (root / "window-0000" / "trace.json").write_text(_trace(times, rank))
-        (root / "steps.jsonl").write_text("\n".join(_records(times, rank)) + "\n")
+        (root / "steps.jsonl").write_text("\n".join(step_lines(times, rank)) + "\n")
         (root / "manifest.json").write_text(json.dumps(_manifest(times, rank)))
     return folder
 
@@ -67,7 +67,8 @@ def _manifest(times: JobTimes, rank: int) -> dict[str, Any]:
     return manifest
 
 
-def _records(times: JobTimes, rank: int) -> Iterator[str]:
+def step_lines(times: JobTimes, rank: int) -> Iterator[str]:
+    """The step record of a rank, line by line."""
     job = times.job
     start = _own(times, rank, times.start[:, rank])
     mark = np.zeros(job.steps)
@@ -198,7 +199,9 @@ def _events(times: JobTimes, rank: int) -> list[str]:
         _work(write, s)
         _meetings(write, s)
         if job.on_gpu:
-            _read_loss(write, s)
+            last = KERNELS + job.pieces
+            launched, done = times.launched[s, last, rank], times.work_end[s, last, rank]
+            read_loss(write, launched, done, end)
     return write.lines
 
 
@@ -252,19 +255,16 @@ def _meetings(write: _Writer, s: int) -> None:
             write.span("user_annotation", "gloo:all_reduce", start, end, tid=_GLOO)
 
 
-def _read_loss(write: _Writer, s: int) -> None:
-    times, rank = write.times, write.rank
-    last = KERNELS + times.job.pieces
-    end = times.end[s, rank]
-    called = times.launched[s, last, rank] + 4_000
+def read_loss(write: _Writer, launched_ns: float, done_ns: float, end_ns: float) -> None:
+    """The host reads the loss once the optimizer is done, and the step ends."""
+    called = launched_ns + 4_000
     write.number += 1
-    number, device = write.number, rank % PER_MACHINE
-    write.span("cpu_op", "aten::item", called, end, f'"External id":{number}')
+    number, device = write.number, write.rank % PER_MACHINE
+    write.span("cpu_op", "aten::item", called, end_ns, f'"External id":{number}')
     write.span("cuda_runtime", "cudaMemcpyAsync", called + 1_000, called + 3_000,
                f'"correlation":{number},"External id":{number}')  # fmt: skip
-    write.span("cuda_runtime", "cudaStreamSynchronize", called + 3_000, end - 500,
+    write.span("cuda_runtime", "cudaStreamSynchronize", called + 3_000, end_ns - 500,
                f'"correlation":{number + 10**7}')  # fmt: skip
-    done = times.work_end[s, last, rank]
-    write.span("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", done + 1_000, done + 3_000,
+    write.span("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", done_ns + 1_000, done_ns + 3_000,
                f'"device":{device},"stream":{_COMPUTE},"correlation":{number},'
                f'"External id":{number},"bytes":4', _COMPUTE, device)  # fmt: skip

@@ -72,7 +72,9 @@ def _windows(
         report=SimpleNamespace(fits=True, ranks=ranks),
         matched=SimpleNamespace(rank=[0], step=list(range(steps))),
     )
-    return InWindows(compared, blame)  # type: ignore[arg-type]
+    windows = InWindows(compared, blame)  # type: ignore[arg-type]
+    windows.__dict__["stages"] = ()
+    return windows
 
 
 @pytest.mark.parametrize(("steps", "late"), [(2, RECORDED.late), (3, (5,))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,17 @@ from tests.support.meeting_ranks import steady_step_ns, write_ranks
 from tests.support.one_step import check_diagnosis
 from tests.support.pipeline_traces import SEND_RECV, Pipeline, pipeline_traces
 from tests.support.planted import GEMM, MM_FLOAT, PLAIN
+from tests.support.simulator.pipelines import (
+    random_pipeline,
+    simulate_pipeline,
+    write_pipeline,
+)
 from tests.support.stragglers import find_stragglers
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rules import full_precision_matmuls
+from stepscope.run.figures import ranks_in_words
 from stepscope.run.reader import open_run
 
 OF_COLLECTIVES = {
@@ -100,15 +107,36 @@ def test_the_slowest_stage_is_named(slow):
     assert 0 < gain <= seen["beyond the mean of all stages"]
 
 
+@pytest.mark.parametrize(("seed", "plant"), [(1, "slow stage"), (5, "slow rank"), (6, "healthy")])
+def test_other_ranks_of_its_stage_tell_a_slow_rank_from_a_slow_stage(tmp_path, seed, plant):
+    job = replace(random_pipeline(seed, plant), batches=8, active=3)
+    times = simulate_pipeline(job)
+    true_ns = times.step_ns - simulate_pipeline(job.healed).step_ns
+    diagnosis = diagnose(open_run(str(write_pipeline(times, tmp_path / "job"))))
+    late, uneven = _of(diagnosis, "late-rank"), _of(diagnosis, "uneven-stages")
+    if plant == "healthy":
+        assert not late
+        assert not uneven
+        return
+    ((rank, finding),) = (uneven if plant == "slow stage" else late).items()
+    assert not (late if plant == "slow stage" else uneven)
+    assert rank == job.plant.ranks[0]
+    assert finding.saving_ns == pytest.approx(true_ns, rel=0.1)
+    if plant == "slow stage":
+        assert _seen(finding)["computes longest"] == ranks_in_words(job.plant.ranks)
+        assert diagnosis.findings[0] is finding
+
+
 def test_stragglers_names_a_slow_stage_and_no_even_one(few, slow):
     verdict = find_stragglers([(rank, t.load()) for rank, t in enumerate(few[1])]).verdict
     assert verdict == "no rank makes the others wait for an unusual reason"
     found = find_stragglers([(rank, t.load()) for rank, t in enumerate(slow[1])])
-    assert found.verdict.startswith("rank 2 makes the others wait: its computation takes longer")
+    words = "rank 2 makes the others wait: its stage of the pipeline computes longer than others"
+    assert found.verdict.startswith(words)
     fast = pipeline_traces(Pipeline(steps=STEPS, batches=6))
     true_ns = steady_step_ns(slow[1][2], 0, STEPS - 1) - steady_step_ns(fast[2], 0, STEPS - 1)
     gain = found.causes.filter(rank=2)["gain_ns"].max()
-    assert 0.5 * true_ns < gain <= 1.05 * true_ns
+    assert gain == pytest.approx(true_ns, rel=0.1)
 
 
 def test_sends_without_their_other_rank_are_not_matched(few):

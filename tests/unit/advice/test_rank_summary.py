@@ -15,7 +15,7 @@ from tests.support.step_records import step_records
 from stepscope.advice.diagnosis import diagnose, judge
 from stepscope.advice.rank_judging import meeting_of, summarise_rank
 from stepscope.advice.rank_summary import Request
-from stepscope.advice.ranks import match_ranks, skew_of
+from stepscope.advice.ranks import match_ranks, recorded_steps
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.record.meetings import MOST_STEPS, MeetingSteps
@@ -73,7 +73,7 @@ def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
     here = diagnose(run)
     meetings = [sent(meeting_of(sent(rank), Scope())) for rank in run.ranks]
     matched, notes = match_ranks(meetings)
-    skew = skew_of(meetings)
+    skew = rank_skew(recorded_steps(meetings))
     request = Request(has_peers=skew is not None)
     ranks = [
         sent(summarise_rank(sent(rank), sent(request), sent(matched.waits_of(rank.rank))))

@@ -21,7 +21,7 @@ from tests.support.step_records import step_records, write_run
 from stepscope.advice import rank_judging
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
-from stepscope.advice.ranks import match_ranks, skew_of
+from stepscope.advice.ranks import match_ranks, recorded_steps
 from stepscope.advice.read_ranks import MeetingTask, SummaryTask, in_turn
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
@@ -211,7 +211,7 @@ def test_what_is_asked_is_part_of_the_key(other, trace):
 def test_what_others_did_is_part_of_the_key(run):
     ranks = open_run(run).ranks
     met = [MeetingTask(rank, Scope()).known() for rank in ranks]
-    request = Request(has_peers=skew_of(met) is not None)
+    request = Request(has_peers=bool(recorded_steps(met)))
     waits = match_ranks(met)[0].waits_of(1)
     fewer = Waits(waits.window, waits.table.head(1))
     assert SummaryTask(ranks[1], request, waits, met[1]).known() is not None

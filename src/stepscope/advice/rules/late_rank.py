@@ -126,7 +126,9 @@ def _how(skew: RankSkew) -> str:
         last = round(skew.last_share * skew.steps)
         often = f"{'all' if last == skew.steps else f'{last} of'} {skew.steps} recorded steps"
     words = f"{comes} last in {often}, and the others wait"
-    return words if course is None else f"{words} {_longer(course)}"
+    if course is not None:
+        return f"{words} {_longer(course)}"
+    return f"{words}; {skew.cause}" if skew.cause else words
 
 
 def _longer(course: Course) -> str:

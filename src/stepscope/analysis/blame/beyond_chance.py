@@ -8,8 +8,8 @@ Definitions
     It comes back: the second most of a step is at least a quarter of the most.
     It is steady or great. Steady: in each step the excess is compared with the mean of the others
     in that step, so that what disturbs all does not count; the mean difference is beyond what
-    Student's t allows in one of a thousand cases, over all ranks that might be picked; or, in ten
-    steps or more, beyond what equal ranks show by their order (`skew.equal_ranks`). Great: the
+    Student's t allows in one of a thousand cases, over all ranks that might be picked; or beyond
+    what equal ranks show (`skew.equal_ranks`). Great: the
     second most of a step is at least three times the most that any other rank has in any step. A
     process that loses its CPU now and then, as on a shared machine, is neither.
     With fewer than three steps only the first condition can be checked.
@@ -78,8 +78,7 @@ def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
         return True
     if _is_steady(own - others.mean(axis=1), excess_ns.shape[1]):
         return True
-    enough = len(own) >= equal_ranks.SEVERAL_STEPS
-    return enough and equal_ranks.chance_of(excess_ns.tolist(), rank, [rank]) <= equal_ranks.LIMIT
+    return equal_ranks.chance_of(excess_ns.tolist(), rank, [rank]) <= equal_ranks.LIMIT
 
 
 def _is_steady(difference: npt.NDArray[np.float64], ranks: int) -> bool:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.run.step_record import BACKWARD, COMMUNICATION, StepRecord, input_wait
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, StepRecord, input_wait
 
 MOST_STEPS = 4096
 _NONE = -1
-_PHASES = (COMMUNICATION, BACKWARD)
+_PHASES = (COMMUNICATION, FORWARD, BACKWARD)
 _COLUMNS = (
     "step",
     "start_ns",
