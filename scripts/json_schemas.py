@@ -388,12 +388,11 @@ def _schema(shape: Any) -> dict[str, Any]:
 
 
 def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields whose name ends with "?" may be missing."""
+    """Fields whose name ends with "?" may be missing. A later version may have others, too."""
     return {
         "type": "object",
         "properties": {name.removesuffix("?"): one for name, one in sorted(properties.items())},
         "required": sorted(name for name in properties if not name.endswith("?")),
-        "additionalProperties": False,
     }
 
 
