@@ -130,7 +130,9 @@ class InWindows:
         """The rank or stage of a pipeline that computes longer than others."""
         from stepscope.analysis.blame.stages import find_slow
 
-        return find_slow(self.compared.matched, self.blame.gains) if self.stages else None
+        if not self.stages:
+            return None
+        return find_slow(self.compared.matched, self.blame.gains, self.stages)
 
     @cached_property
     def accused(self) -> Accused | None:
@@ -287,9 +289,9 @@ class InWindows:
         saved = []
         for step, row in zip(steps, rows, strict=True):
             spent_ns = [0] * len(row)
-            for place in late:
-                own = (matched.step == step) & (ranks == list(places)[place])
-                spent_ns[place] = round(int(excess_ns[own].sum()) * factor)
+            for rank in skew.late:
+                own = (matched.step == step) & (ranks == rank)
+                spent_ns[places[rank]] = round(int(excess_ns[own].sum()) * factor)
             saved.append(saved_without(row, spent_ns, late, others))
         return replace(skew, saving_ns=min(skew.saving_ns, max(0, round(fmean(saved)))))
 

@@ -191,7 +191,10 @@ def judge(
         if windows is not None and windows.accused is not None:
             between = replace(between, accused=windows.accused.ranks)
         ranks = limited_by_the_next(ranks, between, limits)
-    judged = find_late(windows, skew, limits, recorded_steps([one.meeting for one in ranks]))
+    # Only windows of devices beside step records make use of the single steps.
+    has_use = windows is not None and skew is not None and not windows.of_host
+    steps = recorded_steps([one.meeting for one in ranks]) if has_use else ()
+    judged = find_late(windows, skew, limits, steps)
     stage = slow_stage(ranks, windows)
     if stage is not None and judged is not None and set(judged.late) == set(stage.ranks):
         judged = None if stage.saving_ns is not None else judged

@@ -16,6 +16,7 @@ Definitions
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
@@ -60,14 +61,10 @@ def find_stages(matched: Matched) -> tuple[tuple[int, ...], ...]:
     stage = {rank: {rank} for rank in ranks}
     listed = list(matched.groups.select("dimension", "ranks").iter_rows())
     is_pair = [dimension.endswith((TO_HIGHER, TO_LOWER)) for dimension, _ in listed]
-    met = set(matched.group.tolist())
-    pairs = set()
-    for place, (rank, collective) in enumerate(zip(matched.rank, matched.collective, strict=True)):
-        if is_pair[matched.group[collective]]:
-            others = matched.rows[matched.first_row[collective] : matched.first_row[collective + 1]]
-            pairs |= {(ranks[rank], ranks[matched.rank[row]]) for row in others if row != place}
+    pairs = _pairs(matched, np.array(is_pair, np.bool_))
     if not pairs:
         return ()
+    met = set(matched.group.tolist())
     for number, (dimension, members) in enumerate(listed):
         known = [rank for rank in members if rank in stage]
         is_inside = not is_pair[number] and dimension not in (WORLD, _PIPELINE)
@@ -81,9 +78,22 @@ def find_stages(matched: Matched) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted({tuple(sorted(one)) for one in stage.values()}))
 
 
-def find_slow(matched: Matched, gains: Gains) -> SlowPart | None:
+def _pairs(matched: Matched, is_pair: npt.NDArray[np.bool_]) -> set[tuple[int, int]]:
+    """The ranks that send to each other in some of the groups, in both orders."""
+    exchanges = np.flatnonzero(is_pair[matched.group])
+    first, members = matched.first_row[exchanges], np.diff(matched.first_row)[exchanges]
+    found: set[tuple[int, int]] = set()
+    for count in np.unique(members).tolist():
+        rows = matched.rows[first[members == count][:, None] + np.arange(count)]
+        for together in np.unique(matched.ranks[matched.rank[rows]], axis=0).tolist():
+            found.update(permutations(together, 2))
+    return found
+
+
+def find_slow(
+    matched: Matched, gains: Gains, stages: tuple[tuple[int, ...], ...]
+) -> SlowPart | None:
     """The rank or stage that computes notably longer than others beyond chance; None: none does."""
-    stages = find_stages(matched)
     if len(stages) < _TWO or _COMPUTE not in matched.causes:
         return None
     compute_ns, places = _computing(matched), {r: at for at, r in enumerate(matched.ranks.tolist())}
@@ -91,28 +101,24 @@ def find_slow(matched: Matched, gains: Gains) -> SlowPart | None:
     of_stages = np.stack(
         [np.quantile(compute_ns[:, own], 0.5, axis=1, method="lower") for own in columns], axis=1
     )
+    elsewhere_ns = np.stack(
+        [np.median(np.delete(of_stages, at, axis=1), axis=1) for at in range(len(stages))], axis=1
+    )
     usual_ns = np.zeros_like(compute_ns)
     for number, own in enumerate(columns):
-        elsewhere = np.median(np.delete(of_stages, number, axis=1), axis=1)
         for at in own:
-            usual_ns[:, at] = _usual(compute_ns, own, at, elsewhere)
+            usual_ns[:, at] = _usual(compute_ns, own, at, elsewhere_ns[:, number])
     excess_ns = np.maximum(compute_ns - usual_ns, 0)
     worst = int(excess_ns.sum(axis=0).argmax())
     if is_beyond_chance(excess_ns, worst):
         found = _slow(matched, gains, (worst,), compute_ns, usual_ns[:, worst], is_stage=False)
         if found is not None:
             return found
-    beyond_ns = np.stack(
-        [
-            of_stages[:, number] - np.median(np.delete(of_stages, number, axis=1), axis=1)
-            for number in range(len(stages))
-        ],
-        axis=1,
-    )
+    beyond_ns = of_stages - elsewhere_ns
     worst = int(beyond_ns.sum(axis=0).argmax())
     if not is_beyond_chance(np.maximum(beyond_ns, 0), worst):
         return None
-    usual = of_stages[:, worst] - beyond_ns[:, worst]
+    usual = elsewhere_ns[:, worst]
     return _slow(matched, gains, tuple(columns[worst]), compute_ns, usual, is_stage=True)
 
 
