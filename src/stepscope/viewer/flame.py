@@ -258,11 +258,7 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
 def _leads_to(parent: Int64Array, places: Int64Array) -> Int64Array:
     """1 for each node of a tree that is one of some places or above one, else 0."""
     found = np.zeros(len(parent), np.int64)
-    here = np.unique(places)
-    while len(here):
-        found[here] = 1
-        here = np.unique(parent[here])
-        here = here[(here >= 0) & (found[here] == 0)]
+    found[_and_above(places, lambda nodes: parent[nodes])] = 1
     return found
 
 
@@ -308,10 +304,15 @@ def _above(forest: Forest, holder: Int64Array, rows: Int64Array) -> Int64Array:
 
 def _with_ancestors(forest: Forest, holder: Int64Array, events: Int64Array) -> Int64Array:
     """Events and everything wanted above them, sorted."""
-    found = [np.unique(events)]
+    return _and_above(events, lambda rows: _above(forest, holder, rows))
+
+
+def _and_above(places: Int64Array, above: Callable[[Int64Array], Int64Array]) -> Int64Array:
+    """Some places of a tree and all above them, sorted; `above` gives the next of each, or -1."""
+    found = [np.unique(places)]
     while len(found[-1]):
-        above = _above(forest, holder, found[-1])
-        found.append(np.unique(above[above >= 0]))
+        next_above = above(found[-1])
+        found.append(np.unique(next_above[next_above >= 0]))
     return np.unique(np.concatenate(found)).astype(np.int64)
 
 

@@ -56,6 +56,17 @@ function partition(found) {
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 
+/** What a finding is about, and what it saves. @param {any} one @param {...(HTMLElement | null)} more */
+function summary(one, ...more) {
+  return h(
+    "summary", {},
+    h("span", { class: "severity" }, one.severity),
+    h("span", { class: "title" }, one.title),
+    h("span", { class: "saving" }, one.saving),
+    ...more,
+  );
+}
+
 /**
  * A finding in short, to stand beside its place.
  * @param {any} one
@@ -64,10 +75,7 @@ function partition(found) {
 export function card(one, close) {
   return h(
     "details", { class: `finding is-${one.severity}`, open: "" },
-    h("summary", {},
-      h("span", { class: "severity" }, one.severity),
-      h("span", { class: "title" }, one.title),
-      h("span", { class: "saving" }, one.saving)),
+    summary(one),
     h("p", {}, one.advice),
     h("button", { type: "button", class: "quiet", onclick: close }, "Unpin"),
   );
@@ -81,11 +89,8 @@ function finding(one, goTo) {
   const { place } = one;
   return h(
     "details", { class: `finding is-${one.severity}` },
-    h(
-      "summary", {},
-      h("span", { class: "severity" }, one.severity),
-      h("span", { class: "title" }, one.title),
-      h("span", { class: "saving" }, one.saving),
+    summary(
+      one,
       one.where ? h("span", { class: "where" }, one.where) : null,
       one.placed ? h("span", { class: "where" }, `Stands ${one.placed}.`) : null,
     ),

@@ -2,7 +2,7 @@
 /** What the colours of the timeline mean, below it. */
 
 import { h } from "../dom.js";
-import { paint } from "../theme.js";
+import { dot } from "../panels/details.js";
 
 const WORDS = /** @type {[string, number][]} */ ([
   ["compute", 1], ["communication", 2], ["copy", 3], ["fill", 4], ["operator", 5], ["annotation", 6], ["Python", 7],
@@ -11,9 +11,5 @@ const WORDS = /** @type {[string, number][]} */ ([
 
 /** The legend. */
 export function legend() {
-  return h("ul", { class: "timeline-legend", "aria-label": "Colours" }, ...WORDS.map(([word, number]) => {
-    const dot = h("span", { class: "dot" });
-    dot.style.background = paint(number);
-    return h("li", {}, dot, word);
-  }));
+  return h("ul", { class: "timeline-legend", "aria-label": "Colours" }, ...WORDS.map(([word, number]) => h("li", {}, dot(number), word)));
 }

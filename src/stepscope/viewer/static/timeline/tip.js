@@ -2,7 +2,7 @@
 /** What the mouse is over, in a few words. */
 
 import { h, replace } from "../dom.js";
-import { paint } from "../theme.js";
+import { dot } from "../panels/details.js";
 import { count, duration, inUnit, share, shortName } from "../units.js";
 
 /**
@@ -30,18 +30,16 @@ export function showTip(tip, what) {
 function ofSlice({ scene, at, lane }, names) {
   const name = names.get(scene.name[at]) ?? "…";
   names.fetch();
-  const dot = h("span", { class: "dot" });
-  dot.style.background = paint(scene.colour[at]);
   if (lane.kind === "busy") {
     return [h("div", {}, scene.wide[at] ? "busy throughout" : `busy for ${share(scene.share[at])} of ${duration(scene.width[at])}`)];
   }
   if (scene.wide[at]) {
-    return [h("div", { class: "tip-name" }, dot, shortName(name)), h("div", { class: "tip-more" }, duration(scene.width[at]))];
+    return [h("div", { class: "tip-name" }, dot(scene.colour[at]), shortName(name)), h("div", { class: "tip-more" }, duration(scene.width[at]))];
   }
   const number = scene.count[at];
   const many = number > 1 ? `the longest of ${count(number)} slices in ${duration(scene.width[at])}` : `within ${duration(scene.width[at])}`;
   return [
-    h("div", { class: "tip-name" }, dot, shortName(name)),
+    h("div", { class: "tip-name" }, dot(scene.colour[at]), shortName(name)),
     h("div", { class: "tip-more" }, `${many}, ${share(scene.share[at])} covered`),
   ];
 }
