@@ -1,257 +1,277 @@
-"""Compares every answer of two versions of Stepscope: same traces in, same JSON and text out?
+"""Compares every answer of two versions of Stepscope: the same inputs in, the same outputs out?
 
-    python scripts/same_answers.py --before HEAD~5 ../shared/traces
-    python scripts/same_answers.py --before HEAD~5 --runs        # records small runs first
+    python scripts/same_answers.py write BEFORE                # answers of this checkout
+    python scripts/same_answers.py compare BEFORE .            # with those of it as it stands now
+    python scripts/same_answers.py compare HEAD~5 . TRACE…     # with those of a revision, on TRACE…
 
-Each path is asked every verb that reads (`report`, `info`, `show` with every question, `compare`
-against the next path, `query` on every view), once with the code of each version, in processes of
-their own and with a cache of their own. Outputs are compared as they are; `--numbers` compares JSON
-without its sentences, which a change of wording keeps, and shows the place of each difference
-in the document; `--unordered` also ignores the order of rows, and parts of a step that are zero.
+Every verb that reads is asked in every format: `report`, `info`, `compare` with the next input,
+`memory` and `show` with every question, `query` on every view, `export` to every tool. Without
+inputs, they are planted trainings and snapshots of `tests/support`, and what lies in
+$STEPSCOPE_TRACES. A folder of answers has a folder for each input and a file for each output, in
+which paths, versions and times are replaced by their names.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
 import json
 import os
+import pickle
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ("plain_loop.py", "decorator.py", "torch_profiler.py", "megatron_style_loop.py")
+PLANTED = 10
+"""Each so many-th of the planted trainings is asked."""
+SUFFIXES = {".gz", ".json", ".sqlite", ".pickle"}
 
-# Runs in the process of one version: asks one path everything, and writes down what came out.
+# Runs in the process of one version: asks one input everything, and writes what came out.
 ASK = r"""
-import contextlib, io, json, sys
+import contextlib, gzip, hashlib, io, os, shutil, sys
+from pathlib import Path
 from click.testing import CliRunner
 from stepscope.commands.main import cli
+from stepscope.export.targets import TARGETS
+from stepscope.report.outputs import OUTPUTS
 
-path, other, out, formats = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4].split(",")
-import polars
-answers = {}
+path, other, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+VIEWS = ("events", "kernels", "operators", "steps", "names", "instants", "counters", "flows")
+VIEWS += ("metadata", "problems", "lanes")
+VARYING = {"tensorboard", "xlsx"}  # hold when they were written
 
-def listed(verb):
-    text = CliRunner().invoke(cli, verb).output
+def listed(*words):
+    text = CliRunner().invoke(cli, words).output
     return [line.split()[0] for line in text.splitlines() if line and not line.startswith(" ")]
 
-def ask(key, words):
+def ask(name, *words):
     result = CliRunner().invoke(cli, words)
-    error = "" if result.exception is None else f"{type(result.exception).__name__}: "
-    error += "" if isinstance(result.exception, (SystemExit, type(None))) else str(result.exception)
-    answers[key] = [result.exit_code, result.stdout, result.stderr, error]
+    raised = result.exception
+    error = "" if isinstance(raised, (SystemExit, type(None))) else f"\n{raised!r}"
+    text = f"{result.stdout}\n--- exit {result.exit_code}\n{result.stderr}{error}"
+    (out / name).write_text(text)
 
-for form in formats:
-    ask(f"report {form}", ["report", path, "--format", form])
-    ask(f"report linked {form}", ["report", path, "--scope", "linked", "--format", form])
-    if form in ("json", "table"):
-        ask(f"info {form}", ["info", path, "--format", form])
-    ask(f"compare {form}", ["compare", path, other, "--format", form])
-    for question in listed(["show", "--list"]):
-        ask(f"show {question} {form}", ["show", question, path, "--format", form])
-from stepscope.commands.query import command as query
-for view in sys.argv[5].split(","):
-    sql = f"SELECT * FROM {view} ORDER BY ALL LIMIT 500"
-    ask(f"query {view}", ["query", path, sql, "--format", "json"])
-with open(out, "w") as file:
-    json.dump(answers, file)
+def ask_formats(kind, name, *words):
+    for one in OUTPUTS[kind]:
+        ask(f"{name}.{one.format.name}", *words, "--format", one.format.name)
+
+def exported(name):
+    folder = out / "exported"
+    folder.mkdir()
+    ask(f"export.{name}", "export", path, "--to", name, "--output", str(folder / "file"))
+    lines = []
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            content = file.read_bytes()
+            content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            digest = hashlib.sha256(content.replace(os.fsencode(path), b"PATH")).hexdigest()
+            lines.append(f"{file.relative_to(folder)} {len(content)} {digest}\n")
+    shutil.rmtree(folder)
+    with open(out / f"export.{name}", "a") as file:
+        file.writelines(lines)
+
+ask_formats("diagnosis", "report", "report", path)
+ask("report-linked.json", "report", path, "--scope", "linked", "--format", "json")
+ask("report-full.table", "report", path, "--full")
+ask_formats("contents", "info", "info", path)
+ask_formats("comparison", "compare", "compare", path, other)
+is_snapshot = path.endswith(".pickle")
+for question in listed("show", "--list"):
+    if question.startswith("memory-") == is_snapshot:
+        ask_formats("answer", f"show-{question}", "show", question, path)
+for question in listed("memory", "--list") if is_snapshot else ():
+    ask_formats("memory", f"memory-{question}", "memory", path, question)
+if not is_snapshot:
+    for view in VIEWS:
+        sql = f"SELECT * FROM {view} ORDER BY ALL LIMIT 500"
+        ask(f"query-{view}.csv", "query", path, sql, "--format", "csv")
+    for target in TARGETS:
+        if target.name not in VARYING:
+            exported(target.name)
 """
-VIEWS = "events,kernels,operators,steps,names,instants,counters,flows,metadata,problems,lanes"
+NORMAL = (
+    (r"0x[0-9a-f]{6,}", "0xADDRESS"),
+    (r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?", "MOMENT"),
+    (r"(\"version\": \"|[Ss]tepscope )\d+\.\d+\.\d+[\w.+]*", r"\1VERSION"),
+    (r"/tmp/[\w./-]*", "TEMPORARY"),
+)
 
 
 def main() -> None:
-    """Compares, prints what differs, and ends with 1 where anything does."""
+    """Writes or compares answers; ends with 1 where any two differ."""
     arguments = _arguments()
-    with tempfile.TemporaryDirectory(prefix="same-answers-") as folder:
-        scratch = Path(folder)
-        trees = {
-            "before": _tree(arguments.before, scratch / "before"),
-            "after": _tree(arguments.after, scratch / "after") if arguments.after else ROOT,
-        }
-        paths = [found for path in arguments.paths for found in _readable(Path(path))]
-        if arguments.runs:
-            paths += _recorded(trees["before"], scratch / "runs")
-
-        def answers_of(index: int) -> dict[str, Any]:
-            path, other = paths[index], paths[(index + 1) % len(paths)]
-            return {
-                name: _ask(tree, path, other, scratch / f"{name}-cache", arguments.formats)
-                for name, tree in trees.items()
-            }
-
-        different = asked = 0
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            for path, answers in zip(paths, pool.map(answers_of, range(len(paths))), strict=True):
-                keys = sorted(answers["before"].keys() | answers["after"].keys())
-                asked += len(keys)
-                for key in keys:
-                    one, two = (_normal(answers[name].get(key), trees[name]) for name in trees)
-                    if arguments.numbers:
-                        one = _without_sentences(one, arguments.unordered)
-                        two = _without_sentences(two, arguments.unordered)
-                    if one != two:
-                        different += 1
-                        _show(path, key, one, two, arguments)
-                print(f"{path}: {len(keys)} outputs compared", flush=True)
-        print(f"{asked} outputs compared on {len(paths)} paths: {different} differ")
-    sys.exit(1 if different else 0)
+    with tempfile.TemporaryDirectory(prefix="same-answers-") as scratch:
+        if arguments.action == "write":
+            tree = _tree(arguments.code, Path(scratch) / "tree")
+            _write(tree, arguments.folder, _inputs(arguments.paths, Path(scratch)))
+            return
+        before = _answers(arguments.before, Path(scratch), "before", arguments.paths)
+        after = _answers(arguments.after, Path(scratch), "after", arguments.paths)
+        sys.exit(1 if _compare(before, after, arguments) else 0)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("paths", nargs="*", help="traces, runs, or folders of them")
-    parser.add_argument("--before", required=True, help="a git revision")
-    parser.add_argument("--after", help="a git revision; by default the working tree")
-    parser.add_argument("--runs", action="store_true", help="record small runs and ask them too")
-    parser.add_argument("--formats", default="json,table,md", help="of json, table, md, csv")
-    parser.add_argument("--numbers", action="store_true", help="compare JSON without sentences")
-    parser.add_argument("--unordered", action="store_true", help="with --numbers: see above")
-    parser.add_argument("--jobs", type=int, default=1, help="paths to ask at once")
-    parser.add_argument("--lines", type=int, default=6, help="lines to show of each difference")
-    arguments = parser.parse_args()
-    if arguments.numbers:
-        arguments.formats = "json"
-    return arguments
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    write = actions.add_parser("write", help="write every output of one version")
+    write.add_argument("folder", type=Path)
+    write.add_argument("--code", default=str(ROOT), help="a checkout, or a git revision")
+    compare = actions.add_parser("compare", help="list every difference of two versions")
+    for side in ("before", "after"):
+        compare.add_argument(side, help="a folder of answers, a checkout, or a git revision")
+    compare.add_argument("--numbers", action="store_true", help="JSON alone, without sentences")
+    compare.add_argument("--lines", type=int, default=6, help="lines to show of each difference")
+    for action in (write, compare):
+        action.add_argument("paths", nargs="*", type=Path, help="traces, runs, folders of them")
+    return parser.parse_args()
 
 
-def _tree(revision: str, folder: Path) -> Path:
-    """The files of a revision, in `folder`."""
+def _answers(side: str, scratch: Path, name: str, paths: Sequence[Path]) -> Path:
+    """The folder of a side's answers, written now unless it is one."""
+    if Path(side).is_dir() and not (Path(side) / "src").is_dir():
+        return Path(side)
+    tree = _tree(side, scratch / f"{name}-tree")
+    _write(tree, scratch / name, _inputs(paths, scratch / f"{name}-inputs"))
+    return scratch / name
+
+
+def _tree(code: str, folder: Path) -> Path:
+    """A checkout, or the files of a git revision in `folder`."""
+    if Path(code).is_dir():
+        return Path(code).resolve()
     folder.mkdir()
-    archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", revision], check=True, capture_output=True
-    ).stdout
+    words = ["git", "-C", str(ROOT), "archive", code]
+    archive = subprocess.run(words, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
     return folder
 
 
+def _inputs(paths: Sequence[Path], scratch: Path) -> list[tuple[str, Path]]:
+    """Each input with its name."""
+    if paths:
+        folders = list(paths)
+    else:
+        folders = [_planted(scratch / "planted")]
+        if traces := os.environ.get("STEPSCOPE_TRACES"):
+            folders.append(Path(traces))
+    found = []
+    for folder in folders:
+        base = folder.resolve().parent
+        found += [(str(one.relative_to(base)), one) for one in _readable(folder.resolve())]
+    return found
+
+
+def _planted(folder: Path) -> Path:
+    """Planted trainings and snapshots of the tests, as files."""
+    sys.path.insert(0, str(ROOT))
+    from tests.support import planted, snapshots
+
+    folder.mkdir(parents=True)
+    for scenario in planted.SCENARIOS[::PLANTED]:
+        name = re.sub(r"\W+", "-", scenario.name)
+        (folder / f"{name}.json").write_bytes(planted.dump(scenario.build()))
+    for name in ("plain_training", "out_of_memory", "several_streams"):
+        (folder / f"{name}.pickle").write_bytes(pickle.dumps(getattr(snapshots, name)(), 4))
+    return folder
+
+
 def _readable(path: Path) -> Iterator[Path]:
-    """A file, a folder of ranks as one path, and every file in a folder."""
-    if path.is_file():
+    """A file, a run, a folder of ranks as one input, and every file below a folder."""
+    if path.is_file() or (path / "run.json").exists():
         yield path
         return
-    if (path / "run.json").exists():
-        yield path
-        return
-    files = sorted(
-        one
-        for one in path.iterdir()
-        if one.is_file() and one.suffix in {".gz", ".json", ".sqlite", ".pickle"}
-    )
-    if len(files) > 1 and all(one.name.endswith(".gz") for one in files):
+    files = sorted(one for one in path.iterdir() if one.is_file() and one.suffix in SUFFIXES)
+    if len(files) > 1 and all(one.suffix == ".gz" for one in files):
         yield path
     yield from files
     for folder in sorted(one for one in path.iterdir() if one.is_dir()):
         yield from _readable(folder)
 
 
-def _recorded(tree: Path, folder: Path) -> list[Path]:
-    """Small runs, recorded by the code of `tree`: plain loops, the demo's two, one of two ranks."""
-    folder.mkdir()
-    environment = _environment(tree, folder / "cache")
-    runs: list[Path] = []
-
-    def record(name: str, words: list[str]) -> None:
-        place = folder / name
-        place.mkdir()
-        subprocess.run(words, cwd=place, env=environment, check=True, capture_output=True)
-        runs.extend(found.parent for found in sorted(place.rglob("run.json")))
-
-    stepscope = [sys.executable, "-m", "stepscope"]
-    record("demo", [*stepscope, "demo", "--output-dir", "demo"])
-    for example in EXAMPLES:
-        record(example.removesuffix(".py"), [sys.executable, str(tree / "examples" / example)])
-    script = str(tree / "examples" / "unmodified_script.py")
-    record("launched", [*stepscope, "run", "--", sys.executable, script])
-    ranks = ["torchrun", "--standalone", "--nproc-per-node", "2", script]
-    if shutil.which("torchrun"):
-        record("ranks", [*stepscope, "run", "--ranks", "all", "--", *ranks])
-    return runs
+def _write(tree: Path, folder: Path, inputs: Sequence[tuple[str, Path]]) -> None:
+    """Ask every input everything with the code of `tree`."""
+    with tempfile.TemporaryDirectory(prefix="same-answers-cache-") as cache:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(tree / "src"),
+            "STEPSCOPE_CACHE": cache,
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+        }
+        for index, (name, path) in enumerate(inputs):
+            out = folder / name
+            out.mkdir(parents=True, exist_ok=True)
+            _, other = inputs[(index + 1) % len(inputs)]
+            words = [sys.executable, "-c", ASK, str(path), str(other), str(out.resolve())]
+            subprocess.run(words, env=environment, check=True)
+            for answer in out.iterdir():
+                if answer.is_file():
+                    answer.write_text(_normal(answer.read_text(), tree, inputs))
+            print(f"{name}: {sum(one.is_file() for one in out.iterdir())} outputs", flush=True)
 
 
-def _environment(tree: Path, cache: Path) -> dict[str, str]:
-    given = {**os.environ, "PYTHONPATH": str(tree / "src"), "STEPSCOPE_CACHE": str(cache)}
-    return {**given, "COLUMNS": "120", "NO_COLOR": "1"}
+def _normal(text: str, tree: Path, inputs: Sequence[tuple[str, Path]]) -> str:
+    """An output without what differs from place to place and from moment to moment."""
+    for name, path in inputs:
+        text = text.replace(str(path), f"INPUTS/{name}")
+    text = text.replace(str(tree), "TREE")
+    for pattern, replacement in NORMAL:
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
-def _ask(tree: Path, path: Path, other: Path, cache: Path, formats: str) -> dict[str, Any]:
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        words = [sys.executable, "-c", ASK, str(path), str(other), out.name, formats, VIEWS]
-        result = subprocess.run(
-            words, env=_environment(tree, cache), check=False, capture_output=True, text=True
-        )
-        if result.returncode:
-            raise SystemExit(f"{path} with {tree}: {result.stderr[-2000:]}")
-        answers: dict[str, Any] = json.loads(Path(out.name).read_text())
-        return answers
+def _compare(before: Path, after: Path, arguments: argparse.Namespace) -> int:
+    """Prints each difference, and says how many outputs differ."""
+    names = sorted(
+        {
+            str(file.relative_to(side))
+            for side in (before, after)
+            for file in side.rglob("*")
+            if file.is_file()
+        }
+    )
+    different = 0
+    for name in names:
+        sides = [side / name for side in (before, after)]
+        texts = [file.read_text() if file.is_file() else "not written" for file in sides]
+        if arguments.numbers:
+            texts = [_numbers(text) if name.endswith(".json") else "" for text in texts]
+        if texts[0] == texts[1]:
+            continue
+        different += 1
+        print(f"=== {name}")
+        lines = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
+        changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+        for line in changed[: arguments.lines]:
+            print(f"  {line[:300]}")
+        if len(changed) > arguments.lines:
+            print(f"  and {len(changed) - arguments.lines} more lines")
+    print(f"{len(names)} outputs compared: {different} differ")
+    return different
 
 
-def _normal(answer: Any, tree: Path) -> Any:
-    """An answer without what differs from process to process."""
-    text = json.dumps(answer).replace(str(tree), "TREE")
-    text = re.sub(r"0x[0-9a-f]{6,}", "0xADDRESS", text)
-    return json.loads(text)
+def _numbers(text: str) -> str:
+    """The JSON of an output without texts of several words, one value a line."""
+    content, _, ending = text.rpartition("\n--- exit ")
+    with contextlib.suppress(ValueError):
+        return json.dumps(_without_sentences(json.loads(content)), indent=1)
+    return ending
 
 
-def _without_sentences(answer: Any, unordered: bool) -> Any:
-    """The exit code, and the JSON without texts of several words."""
-    if answer is None:
-        return None
-    code, output, *_ = answer
-    try:
-        return [code, _numbers_of(json.loads(output), unordered)]
-    except ValueError:
-        return [code, bool(output)]
-
-
-def _numbers_of(value: Any, unordered: bool) -> Any:
+def _without_sentences(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _numbers_of(one, unordered) for key, one in value.items()}
+        return {key: _without_sentences(one) for key, one in value.items()}
     if isinstance(value, list):
-        found = [_numbers_of(one, unordered) for one in value if not (unordered and _is_zero(one))]
-        return sorted(found, key=json.dumps) if unordered else found
+        return [_without_sentences(one) for one in value]
     return None if isinstance(value, str) and " " in value else value
-
-
-def _is_zero(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("total_ns") == 0 and part.get("share", 0) == 0
-
-
-def _show(path: Path, key: str, one: Any, two: Any, arguments: argparse.Namespace) -> None:
-    print(f"--- {path}: {key}")
-    if arguments.numbers:
-        places = list(_places(one, two, ""))
-        for place, before, after in places[: arguments.lines]:
-            print(f"  {place}: {json.dumps(before)[:150]} | {json.dumps(after)[:150]}")
-        if len(places) > arguments.lines:
-            print(f"  and {len(places) - arguments.lines} more places")
-        return
-    texts = [[line for part in side for line in str(part).splitlines()] for side in (one, two)]
-    shown = 0
-    for left, right in zip(*texts, strict=False):
-        if left != right and shown < arguments.lines:
-            print(f"  - {left[:300]}\n  + {right[:300]}")
-            shown += 1
-    if len(texts[0]) != len(texts[1]):
-        print(f"  {len(texts[0])} lines before, {len(texts[1])} after")
-
-
-def _places(one: Any, two: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
-    """Where two documents differ, with both values."""
-    if isinstance(one, dict) and isinstance(two, dict):
-        for key in sorted(one.keys() | two.keys()):
-            yield from _places(one.get(key), two.get(key), f"{place}.{key}")
-    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        for index, (left, right) in enumerate(zip(one, two, strict=True)):
-            yield from _places(left, right, f"{place}[{index}]")
-    elif one != two:
-        yield place, one, two
 
 
 if __name__ == "__main__":

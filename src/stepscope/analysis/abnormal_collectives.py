@@ -94,7 +94,6 @@ class AbnormalReport:
         excess_ns: What all abnormal ones took beyond the expected, together.
         factor: From how many times the expected duration on.
         least_excess_ns: And from how much more on.
-        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -116,8 +115,6 @@ def find_abnormal_collectives(
     """Find the collectives that take far longer than comparable ones.
 
     Args:
-        trace: The trace.
-        scope: Steps, devices and events that count; None: all.
         baseline: A trace of a run that was as it should be, such as the same model alone.
         factor: From how many times the expected duration on a collective is abnormal.
 

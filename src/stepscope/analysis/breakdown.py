@@ -41,8 +41,6 @@ class Breakdown:
             devices it is the mean one, so that a step is as long as it took. A trace without steps
             counts as one of the number 0.
         is_of_devices: Whether it is the devices' time; else the main thread's.
-        scope: What it is about.
-        notes: What a reader must know.
     """
 
     partition: Partition

@@ -68,10 +68,8 @@ class CallTree:
 
     Attributes:
         nodes: Columns `CALL_TREE`; siblings are ordered by device total time, then host total time.
-        scope: What it is about.
         device_ns: All GPU work of the scope: the roots' `device_total_ns`, and `unattributed_ns`.
         unattributed_ns: GPU work whose place is not known.
-        notes: What a reader must know.
     """
 
     nodes: pl.DataFrame
@@ -94,8 +92,6 @@ def build_call_tree(
     passed over: their self time and their children go to the nearest event above that is in it.
 
     Args:
-        trace: The trace.
-        scope: Steps, devices and events that count; None: all.
         categories: What becomes a node.
         merge_threads: Whether the same path on several threads is one node.
 

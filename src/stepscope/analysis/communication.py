@@ -89,8 +89,6 @@ class CommunicationReport:
         collectives: One row per collective, columns `TIMED_COLLECTIVES`, in order of start.
         sizes: The same by kind and size, columns `SIZES`, the most exposed time first.
         devices: Columns `DEVICES`.
-        scope: What it is about.
-        notes: What a reader must know.
     """
 
     collectives: pl.DataFrame
@@ -227,12 +225,7 @@ def _notes(collectives: pl.DataFrame) -> list[str]:
 
 
 def first_come(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The part of each interval that none before it covers; together they are the union.
-
-    Args:
-        start: Starts in order.
-        end: Ends.
-    """
+    """The part of each interval that none before it covers; together they are the union."""
     if not len(start):
         return start, end
     reached = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))

@@ -66,7 +66,6 @@ class Compute:
 
     Attributes:
         compute_ns: Sum of the durations of the computing kernels.
-        kernels_count: Their number.
         mfu_share: MFU over the steps of the scope; None where it is not known (see `flops`).
         product_attained_share: What matrix products and convolutions attain of the device's limits,
             weighted by time; None where shapes or peaks are not known.
@@ -80,8 +79,6 @@ class Compute:
         places: One row per module or function: place, count, total_ns, compute_share.
         products: One row per product and shapes: operator, shapes, type, count, total_ns,
             teraflops_per_s, bound, attained_share.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     compute_ns: int

@@ -18,16 +18,13 @@ class Contents:
     """What is in one trace.
 
     Attributes:
-        path: Where it was read from.
         size_bytes: Size of the file as stored; None where it is no local file.
         store: The directory of its columnar store; None where it was read into memory.
-        producer: The program that wrote it, as far as the file tells.
         accelerator: CUDA, ROCm, XPU, MTIA, or None without calls of a device's runtime.
         rank: Rank of the process, None where the file does not say.
         world_size: Number of ranks, None where the file does not say.
         backend: Communication backend, None where the file does not say.
         start_ns: Start of the first event, None without events.
-        end_ns: End of the last event.
         base_time_ns: What to add to times to get Unix time; 0 where the file has no base.
         header: Plain values of the file's header (no lists, no objects).
         devices: Columns of `stepscope.trace.devices.DEVICES`, and `events`, `busy_events`.

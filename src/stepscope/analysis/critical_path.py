@@ -64,7 +64,6 @@ class CriticalPath:
     """The critical path of consecutive steps.
 
     Attributes:
-        scope: What it covers.
         step_ns: Mean step, the same as in every other answer.
         total_ns: From the beginning of the first step to the end of the last; of several devices
             of the one that ends last.
@@ -76,7 +75,6 @@ class CriticalPath:
             host or a delay), lane_id (null: a delay). A host segment may hold several causes; it
             then bears the one with the most time.
         kernels: GPU work on the path by name: name, cause, count, total_ns, the longest first.
-        notes: What limits the answer.
     """
 
     scope: AnsweredScope
@@ -100,7 +98,6 @@ def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
     """Find the critical path.
 
     Args:
-        trace: The trace.
         scope: Which consecutive steps; devices and the choice of events have no influence, for a
             step depends on all of them.
 
@@ -193,10 +190,6 @@ def limits_of(changes: Changes, again: Replay) -> Limits:
     Waiting for input counts as such, everything else of the host as host, with the latency of
     launches that nothing else held up. Gaps between work of the device count as compute. Where the
     host is slower than the devices in the steady state, it is the main thread's time instead.
-
-    Args:
-        changes: The changes.
-        again: Their replay.
     """
     if is_host_bound(changes, again):
         rows = changes.graph.host_rows
@@ -250,7 +243,6 @@ def _input_left(changes: Changes, nodes: Int64Array, spent: Int64Array) -> int:
     """How long pieces of threads still wait for input.
 
     Args:
-        changes: What is changed.
         nodes: Nodes in order of time.
         spent: How much of each counts.
     """
@@ -272,9 +264,7 @@ class _Found(NamedTuple):
     """The path, or a piece of it, in order, and what it consists of.
 
     Attributes:
-        starts: Starts of its segments.
-        ends: Their ends.
-        owner: Their nodes; -1: a delay.
+        owner: Node of each segment; -1: a delay.
         cause: The number of their main causes.
         of_steps: One row per step, one column for each of `PATH_CAUSES`: time.
     """
@@ -366,7 +356,6 @@ def _segments(
     """Start, end, node (-1: a delay) and cause (-1: host, to be divided) of each segment.
 
     Args:
-        graph: The graph.
         nodes: The nodes of the path, in order.
         edges: The binding edge into each.
         low: The first of `_NODES_AT_ONCE` nodes whose segments these are.
@@ -429,7 +418,6 @@ def _divide_host(
     """Divide the host's parts of the path by what its threads did.
 
     Args:
-        graph: The graph.
         owner: The node of each segment.
         parts: The parts; at least one.
         of_steps: One row per step, one column per host cause: the time of each is added.

@@ -98,9 +98,7 @@ def find_floors(
     """The floors of some GPU work.
 
     Args:
-        trace: The trace.
         work: GPU work with event, kind, group, device, dur_ns, op and bytes, one row per event.
-        scope: Steps, devices and events that it is of.
         better: A type in which products of 32-bit floats could run: "tf32", "bfloat16", "float16".
     """
     devices = {

@@ -97,7 +97,6 @@ class FlopsReport:
     Attributes:
         operators: Columns `FLOPS`.
         steps: Columns `STEPS`; empty where the trace has no steps.
-        scope: What it is about.
         flops: All FLOPs that were counted.
         recomputed_flops: Of these, recomputation.
         busy_ns: Time of the operators that were counted.
@@ -112,7 +111,6 @@ class FlopsReport:
         device_names: What the peaks are of, or that the device is unknown.
         work: The GPU work of counted operators: event, call (a number, the same for all work of one
             call), and name, dims and type, by which `operators` has the call.
-        notes: What a reader must know.
     """
 
     operators: pl.DataFrame

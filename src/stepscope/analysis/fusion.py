@@ -48,7 +48,6 @@ class Fusion:
         step_ns: Mean step of the replayed steps.
         patterns: Columns `FUSION`, the most time first; totals are over all the steps.
         scope: The steps that were replayed.
-        notes: What limits the answer.
     """
 
     step_ns: int
@@ -61,7 +60,6 @@ def fusion(trace: Trace, scope: Scope | None = None) -> Fusion:
     """Find the patterns, and replay the steps with each of them fused.
 
     Args:
-        trace: The trace.
         scope: Which consecutive steps, devices and events; the replay holds all devices and events.
 
     Raises:
@@ -120,7 +118,6 @@ def fused_changes(
 
     Args:
         start: What else changes.
-        trace: The trace.
         work: The GPU work of the graph (`work_of_nodes`).
         fusible: The patterns among it.
         rows: Which rows are fused.

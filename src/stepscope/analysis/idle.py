@@ -91,8 +91,6 @@ class IdleCauses:
         gaps: Every gap, with the columns of `idle_gaps.GAPS`.
         segments: Every gap cut by cause, with the columns of
             `idle_gaps.SEGMENTS`, clipped to the scope.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     idle_ns: int

@@ -35,8 +35,7 @@ class InputPipeline:
     """Waiting for batches.
 
     Attributes:
-        waits: Number of waits.
-        wait_ns: Their time; of the scope's steps where the trace has steps.
+        wait_ns: Time of all waits; of the scope's steps where the trace has steps.
         wait_share: Of the time of the steps; None without steps.
         gpu_idle_ns: Idle time of all devices together that the waits caused.
         runs_in_process: Whether batches are made in the training process itself (no workers);
@@ -47,7 +46,6 @@ class InputPipeline:
         workers: Threads of the loader that the recorder saw, with their events; processes of
             workers are not recorded.
         scope: What the answer covers; its events are the waits.
-        notes: What a reader must know.
     """
 
     waits: int

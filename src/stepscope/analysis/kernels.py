@@ -40,7 +40,6 @@ class Kernels:
 
     Attributes:
         work_ns: Sum of the durations of everything that ran.
-        events: How many pieces of work that were.
         short_events: Kernels of less than 10 µs.
         short_ns: What they ran for together.
         short_share: Their share of all kernels, by number.
@@ -56,8 +55,6 @@ class Kernels:
             `kernel_sequences`).
         tensor_cores: Matrix kernels by operator, type and shape (see `tensor_cores`).
         counters: Hardware counters, where the trace has them: range, metric, value.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     work_ns: int = field(metadata={"label": "GPU work"})

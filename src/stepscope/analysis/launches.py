@@ -49,8 +49,7 @@ class Launches:
         median_delay_ns: Median launch delay; None without linked work.
         median_latency_ns: Median launch latency; None where no work found its stream idle.
         launch_bound_ns: Length of all launch-bound stretches.
-        blocking_calls: Number of blocking calls.
-        blocking_ns: Their time on the host, over all threads.
+        blocking_ns: Time of blocking calls on the host, over all threads.
         pageable_bytes: Copied to the device from pageable memory, or by calls that are not
             asynchronous; None where there is none, or the recorder wrote no sizes.
         delays: One row per launching call's name: count, and mean, p50, p99 and max of the delay;
@@ -64,8 +63,6 @@ class Launches:
         copies: Copies by direction and memory: count, bytes, device_ns, bandwidth in GB/s.
         pageable: Copies to the device that hold the host up, by place: count, bytes, device_ns,
             call_ns, and an event.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     launched: int = field(metadata={"label": "launched work"})

@@ -60,7 +60,6 @@ class MemoryTimeline:
             inner operator, frame, allocations, live_bytes, peak_share.
         timeline: The curves: kind, device, time_ns, allocated_bytes, reserved_bytes.
         scope: What the answer covers; its events are the instants.
-        notes: What a reader must know.
     """
 
     peak_allocated_bytes: int | None
@@ -272,8 +271,6 @@ def _at_peak(trace: Trace, rows: pl.DataFrame, every: pl.DataFrame) -> pl.DataFr
     """Which operators hold the memory of one device at its peak.
 
     Args:
-        trace: The trace.
-        rows: Events in the scope.
         every: All events: what was freed in a step between those asked for is no longer held.
     """
     place = rows["allocated_bytes"].arg_max() or 0

@@ -103,7 +103,6 @@ class ModuleReport:
         flops: FLOPs that were counted: those of the roots, and `unattributed_flops`; None where
             no shapes were recorded.
         unattributed_flops: FLOPs of no module.
-        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -262,7 +261,6 @@ def _table(
 
     Args:
         places: Where modules are called.
-        calls: Calls of each place.
         self_ns: By phase, place and side.
         self_flops: By phase and place; None where none were counted.
         counted_flops: All FLOPs that were counted.

@@ -89,7 +89,6 @@ class OperatorReport:
         recomputed_host_ns: Self time on the host of all recomputation.
         recomputed_device_ns: GPU work of all recomputation.
         recomputed_basis: What the recomputation was seen by.
-        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -108,8 +107,6 @@ def analyse_operators(
     """What the operators of a scope cost on the host and on the devices.
 
     Args:
-        trace: The trace.
-        scope: Steps, devices and events that count; None: all.
         by: What makes one row: the name, or also shapes and types.
 
     Raises:

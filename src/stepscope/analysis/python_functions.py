@@ -65,7 +65,6 @@ class PythonFunctions:
             part of the thread's covered time). The training's main thread comes first: a main
             thread, seen for much of the time, with the most different functions.
         scope: What the answer covers; its events are the spans.
-        notes: What a reader must know.
     """
 
     covered_ns: int
@@ -78,12 +77,7 @@ class PythonFunctions:
 
 @dataclass(frozen=True)
 class SampledRecording:
-    """A sampler's recording.
-
-    Attributes:
-        path: Its file.
-        answer: Where the interpreter's time went.
-    """
+    """A sampler's recording."""
 
     path: str
     answer: PythonFunctions

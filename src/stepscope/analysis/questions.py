@@ -84,10 +84,8 @@ class Question:
         """Answer it about a window of a run, in the step time that the report states for the run.
 
         Args:
-            trace: The window.
             step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
             scope: What the answer covers. With steps it is about these alone, in their own time.
-            baseline: See `ask`.
         """
         if self.takes_step_record and baseline is None:
             return self._function()(trace, scope, step_record)
@@ -127,7 +125,6 @@ class Answer:
     Attributes:
         path: The trace, or the traces.
         origin_ns: Their first moment; people read other moments relative to it.
-        result: The answer, as described above.
     """
 
     path: str
@@ -140,7 +137,6 @@ class Answers:
     """The answers to a question.
 
     Attributes:
-        question: The question.
         traces: How many traces it was asked of.
         answers: The answers. Each is computed when the iterator reaches it.
         left_out: How many of the traces could not be read, where the answer is about the others.
@@ -158,14 +154,7 @@ def ask_all(
     scope: Scope | None = None,
     baseline: Trace | None = None,
 ) -> Answers:
-    """Ask a question of traces, of each alone. `fleet.ask` asks those over several ranks.
-
-    Args:
-        question: The question.
-        traces: The traces. One is open at a time.
-        scope: What the answers cover.
-        baseline: The trace of a healthy run.
-    """
+    """Ask a question of traces, of each alone. `fleet.ask` asks those over several ranks."""
     return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
 
 

@@ -51,8 +51,6 @@ class StepTable:
             work without a launch (see `selection.lost_work`).
         summary: One row per device: number of the steps counted; median, mean, shortest and
             longest of wall_ns and device_ns over them.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     scales_to_run: ClassVar[bool] = False

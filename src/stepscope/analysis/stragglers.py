@@ -89,7 +89,6 @@ class StragglerReport:
         matched_by: What told which collectives belong together.
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
-        notes: What a reader must know.
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
     """
 
@@ -148,8 +147,6 @@ def match_and_align(
 
     Args:
         ranks: The arrivals, at least two.
-        steps: Steps that count; default: those that were read.
-        clock: How clocks are brought together.
         point_to_point: Whether sends and receives count. The stages of a pipeline wait in them for
             each other by design.
 

@@ -123,8 +123,6 @@ class Timeline:
             Empty without steps.
         main_thread: Of a trace without GPU work, what the training thread did instead, as the
             report divides it: one row per step, columns of `host.partition.HostPartition.steps`.
-        scope: What the answer covers.
-        notes: What a reader must know.
     """
 
     compute_ns: int

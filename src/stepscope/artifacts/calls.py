@@ -34,10 +34,7 @@ class Call:
     """One range on a host thread.
 
     Attributes:
-        name: What ran.
         kind: "operator", "annotation", "runtime" or "python".
-        start_ns: Start, on the clock of the trace.
-        dur_ns: Duration.
         external_id: Joins an operator and its GPU work; 0 if there is none.
         correlation: Joins a runtime call and its GPU work; 0 if there is none.
         flops: Its floating-point operations, if requested.
@@ -88,10 +85,6 @@ class WindowCalls:
 
     Attributes:
         threads: The calls of each host thread, by (pid, tid), in order of their start.
-        device_work: Kernels, copies and fills.
-        memory: Changes of memory, in the order of the file.
-        step_names: Names of the step ranges found on the host.
-        step_bounds: Start and end of each step range, by name.
         events: Number of events of every kind.
     """
 
@@ -109,9 +102,7 @@ def gather(
     """Sort a trace's events into threads, device work and changes of memory.
 
     Args:
-        events: The trace's events.
         renames: Names of step ranges to new names.
-        with_flops: Whether to estimate floating-point operations from recorded shapes.
     """
     window = WindowCalls()
     for event in events:

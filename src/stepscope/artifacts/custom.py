@@ -23,8 +23,6 @@ class FinishedWindow:
     """A window whose files are finished.
 
     Attributes:
-        rank: The rank that recorded it.
-        index: Its index.
         step_numbers: The steps that it recorded completely.
         directory: Its folder, where custom files belong.
         trace_path: The trace: plain JSON in the finishing process, the finished file otherwise.

@@ -18,15 +18,10 @@ class FinishJob:
 
     Attributes:
         raw: The trace as torch wrote it; it is removed at the end.
-        directory: The window's folder.
-        index: Index of the window.
         steps: The steps that the trace must contain.
-        rank: The rank that recorded it.
         needs_kernels: Whether GPU activity was requested, so that kernels are required.
         renames: Names of step ranges that were opened but did not become steps, to new names.
-        trace: Whether to keep the trace.
         trace_format: "json.gz", "json" or "json.zst".
-        flops: Whether to estimate the floating-point operations of calls.
         artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
         made: Files of the window that already exist, as (kind, name).
         custom: Custom artifacts to make here, as "module:qualified.name".

@@ -75,9 +75,7 @@ class KeyAverages:
     Attributes:
         operators: One row per group of operators, annotations or runtime calls.
         device: One row per kernel, copy or fill.
-        has_memory: Whether memory was recorded.
         unlinked_device_ns: Device time without a known operator.
-        has_shapes: Whether the operators are grouped by the shapes of their inputs.
         has_sources: Whether they are grouped by the line that called them.
     """
 

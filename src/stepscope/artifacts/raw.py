@@ -27,7 +27,6 @@ class RawTrace:
     """Torch's own JSON in kineto's layout: every event begins on a new line.
 
     Attributes:
-        path: The file.
         broken_events: Events that are not valid JSON, counted while reading.
         first_problem: What is wrong with the first of them.
         header: The text before the events, known once reading has begun.

@@ -176,7 +176,6 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
     Args:
         arguments: The words after `stepscope`; by default those of this process.
-        command: The command to run with them.
 
     Returns:
         0 for success; 1 if a condition of `--fail-on` holds, and for unexpected errors; 2 for

@@ -31,12 +31,7 @@ INTEGERS = "integer nanoseconds and bytes"
 
 
 def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
-    """`--format`, as `output`: one of the outputs that a kind of result has.
-
-    Args:
-        kind: The kind of result; see `stepscope.report.outputs`.
-        note: What else the help says.
-    """
+    """`--format`, as `output`: one of the outputs that a kind of result has."""
     formats = [candidate.format for candidate in OUTPUTS[kind]]
     people = ", ".join(one.name for one in formats if one.is_for_people)
     programs = ", ".join(one.name for one in formats if not one.is_for_people)
@@ -136,11 +131,7 @@ def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -
 
 
 def scope_options(steps_help: str) -> Callable[[Command], Command]:
-    """`--steps`, `--device` and `--scope linked|all`, as `steps`, `device` and `events`.
-
-    Args:
-        steps_help: The help of `--steps` for this verb.
-    """
+    """`--steps`, `--device` and `--scope linked|all`, as `steps`, `device` and `events`."""
 
     def add(command: Command) -> Command:
         for decorate in (
@@ -290,12 +281,7 @@ def check_standard_input_once(*paths: str | None) -> None:
 
 
 def rows_option(default: int, note: str = "") -> Callable[[Command], Command]:
-    """`--rows N|all`, as `rows`: the number of rows, None for all.
-
-    Args:
-        default: The default.
-        note: What else the help says.
-    """
+    """`--rows N|all`, as `rows`: the number of rows, None for all."""
     return click.option(
         "--rows",
         default=str(default),
@@ -356,8 +342,6 @@ def process_options(
     """`--budget`, `--scratch` and `--allow-writes`, of verbs that run a training several times.
 
     Args:
-        budget: Default of the first.
-        scratch: Default of the second.
         kept: What lies in that folder.
         who: Who may write elsewhere.
         whose: Who copies folders.

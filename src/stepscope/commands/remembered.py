@@ -44,7 +44,6 @@ class _RecordingSink:
     """A sink that passes everything on, and remembers it unless that becomes too much.
 
     Args:
-        sink: Where it goes.
         most: How many characters are remembered.
 
     Attributes:
@@ -109,10 +108,7 @@ def write_remembered(
     """Write an output as it was written before; otherwise make, write and keep it.
 
     Args:
-        sink: Where it goes.
-        output: Which output it is.
-        layout: Its layout.
-        inputs: All else that it depends on, as `Memo` takes it.
+        inputs: All that the output depends on, as `Memo` takes it.
         write: Makes it, and writes it to a sink; says whether it is the same the next time.
     """
     if sink.is_terminal and os.name == "nt":  # colours may be shown by other means than text
@@ -180,7 +176,6 @@ def identity_of_traces(traces: Sequence[TraceRef], beside: Iterable[Path] = ()) 
     """Stands for traces, and what else their ranks recorded.
 
     Args:
-        traces: The traces.
         beside: Other files that are read.
 
     Raises:

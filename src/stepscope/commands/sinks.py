@@ -25,11 +25,7 @@ _PIECE = 1 << 16
 
 
 class StandardSink:
-    """Standard output, or standard error if standard output belongs to another program.
-
-    Args:
-        is_error: Write to standard error.
-    """
+    """Standard output, or standard error if standard output belongs to another program."""
 
     def __init__(self, *, is_error: bool = False) -> None:
         self._is_error = is_error
@@ -77,9 +73,6 @@ class FileSink:
 
     What is no regular file, as a named pipe, is written to as it is, and so is a file in a folder
     that takes no other.
-
-    Args:
-        path: The file.
     """
 
     is_terminal = False

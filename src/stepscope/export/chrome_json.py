@@ -35,12 +35,7 @@ _NAMES = ("process_name", "thread_name")
 
 
 def write_chrome(cut: Cut, write: Callable[[bytes], object]) -> int:
-    """Write a trace, and return the number of events with a duration.
-
-    Args:
-        cut: What to write of it.
-        write: Takes the bytes, in pieces.
-    """
+    """Write a trace, and return the number of events with a duration."""
     trace = cut.trace
     lanes = _lanes(trace)
     names = _names(trace)

@@ -27,9 +27,7 @@ class Scalars:
 
     Attributes:
         tag: Its name, with groups before "/".
-        step: Step of each value.
         time_ns: Unix time of each value.
-        value: The values.
     """
 
     tag: str
@@ -39,12 +37,7 @@ class Scalars:
 
 
 def event_file(scalars: Sequence[Scalars], created_ns: int) -> bytes:
-    """The bytes of a file with these scalars.
-
-    Args:
-        scalars: The values, by tag.
-        created_ns: Unix time of the file.
-    """
+    """The bytes of a file with these scalars."""
     version = pb.one_double(_WALL_TIME, created_ns / 1e9) + pb.one_text(
         _FILE_VERSION, "brain.Event:2"
     )

@@ -24,12 +24,7 @@ _PYTHON_FRAME = r"^(.*)\((\d+)\): (.*)$"
 
 
 def write_speedscope(cut: Cut, write: Callable[[bytes], object]) -> int:
-    """Write a trace, and return the number of slices.
-
-    Args:
-        cut: What to write of it.
-        write: Takes the bytes, in pieces.
-    """
+    """Write a trace, and return the number of slices."""
     placed = marks_of(cut.trace)
     names = cut.trace.name_rows["name"]
     head = {

@@ -20,8 +20,6 @@ def lag_notes(found: Cut, selection: Selection, rank: int | None = None) -> list
     """What someone who looks at a cut must know of the work that it lacks.
 
     Args:
-        found: The cut.
-        selection: What was kept.
         rank: The rank, where there are several.
     """
     of = "" if rank is None else f"rank {rank}: "

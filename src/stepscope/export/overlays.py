@@ -35,7 +35,6 @@ class Overlays:
     Attributes:
         idle: Idle time of each device with its cause; the columns of `SPANS`.
         findings: Findings that have a place; the columns of `SPANS`.
-        counters: Counters.
     """
 
     idle: pl.DataFrame
@@ -56,8 +55,6 @@ def overlays_of(
         trace: The whole trace, since what a queue holds depends on what came before.
         findings: Those about the rank of this trace.
         start_ns: First moment, on the trace's clock.
-        end_ns: Last moment.
-        metrics: The rank's `metrics.csv`, if there is one.
     """
     segments = idle_segments(trace)
     sets = device_sets(gpu_work(trace).table)

@@ -11,7 +11,6 @@ def parts_of(rows: int, at_once: int) -> Iterator[slice]:
     """Consecutive slices that cover some rows.
 
     Args:
-        rows: How many there are.
         at_once: Rows of each slice; the last may reach beyond the end.
     """
     status = StatusLine()

@@ -30,7 +30,6 @@ class Pieces:
 
     Attributes:
         data: The bytes of all rows, in order.
-        length: Number of bytes of each row.
     """
 
     data: npt.NDArray[np.uint8]
@@ -119,7 +118,6 @@ def only(pieces: Pieces, rows: BoolArray) -> Pieces:
 
     Args:
         pieces: One for each row that is chosen.
-        rows: Which rows are chosen.
     """
     length = np.zeros(len(rows), np.int64)
     length[rows] = pieces.length

@@ -29,9 +29,6 @@ class Source:
     """One trace to export.
 
     Attributes:
-        ref: The trace.
-        rank: Its rank.
-        metrics: The rank's `metrics.csv`, if there is one.
         records: The rank's step record; empty without one.
     """
 
@@ -46,10 +43,7 @@ class Request:
     """What to export.
 
     Attributes:
-        target: What the path stands for.
         sources: The chosen traces, the last window of each chosen rank.
-        selection: What to keep of each.
-        destination: The file or the folder to write.
         tables: Which tables spreadsheets get: "answers" to every question, or the trace's own.
         with_findings: Whether to diagnose the run, and mark the findings.
     """
@@ -95,13 +89,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
-
-    Attributes:
-        files: The files, in order.
-        summary: What they hold, in a few words.
-        notes: What a person must know.
-    """
+    """What was written."""
 
     files: tuple[Path, ...]
     summary: str
@@ -118,14 +106,6 @@ def request(
     with_findings: bool = True,
 ) -> Request:
     """Choose the traces of an export.
-
-    Args:
-        target: What the path stands for.
-        destination: The file or the folder to write.
-        selection: What to keep of each trace.
-        ranks: Only these ranks; None: all.
-        tables: Which tables spreadsheets get.
-        with_findings: Whether to mark the findings.
 
     Raises:
         UsageError: There is no such rank.
@@ -162,7 +142,6 @@ def file_writer(path: Path, final: Path | None = None) -> Iterator[Write]:
     The file appears when everything is written.
 
     Args:
-        path: The file.
         final: What messages call it; None: the same.
 
     Raises:
@@ -191,8 +170,7 @@ class Folder:
     """Writes files of a folder, which appear in it together; see `folder_writer`.
 
     Args:
-        destination: The folder.
-        staging: Where its files are until all of them are written.
+        staging: Where the files are until all of them are written.
 
     Attributes:
         files: Where they will be, in order.

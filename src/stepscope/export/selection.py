@@ -52,11 +52,8 @@ class Cut:
 
     Attributes:
         trace: What remains, with events numbered anew.
-        whole: The trace that it was cut from.
         event: For each remaining event, its number in the whole trace.
         start_ns: First moment of the selection, on the trace's clock.
-        end_ns: Last moment.
-        left_out: Number of events that were left out.
     """
 
     trace: Trace

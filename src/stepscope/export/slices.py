@@ -33,8 +33,6 @@ class Marks:
 
     Attributes:
         slice: Row of the slice.
-        is_begin: Whether it begins.
-        time_ns: When.
         track: Number of its track; a track's marks follow one another.
         lane: Lane of each track.
         number: Number of each track within its lane; 0 is the lane itself, others are sub-tracks.
@@ -60,9 +58,6 @@ def mark(
     """Put slices on tracks.
 
     Args:
-        lane: Lane of each slice.
-        start_ns: Start of each slice.
-        dur_ns: Duration of each slice, not negative.
         rank: Order among slices with the same span, outer ones first; default: the order given.
         tolerance_ns: Resolution of the clock: neighbours that overlap by no more do not overlap.
     """

@@ -17,8 +17,6 @@ def write_tables(
 
     Args:
         asked: The request; its destination is the folder.
-        suffix: Ending of the files.
-        write_one: Writes one table.
     """
     notes: list[str] = []
     rows = 0

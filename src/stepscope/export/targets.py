@@ -14,8 +14,6 @@ class Target:
     """A format.
 
     Attributes:
-        name: Its name for `--to`.
-        about: What it is for, in one line.
         suffix: What a file of its is called after the trace; empty: a folder.
         endings: Endings of a destination that choose the format.
     """

@@ -55,11 +55,8 @@ class Written:
     """What was written.
 
     Attributes:
-        slices: Slices of the trace.
         annotations: Slices that Stepscope added.
-        counters: Values of counters.
         left_out: Slices that found no place.
-        moved_ns: By how much times were moved.
     """
 
     slices: int
@@ -74,7 +71,6 @@ class OneOfSeveral:
     """Which of several traces in one file a trace is.
 
     Attributes:
-        number: Its number, from 0.
         title: What its tracks stand under.
         shift_ns: What is added to its times, so that all traces have one clock.
     """
@@ -124,9 +120,6 @@ def write_perfetto(
     """Write a trace.
 
     Args:
-        cut: What to write of it.
-        overlays: What to draw beside its events.
-        write: Takes the bytes, in pieces.
         several: Which one of several in the file it is; None: the only one.
     """
     trace = cut.trace

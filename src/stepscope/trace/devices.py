@@ -24,7 +24,6 @@ def devices_of(described: object, used: Iterable[int]) -> pl.DataFrame:
 
     Args:
         described: The file's `deviceProperties`; anything but a list of objects says nothing.
-        used: Numbers of the devices that have events.
     """
     found: dict[int, dict[str, Any]] = {}
     for entry in described if isinstance(described, list) else []:

@@ -24,7 +24,6 @@ class KnownNames(Generic[Fact]):
     Args:
         classify: Returns a result for each row of a table, in order, which depends on nothing but
             the values of `columns` in this row.
-        columns: The columns that it reads.
     """
 
     def __init__(self, classify: Callable[[pl.DataFrame], Sequence[Fact]], *columns: str) -> None:

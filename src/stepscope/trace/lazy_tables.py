@@ -25,15 +25,8 @@ class LazyTables:
 
     Attributes:
         path: Where the trace was read from, for messages.
-        events: One row per event with a duration.
         args: The remaining arguments of each event, as JSON text.
-        names: Distinct names, classified.
-        instants: Events without a duration.
-        counters: Sampled values.
-        flows: Ends of the arrows between events.
         metadata: Everything outside the list of events, as JSON text by key.
-        lanes: CPU threads and GPU streams.
-        problems: What the reader repaired or skipped, with counts and the first occurrence.
         store: Directory of the Parquet files behind the frames; None if they are in memory.
         derived_files: Where derived tables are cached; None if they are not.
         session: Holds what was read or worked out, until it is closed.

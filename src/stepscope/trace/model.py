@@ -70,12 +70,7 @@ class Trace(LazyTables):
         return self._derivation.columns
 
     def derived_of(self, events: pl.Series, *names: str) -> pl.DataFrame:
-        """Returns derived columns of some events, in their order.
-
-        Args:
-            events: Numbers of events, without nulls.
-            names: Columns of `schema.DERIVED`.
-        """
+        """Returns derived columns of some events, in their order."""
         tables = self._derivation
         if tables.narrow is None and self.event_count < FREED_FROM_EVENTS:
             return tables.columns.select(names).collect()[events]
@@ -207,9 +202,6 @@ class Trace(LazyTables):
     def arguments(self, event: int) -> dict[str, Any]:
         """Returns the arguments of one event.
 
-        Args:
-            event: The event's number (`events.event`).
-
         Returns:
             Keys and values as in the file; empty if the event has none. Arguments that are not a
             JSON object are returned under the key "args".
@@ -263,12 +255,7 @@ def _tables_to_derive(trace: Trace, *, with_args: bool = False) -> Tables:
 
 
 def _derive(trace: Trace, steps: pl.DataFrame | None) -> DerivedTables:
-    """Derives columns, steps and problems, and caches them in the trace's store, if it has one.
-
-    Args:
-        trace: The trace.
-        steps: Its host steps, if already known.
-    """
+    """Derives columns, steps and problems, and caches them in the trace's store, if it has one."""
     with working("Finding steps, nesting and links"):
         if trace.store is None:
             derived = derive(_tables_to_derive(trace, with_args=True), steps)

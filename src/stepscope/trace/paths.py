@@ -95,9 +95,6 @@ class RankTraces:
         """The last trace that has all the given steps, else the last; None without traces.
 
         Traces are opened one at a time and not kept.
-
-        Args:
-            steps: The steps; None: any.
         """
         if not self.traces:
             return None
@@ -118,7 +115,6 @@ class PathTarget:
     """What a path stands for; see the table above.
 
     Attributes:
-        path: The path as it was given.
         is_run: Whether it can stand for several files: a directory, a glob, a URL of a directory.
         metrics: The file of metrics that it stands for: itself, or the one in a folder that holds
             no run. Otherwise None.
@@ -273,7 +269,6 @@ def resolve_traces(
     """The traces that several paths stand for, in order; see `PathTarget.traces`.
 
     Args:
-        paths: The paths.
         steps: Take the last window that has these steps; None: the last window.
         with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
 

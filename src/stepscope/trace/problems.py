@@ -91,7 +91,6 @@ class Problems:
         Args:
             kind: A key of `MESSAGES`.
             offset: Byte offset of the first occurrence in the uncompressed file; None if unknown.
-            count: Number of occurrences.
             detail: Appended to the message of the first occurrence.
         """
         if count <= 0:
@@ -137,7 +136,6 @@ def lacks_end(problems: pl.DataFrame, names: pl.DataFrame) -> bool:
     """Whether events at the end of a file are missing, so that any step may lack work.
 
     Args:
-        problems: The table `problems` of its trace.
         names: The table `names`. A file that was cut off after the last event lacks nothing.
     """
     is_cut_off = problems["problem"].is_in(READ_NO_FURTHER).any()

@@ -95,7 +95,6 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """The collectives among some GPU work.
 
     Args:
-        trace: The trace.
         work: GPU work of the trace with the columns of `GpuWork.table`.
 
     Returns:

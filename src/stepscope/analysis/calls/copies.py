@@ -20,7 +20,6 @@ def blocking_copies(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     * its record does not say what memory it is, and the call returned after the copy had ended.
 
     Args:
-        trace: The trace.
         work: GPU work with group, name_id, end_ns and launch (see `recorded_work`).
     """
     copies = work.filter((work["group"] == TO_DEVICE) | (work["group"] == TO_HOST))

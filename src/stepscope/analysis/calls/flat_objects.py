@@ -36,7 +36,6 @@ def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     """Whole numbers by their keys, row for row alongside the texts; null where a key is missing.
 
     Args:
-        texts: JSON objects.
         keys: The keys, in ASCII.
 
     Returns:

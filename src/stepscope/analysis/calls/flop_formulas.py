@@ -33,7 +33,6 @@ class Work:
     """What an operator has to do.
 
     Attributes:
-        flops: Floating-point operations.
         bytes: Bytes of its operands and results; None where a type or shape is not known.
         type: Type of its (first) operand, as "float", "half", "bfloat16".
     """

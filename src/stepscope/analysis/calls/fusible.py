@@ -49,7 +49,6 @@ class Pattern:
     """A sequence of operators that one fused kernel replaces.
 
     Attributes:
-        name: What it is, in a few words.
         sequence: Regular expression over the letters. A group, if there is one, encloses the
             kernels that the pattern may hold; what stands around it is context.
         whole: Letters that work on the whole tensor.
@@ -313,7 +312,6 @@ def find_fusible(trace: Trace, work: pl.DataFrame, speed: npt.NDArray[np.float64
     """Find the patterns.
 
     Args:
-        trace: The trace.
         work: GPU work with kind, group, name_id, lane_id, start_ns, dur_ns and op, in any order.
         speed: Peak of the memory's bandwidth for each row (`hardware.devices.memory_speeds`).
     """

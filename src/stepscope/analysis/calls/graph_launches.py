@@ -32,7 +32,6 @@ def graph_places(trace: Trace, work: pl.DataFrame) -> Int64Array:
     """The `GraphPlace` of each row: launched by itself, first of a graph launch, or later in it.
 
     Args:
-        trace: The trace.
         work: GPU work with `launch` and `start_ns`.
     """
     place = np.zeros(len(work), np.int64)

@@ -46,7 +46,6 @@ def is_of_product(trace: Trace, work: pl.DataFrame) -> BoolArray:
     a product into several kernels, which add up partial results or fill in the bias.
 
     Args:
-        trace: The trace.
         work: GPU work with `group` and `op`.
     """
     found: BoolArray = filled(work["group"].cast(pl.String).is_in(MATRIX_GROUPS), value=False)
@@ -66,7 +65,6 @@ def is_kind_by_operator(trace: Trace, work: pl.DataFrame) -> BoolArray:
     """Which computing kernels have a name that no rule knows: their group is their operator's.
 
     Args:
-        trace: The trace.
         work: GPU work with `kind` and `name_id`.
     """
     is_unknown = names_that(trace, pl.col("group") == UNKNOWN_KERNEL)
@@ -79,7 +77,6 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """Module or function around each launch, such as "RMSNorm"; null where no frame tells.
 
     Args:
-        trace: The trace.
         work: GPU work with `launch` and `op`.
     """
     names = trace.name_rows["name", "category"]

@@ -37,7 +37,6 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Find them.
 
     Args:
-        trace: The trace.
         rows: GPU work with category, name_id, dur_ns, op, call_ns, in order of start.
 
     Returns:

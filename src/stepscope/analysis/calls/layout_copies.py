@@ -28,7 +28,6 @@ def are_layout_copies(trace: Trace, work: pl.DataFrame) -> BoolArray:
     """For each row whether it is one.
 
     Args:
-        trace: The trace.
         work: GPU work with kind, name_id, name and op.
     """
     computes = (work["kind"] == "compute").to_numpy()

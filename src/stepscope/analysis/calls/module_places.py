@@ -72,7 +72,6 @@ def places_by_frames(
     """Places of Python frames.
 
     Args:
-        trace: The trace.
         name_id: Name of every event of the trace.
         parent: Parent of every event of the trace, -1 for roots.
         frames: The events that are calls of modules, in order.

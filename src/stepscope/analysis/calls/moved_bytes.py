@@ -64,9 +64,6 @@ class MovedBytes:
     """What one way of calling an operator moves.
 
     Attributes:
-        read_bytes: Bytes that are read.
-        written_bytes: Bytes that are written.
-        largest_bytes: Bytes of the largest operand.
         untyped_read: Elements that are read and whose type was not recorded.
         untyped_written: Elements that are written and whose type was not recorded.
         elements: Of the largest operand; of a list of tensors, of all of them.
@@ -106,13 +103,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {
 
 
 def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedBytes | None:
-    """What a call moves; None where its shapes are not known.
-
-    Args:
-        operator: Its name.
-        dims: Shapes of its operands, as recorded.
-        types: Their types, as recorded.
-    """
+    """What a call moves; None where its shapes are not known."""
     try:
         shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
     except orjson.JSONDecodeError:
@@ -169,13 +160,7 @@ def moved_bytes(operator: str, dims: str | None, types: str | None) -> MovedByte
 
 
 def least_bytes(dims: str | None, types: str | None, operator: str) -> int | None:
-    """Bytes that a call must move at least; None where the operator or a shape is not known.
-
-    Args:
-        dims: Shapes of its operands, as recorded.
-        types: Their types, as recorded.
-        operator: Its name.
-    """
+    """Bytes that a call must move at least; None where the operator or a shape is not known."""
     is_streaming = _IS_STREAMING.match(operator) or _LIKE_STREAMING.match(operator)
     if not is_streaming and not _READING.match(operator) and not _FILLS.match(operator):
         return None
@@ -201,7 +186,6 @@ def bytes_of_operators(trace: Trace, operators: pl.Series) -> pl.DataFrame:
     """What each of some operators moves.
 
     Args:
-        trace: The trace.
         operators: Their event numbers; null for none.
 
     Returns:

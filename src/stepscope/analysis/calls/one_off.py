@@ -101,7 +101,6 @@ def one_off_calls(
     usual_ns`.
 
     Args:
-        trace: The trace.
         window: Only those that overlap this time; None: all.
         lanes: Only those on these threads; None: all.
     """
@@ -178,11 +177,9 @@ class _Candidates(NamedTuple):
     """Slow calls or stretches, one row each, in order of time.
 
     Attributes:
-        name: Number of its name.
         key: What must not be slow again: of a launch its kernel and operator, else its name.
         is_first: Whether it is the first of all events with that key.
         place: Its place among the events of its name, from 0 to 1.
-        start: Its start.
     """
 
     name: Int64Array
@@ -196,8 +193,6 @@ def _do_not_recur(slow: _Candidates, steps: _Steps, *, allows_few: bool = True) 
     """Which candidates are one-offs.
 
     Args:
-        slow: The candidates.
-        steps: The steps.
         allows_few: Whether a few that are neither first of their kind nor at the beginning count.
     """
     step, count = steps.of(slow.start), len(steps)

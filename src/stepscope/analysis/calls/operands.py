@@ -110,8 +110,6 @@ def relevant_texts(trace: Trace, events: pl.Series, *, operands: bool = False) -
     """The arguments of some events as JSON text, in the order given, prefetched where possible.
 
     Args:
-        trace: The trace.
-        events: Their numbers, without nulls.
         operands: Whether operands are wanted as far as they are at hand, or only names of
             collectives, sequence numbers and forward threads. Texts without what is wanted can be
             null, and what is not wanted can be missing.
@@ -126,10 +124,6 @@ def operand_texts(trace: Trace, events: pl.Series) -> pl.Series:
     """The part of arguments that says what operators were called with; null if nothing does.
 
     It is without the identifiers around it (`text_parts`), so that it repeats, and is held once.
-
-    Args:
-        trace: The trace.
-        events: Numbers of the operators, without nulls.
 
     Returns:
         A categorical column, in the order given.
@@ -167,8 +161,6 @@ def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.D
     """What some operators were called with.
 
     Args:
-        trace: The trace.
-        events: Their event numbers.
         concrete: Whether values (`Concrete Inputs`) and strides are wanted too.
 
     Returns:
@@ -184,7 +176,6 @@ class Call:
     """One distinct way to call an operator.
 
     Attributes:
-        name: The operator's.
         dims: Shape of each operand; of a list of tensors a list of shapes; scalars are [].
         types: Type of each operand, as recorded.
         values: Scalars and lists of scalars as text, tensors as "".

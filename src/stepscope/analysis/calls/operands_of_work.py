@@ -30,8 +30,6 @@ def operands_of_work(trace: Trace, events: pl.Series, *, concrete: bool = False)
     """What some operators were called with: fast for those that launched compute or have a formula.
 
     Args:
-        trace: The trace.
-        events: Their event numbers.
         concrete: Whether values (`Concrete Inputs`) are wanted too: fast for those with a formula.
 
     Returns:
@@ -61,7 +59,6 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
 
     Args:
         known: What `operands_of_all_work` gives.
-        asked: Numbers of events.
         with_formula: Whether only those with a formula count as there.
     """
     is_asked = asked.is_not_null().to_numpy()

@@ -40,7 +40,6 @@ class OperatorForest:
         rows: event, name_id, dur_ns, step, forward (an event); one row per operator or annotation,
             in file order.
         parent: Row of the parent, -1 for a root.
-        depth: 0 for a root.
         self_ns: Duration less the union of the children's.
     """
 
@@ -154,7 +153,6 @@ def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
     """Give each row the GPU work that it launched.
 
     Args:
-        forest: The operators.
         work: Rows with `op` and `dur_ns`, such as `GpuWork.members`.
     """
     row = rows_of_work(forest, work)
@@ -177,7 +175,6 @@ def busy_by_row(number: int, rows: Int64Array, work: pl.DataFrame) -> Int64Array
     """For each of `number` rows the union of its GPU work's time, in ns.
 
     Args:
-        number: Rows.
         rows: For each piece of work its row; negative ones count nowhere.
         work: `start_ns` and `dur_ns`.
     """

@@ -42,7 +42,6 @@ def queue_lengths(trace: Trace, linked: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     """The queues of each stream, over the whole span and per host step.
 
     Args:
-        trace: The trace.
         linked: GPU work with device, stream, start_ns and called_ns, the start of its call.
 
     Returns:

@@ -61,7 +61,6 @@ class Recomputed:
     """Which rows of a forest are recomputation.
 
     Attributes:
-        rows: Row for row beside the forest.
         basis: The evidence that it rests on.
     """
 

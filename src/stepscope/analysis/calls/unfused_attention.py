@@ -49,9 +49,7 @@ def unfused_attention(trace: Trace, work: pl.DataFrame, fusible: Fusible) -> Unf
     """It among some GPU work.
 
     Args:
-        trace: The trace.
         work: GPU work with group, dur_ns and op.
-        fusible: The patterns among it.
     """
     between = fusible.are_of(ATTENTION)
     products = fusible.rows["is_product"].to_numpy()

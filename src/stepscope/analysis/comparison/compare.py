@@ -69,8 +69,6 @@ class StepChange:
         change_share: That, as a share of the first.
         noise_ns: By how much medians of such runs differ by chance; None: not known.
         is_beyond_noise: Whether the change is larger; also where the noise is not known.
-        a_steps: Number of steps of the first.
-        b_steps: Number of steps of the second.
     """
 
     a_ns: int
@@ -88,14 +86,10 @@ class Comparison:
     """What changed.
 
     Attributes:
-        a: The first side.
-        b: The second side.
-        step: The step.
         changes: One row per part, kernel and operator, columns `CHANGES`; parts in their order,
             the others by the size of their change.
         differences: What else differs between the sides (GPUs, number of ranks, kind of step), or
             disturbed them (busy CPUs), so that not every change need come from the code.
-        notes: What a reader must know besides.
         runs: The change of the step, judged by runs.
     """
 

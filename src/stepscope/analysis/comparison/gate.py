@@ -52,7 +52,6 @@ class Condition:
     Attributes:
         what: The quantity.
         share: The limit that it must not exceed.
-        text: The condition as given.
     """
 
     what: str
@@ -81,9 +80,7 @@ class Check:
     """What a condition says about a comparison.
 
     Attributes:
-        condition: The condition as given.
         outcome: `FAILED`, `PASSED` or `CANNOT_TELL`.
-        reason: Why, in a sentence.
         runs_needed: How many runs a side would tell; None if that is not known, or it is told.
     """
 

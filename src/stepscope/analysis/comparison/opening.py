@@ -32,8 +32,6 @@ def compare_runs(
     """Compare two versions by one run of each, or by several.
 
     Args:
-        before: Runs of the first version.
-        after: Runs of the second.
         rank: The rank; None: the first of each.
         scope: See `open_side`.
         is_judged: Whether conditions are judged. Then, with one run of each version, earlier runs
@@ -103,7 +101,6 @@ def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     """Open one side.
 
     Args:
-        target: What a path from the user stands for; see `stepscope.trace.paths`.
         rank: The rank; None: the first.
         scope: Steps, devices and GPU events that count. With steps, the step record is not used.
 

@@ -44,9 +44,7 @@ class RunValues:
     """What one run adds to a comparison.
 
     Attributes:
-        path: Where it was read from.
         median_ns: Median of its steady steps.
-        steps: How many there are.
     """
 
     path: str
@@ -68,11 +66,7 @@ class RunsChange:
     """How two versions differ, judged by their runs.
 
     Attributes:
-        a: The runs of the first.
-        b: The runs of the second.
         a_ns: Geometric mean of the first's medians.
-        b_ns: That of the second's.
-        step: The change of the step.
         spread: Relative standard deviation of the runs of one version.
         basis: What the spread rests on: `REPEATED`, `EARLIER` or `ASSUMED`.
         earlier: Number of earlier runs, if it rests on them.
@@ -106,8 +100,6 @@ def change_of_runs(
     """Compare the runs of two versions.
 
     Args:
-        a: Runs of the first; at least one.
-        b: Runs of the second; at least one.
         earlier_ns: Groups of medians of earlier runs, each of one job. Used where both sides have
             one run.
     """
@@ -166,7 +158,6 @@ def runs_needed(change: RunsChange, limit: float) -> int | None:
     here excludes what keeps it from an answer.
 
     Args:
-        change: What was found.
         limit: The limit, as a share of the step.
 
     Returns:

@@ -47,10 +47,7 @@ class Side:
     """What is compared.
 
     Attributes:
-        path: Where it was read from.
         basis: What its steps are: the step record, the GPU's steps, the main thread's steps.
-        steps: Numbers of the steps.
-        step_ns: Their durations.
         parts: Parts of the step, `MEASURES`; they add up to the steps of `parts_basis`.
         parts_basis: What was divided.
         kernels: GPU work by name, `MEASURES`; empty without a trace or a GPU.
@@ -58,7 +55,6 @@ class Side:
             GPU their own time on the host; `MEASURES`.
         operators_basis: Which of the two.
         scope: What parts, kernels and operators are about; None without a trace.
-        notes: What a reader must know.
         gpus: The kinds of GPU that were used, as the trace names them; empty where it does not.
         ranks: How many ranks the job had; empty where the trace does not say.
         record_parts: Parts of the steps of the step record, `MEASURES`: the training thread's time.
@@ -109,10 +105,6 @@ def make_side(
     that the record tells, over all its steady steps.
 
     Args:
-        path: Where it was read from, for messages.
-        trace: A recorded window.
-        records: The step record.
-        summary: What it tells.
         asked: Steps of the window, devices and GPU events that count; without steps the steady
             ones.
 
@@ -207,7 +199,6 @@ class _TraceSteps(NamedTuple):
         parts: With the columns of `MEASURES`, one row per step and part.
         basis: What the parts divide.
         durations: step and total_ns.
-        notes: What a reader must know.
     """
 
     parts: pl.DataFrame

@@ -46,7 +46,6 @@ def counters_of(trace: Trace, origin_ns: int, metrics: Path | None) -> tuple[Ser
     """All counters, in the order in which they are drawn.
 
     Args:
-        trace: The trace.
         origin_ns: Times are counted from here on.
         metrics: The `metrics.csv` of its rank, where there is one.
     """

@@ -30,7 +30,6 @@ class DevicePeaks:
     """What a device can do at best.
 
     Attributes:
-        name: What it is called here.
         teraflops: Peak in 10^12 floating-point (or integer) operations per second by type:
             float64, float32, tf32, float16, bfloat16, float8, int8. `float64` and `float32` are
             those of the vector units, or of matrix units where matrix products of that type use

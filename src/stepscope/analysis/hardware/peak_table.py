@@ -49,7 +49,6 @@ class Row:
     Attributes:
         pattern: What the driver's name of it looks like.
         name: What it is called here.
-        memory_gb_per_s: Peak of the memory's bandwidth, in 10^9 bytes per second.
         teraflops: Peak per type in the order of `TYPES`; None: it has no unit for the type.
         sheet: Key of `SHEETS`.
     """

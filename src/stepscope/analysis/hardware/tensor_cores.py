@@ -91,7 +91,6 @@ class TensorCoreUse:
             longest one's name) and an event.
         matrix_ns: Time of all matrix kernels.
         used_ns: Time of those that use tensor cores.
-        notes: What is missing to say more.
     """
 
     table: pl.DataFrame
@@ -141,7 +140,6 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     """The kernels of matrix products and convolutions among some GPU work.
 
     Args:
-        trace: The trace.
         work: GPU work with kind, group, name_id, name and op.
 
     Returns:
@@ -197,7 +195,6 @@ def matrix_units(trace: Trace, products: pl.DataFrame) -> MatrixUnits | None:
     a kernel that uses them.
 
     Args:
-        trace: The trace.
         products: What `matrix_products` found in it.
     """
     capability = compute_capability(trace)
@@ -219,7 +216,6 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
     """Find out which matrix kernels use tensor cores and which could.
 
     Args:
-        trace: The trace.
         rows: GPU work with category, name_id, group, dur_ns, op, event.
     """
     names = trace.name_rows["name_id", "name"]

@@ -30,7 +30,6 @@ class Utilisation:
         share: From 0 to 1, or above where the formula or the peak does not fit.
         formula: Which FLOPs were counted, and how.
         flops: FLOPs of a step, on all devices.
-        step_ns: Time of a step.
         peak_flops_per_s: Peak of all devices together.
     """
 
@@ -47,11 +46,8 @@ def utilisation(
     """FLOPs of a step against what the devices could have done in its time.
 
     Args:
-        flops: FLOPs of a step, on all devices.
-        step_ns: Time of a step.
         peak_flops_per_s: Peak of one device.
         formula: What the FLOPs were counted by, for the reader.
-        devices: Number of devices that share the work.
 
     Raises:
         UsageError: The time, the peak or the number of devices is not positive.

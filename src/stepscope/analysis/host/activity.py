@@ -36,7 +36,6 @@ class Activity:
 
     Attributes:
         starts: Starts of stretches, sorted and disjoint; what lies between them is `PYTHON`.
-        ends: Their ends.
         causes: The `HostCause` of each; `LAUNCH` counts as `DISPATCH`.
         lanes: The thread that did it.
     """
@@ -52,10 +51,8 @@ class HostActivity:
     """The activity of every thread that launched GPU work.
 
     Attributes:
-        by_lane: Activity of each launching thread.
         outermost: For each thread and cause the events that make it up and lie in no other of the
             same cause: event number, start; sorted by start. Empty if they were not asked for.
-        has_stacks: Whether Python frames were recorded.
     """
 
     by_lane: dict[int, Activity]
@@ -79,7 +76,6 @@ def host_activity(trace: Trace, work: pl.DataFrame, *, with_events: bool = True)
     """Find out what the threads did that launched this GPU work.
 
     Args:
-        trace: The trace.
         work: GPU work with its launch (see `gpu_work`).
         with_events: Whether the events are needed that explain the activity.
     """

@@ -25,11 +25,6 @@ class Stretches:
     """Time divided by cause: stretches in order that do not overlap.
 
     Two stretches that touch have different causes.
-
-    Attributes:
-        starts: Their starts.
-        ends: Their ends.
-        causes: Their causes.
     """
 
     starts: Int64Array
@@ -79,8 +74,7 @@ def find_stretches(
 
     Args:
         starts: Starts of its events, sorted.
-        ends: Their ends.
-        causes: Their causes, from 0 to `number` - 1.
+        causes: Cause of each event, from 0 to `number` - 1.
         number: How many causes there are.
     """
     # A stretch ends where an event begins, or where one ends.

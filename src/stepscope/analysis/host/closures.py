@@ -42,9 +42,7 @@ def closures_within(
 
     Args:
         starts: When optimizer steps begin.
-        ends: When they end.
         backward_starts: When events of backward passes begin, in any order.
-        backward_ends: When they end.
     """
     if not len(starts) or not len(backward_starts):
         return intervals.empty()

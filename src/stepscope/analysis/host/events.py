@@ -132,8 +132,6 @@ class HostEvents:
         The rows add up to the windows' lengths.
 
         Args:
-            lane: The thread.
-            starts: Starts of the windows.
             ends: Their ends; windows stand in order and do not overlap.
         """
         rest = np.maximum(ends - starts, 0)
@@ -343,7 +341,6 @@ def _with(
     """The table with what no event of its own shows, and with the one-off calls.
 
     Args:
-        table: The table.
         added: Moments of threads with their causes.
         one_offs: See `one_off_calls`.
     """

@@ -59,7 +59,6 @@ class HostPartition:
     Attributes:
         partition: All steps together.
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
-        lane_id: The main thread.
         excluded_steps: A last step in which nothing ran is left out: the loop had ended.
     """
 
@@ -86,7 +85,6 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     wait for input to its last.
 
     Args:
-        trace: The trace.
         asked: Numbers of the steps in question; default: all.
 
     Returns:

@@ -38,8 +38,6 @@ def in_run_steps(result: Any, trace: Trace, records: Sequence[StepRecord]) -> An
 
     Args:
         result: The answer about the whole window, with an `AnsweredScope` as `scope`.
-        trace: The window.
-        records: The step record of its rank.
 
     Returns:
         The answer with the record's mean steady step as its step time, if it states one, and with

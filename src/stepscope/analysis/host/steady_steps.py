@@ -88,9 +88,6 @@ class JudgedStep:
     """One step of a trace.
 
     Attributes:
-        step: Its number.
-        state: What it is.
-        dur_ns: How long it took.
         input_ns: How long the main thread waited for its input in it.
     """
 
@@ -107,7 +104,6 @@ class SteadySteps:
     Attributes:
         steps: Their numbers, in order; empty for a trace without steps.
         step_ns: Mean duration; for a trace without steps the time of all its GPU work.
-        median_ns: Median duration.
         is_of_devices: Whether these are device steps.
         tail_ns: What was taken off the end of the file's last step, as the end of the loop.
         one_off_ns: What was taken off the steps that count, together, because one-off calls kept
@@ -177,7 +173,6 @@ def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
     """Find the steady steps, or those that the scope asks for, and how long one takes.
 
     Args:
-        trace: The trace.
         scope: Steps that count whatever they are, and devices whose steps count; the choice of
             events has no influence.
     """

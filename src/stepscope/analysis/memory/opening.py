@@ -36,8 +36,6 @@ class OpenedMemory:
     """Memory that questions can be asked about.
 
     Attributes:
-        view: The memory.
-        path: The file that it comes from.
         others: How many other files the path also stands for.
     """
 
@@ -64,7 +62,6 @@ def open_memory(
             the last trace of the rank), a directory of snapshots, or a URL of a snapshot.
         rank: The rank of a run; None: the first.
         census: The file of a census; None: the one beside.
-        rules: A file of rules for categories.
         metrics: A file with samples of the GPU's memory; None: the one beside.
 
     Raises:
@@ -110,7 +107,6 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     beside a GPU's memory, it is not what a training runs out of.
 
     Args:
-        rank: The rank.
         trace: The window that is judged; None: there is none.
 
     Raises:
@@ -167,10 +163,8 @@ def memory_of_trace(
     """The host's memory as a trace shows it.
 
     Args:
-        trace: The trace.
         path: Its file; the census beside it is used.
         census: The file of another census.
-        rules: A file of rules for categories.
 
     Raises:
         UnreadableInputError: The trace has no memory events of the host, or a file cannot be read.

@@ -30,8 +30,6 @@ def allocator_meanwhile(
     """What the allocator of a device did in some stretches of time.
 
     Args:
-        view: The snapshot.
-        device: The device.
         first_ns: When each stretch begins, in nanoseconds since 1970.
         last_ns: When it ends; the end counts.
 

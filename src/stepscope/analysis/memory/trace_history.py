@@ -51,10 +51,6 @@ _LASTING = [
 def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
     """The history of the host's memory.
 
-    Args:
-        trace: A trace with memory events.
-        census: What the training noted about its tensors.
-
     Raises:
         UnreadableInputError: The trace has no memory events of the host.
     """

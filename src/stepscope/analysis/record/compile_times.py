@@ -35,12 +35,7 @@ class CompileTimes:
 
 
 def compile_times(records: Sequence[StepRecord], usual_ns: int) -> CompileTimes:
-    """Compiling in some steps.
-
-    Args:
-        records: The steps.
-        usual_ns: How long a step usually takes.
-    """
+    """Compiling in some steps."""
     found = [one for one in records if _compiles(one)]
     return CompileTimes(
         steps=tuple(one.step for one in found),

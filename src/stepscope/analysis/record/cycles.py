@@ -39,7 +39,6 @@ def find_cycle(steps: Sequence[int], slow: Mapping[int, int]) -> StepCycle | Non
     """The cycle in which steps are slow; None where there is no such cycle.
 
     Args:
-        steps: All steps.
         slow: What each slow one took beyond the median.
     """
     slowest = sorted(sorted(slow, key=lambda step: -slow[step])[:_SLOWEST])

@@ -20,7 +20,6 @@ class EpochStarts:
     """Steps in which a DataLoader's iterator began, or its workers ended or started.
 
     Attributes:
-        steps: Numbers of these steps.
         wait_ns: What these steps wait for their input, in total.
         excess_wait_ns: The part of it beyond the others' median.
         workers_ns: The part of it in which workers were ended and started.
@@ -56,7 +55,6 @@ class EpochStarts:
         are longer than the workers' first batches.
 
         Args:
-            workers: How many workers there are.
             batch_ns: What a worker was seen to need for a batch; None if that was not measured.
         """
         if batch_ns is not None:

@@ -34,7 +34,6 @@ class GpuClock:
     """The clock of one rank's GPU.
 
     Attributes:
-        gpu: Its name.
         samples: How many samples had the GPU busy.
         clock_mhz: Median of the multiprocessors' clock over these.
         power_watts: Mean; None if unknown.
@@ -56,7 +55,6 @@ class SlowClock:
     """A GPU that runs at a lower clock than its peers.
 
     Attributes:
-        own: Its clock.
         peers: How many ranks it is compared with.
         peers_mhz: Median of their clocks.
     """
@@ -112,7 +110,6 @@ def slow_clocks(
     """Finds the ranks whose GPUs run at a lower clock than their peers'.
 
     Args:
-        clocks: Clock of each rank's GPU, where it is known.
         most_share: Share of the peers' clock up to which a clock is slow.
     """
     found = {}

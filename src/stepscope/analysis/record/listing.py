@@ -32,11 +32,8 @@ class ListedRank:
     """A rank.
 
     Attributes:
-        rank: The rank.
-        directory: Where its files are.
         steps: How many training steps its step record has.
         metrics: What was sampled beside it; None if nothing was, or it cannot be read.
-        windows: Its windows, in order.
     """
 
     rank: int
@@ -51,10 +48,7 @@ class ListedRecording:
     """What another tool recorded.
 
     Attributes:
-        tool: The tool.
-        directory: Where its files are.
         files: Its files, with their sizes in bytes.
-        problems: What went wrong with it.
     """
 
     tool: str
@@ -68,9 +62,7 @@ class RunListing:
     """What a run's directory holds.
 
     Attributes:
-        path: The directory.
         location: The path or URL it was opened from.
-        ranks: Its ranks, in order.
         external: What other tools recorded of it.
         problems: What could not be read.
         unrelated: How many traces there are that are not known to be ranks of one run; see `Run`.

@@ -21,7 +21,6 @@ class LiveSample:
 
     Attributes:
         label: Whose they are, such as a rank; empty for the machine's own.
-        host: The machine.
         rows: One for each GPU, as texts by column.
     """
 
@@ -36,7 +35,6 @@ class LiveState:
 
     Attributes:
         run: The run; None if none was found.
-        samples: The latest samples.
         where: Where a run was looked for.
     """
 
@@ -52,7 +50,6 @@ class LiveRun:
 
     Args:
         path: A run, or a directory of runs, of which the newest is used.
-        sample: Samples this machine.
     """
 
     def __init__(self, path: Path, sample: Callable[[], Rows]) -> None:

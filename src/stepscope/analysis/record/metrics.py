@@ -33,7 +33,6 @@ class MetricsSummary:
     """A file of metrics. Every mean is over the samples that have a value.
 
     Attributes:
-        path: The file.
         samples: Number of samples: rows with one time count as one.
         span_ns: From the first sample to the last; None if times are missing.
         gpus: One row for each GPU: index, name, uuid, samples, utilization_percent and

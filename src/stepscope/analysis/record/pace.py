@@ -21,7 +21,6 @@ class RecordedPace:
             without what the starts of epochs take.
         own_ns: The same without waits for input.
         batch_ns: The time from batch to batch, if the training waits for them; else 0.
-        mean_ns: Mean step.
         device_ns: Mean time from one step's end to the next on the device; None: not known.
         epoch_start_ns: What a step takes longer in which an epoch begins.
         iterator_ns: The part of it until the iterator is there; the rest is its first batch.

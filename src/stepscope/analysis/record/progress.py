@@ -20,7 +20,6 @@ class Progress:
 
     Attributes:
         last_step: Number of the last step that ended.
-        steps: How many steps this is about.
         steps_per_second: Steps divided by the time from the start of the first of them to the end
             of the last, so that what happened between steps counts.
         median_ns: Median duration of the complete training steps among them.
@@ -29,12 +28,8 @@ class Progress:
         worst_ns: Duration of the longest complete training step.
         data_wait_ns: Mean wait for the batch, as `watch` measured it. Like all means below, over
             the complete training steps.
-        phases_ns: Mean of each phase.
-        gc_ns: Mean time in pauses of Python's garbage collector.
-        compile_ns: Mean time in which torch.compile compiled.
         peak_allocated_bytes: Peak of allocated memory of each device, at the end of the last step.
         tokens_per_second: Tokens in that time, where every step counted them.
-        samples_per_second: Samples in that time, where every step counted them.
     """
 
     last_step: int

@@ -77,9 +77,7 @@ class PhaseTimes:
 
     Attributes:
         name: Its path, "outer/inner" where phases lie in each other.
-        total_ns: Sum.
         median_ns: Median over the steps that have it.
-        steps: How many steps have it.
         slow_steps: Steps in which it took more than three times what is usual and caused at least
             70% of what the step took beyond the median step. A busy machine slows all phases, so
             no single one is the cause. Usual is its median. If fewer than half of the steps have
@@ -102,13 +100,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class OtherKind:
-    """Work outside training steps, such as evaluations.
-
-    Attributes:
-        kind: What it was.
-        times: How often.
-        total_ns: How long, in total.
-    """
+    """Work outside training steps, such as evaluations."""
 
     kind: str
     times: int
@@ -122,13 +114,10 @@ class StepSummary:
     Attributes:
         steps: Numbers of the steady steps; everything below covers these unless stated otherwise.
         excluded: How many steps were left out, and why.
-        median_ns: Median duration.
         mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
-        worst_ns: Longest duration.
         mean_device_ns: Mean time from one step's end to the next on the device, by events on its
             current stream; None if more than one step in ten lacks it.
         partition: Input wait, phases and the rest.
-        median_wait_ns: Median of the input wait.
         lasting_wait_ns: Mean input wait of the first half of the steps, or of the others if these
             wait less: a loader that only starts late makes the first steps wait.
         usual_ns: Mean duration without the slow steps (`slow_steps`).
@@ -141,7 +130,6 @@ class StepSummary:
         steps_after_window: Numbers of the slow steps right after a window.
         observed_ns: Duration of all steps of the record, including excluded ones.
         tokens_per_second: Tokens per second of steady steps, if the loop counted them.
-        samples_per_second: The same for samples.
         slow_steps: Steps that took more than twice the median.
         slow_excess_ns: What each of those took beyond the median.
         waiting_steps: Those of them of which the wait for the input, beyond its median, is at least
@@ -157,8 +145,6 @@ class StepSummary:
         other_kinds: Work outside the steps, the longest first.
         stalled_step: Number of the single step that took more than three times the median and is
             left out; None if there is none.
-        stalled_ns: Its duration.
-        stalled_gc_ns: Time in pauses of Python's garbage collector in it.
         compiling: Compiling in the steady steps.
         compiled_once: Compiling in the steps that are left out because of it.
         goes_on_compiling: Whether steady steps compile again and again.

@@ -27,7 +27,6 @@ class RankView:
     """A rank at this moment.
 
     Attributes:
-        rank: The rank.
         manifest: Its manifest; None where it cannot be read.
         progress: Its latest steps; None before the first.
         since_ns: Time since its last step ended, by this machine's clock; None before the first.
@@ -47,7 +46,6 @@ class RunView:
     """A run at this moment.
 
     Attributes:
-        path: Its directory.
         ranks: Its ranks, by number; at most the first 64.
         more_ranks: How many more there are.
         frontier: Which of the ranks sets the pace; None where their steps do not tell.

@@ -81,7 +81,6 @@ class GpuWork:
         device_steps: The device steps that the scope covers, with the columns of `WINDOWS`; all
             steps where none is asked for.
         answered: What the answer covers and leaves out.
-        notes: What a reader of any answer must know.
     """
 
     table: pl.DataFrame
@@ -111,7 +110,6 @@ class GpuWork:
         """These rows, as far as they are of one kind of work, such as "communication".
 
         Args:
-            kind: The kind.
             columns: The columns wanted: to copy all for a few takes time and memory. None: all.
         """
         table = self.table[list(columns)] if columns else self.table

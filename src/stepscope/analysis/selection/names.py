@@ -52,7 +52,6 @@ def events_named(
     The columns that this looks at stay in memory, unlike those of a filter on `Trace.events`.
 
     Args:
-        trace: The trace.
         condition: Of rows of `names`.
         lanes: Only events on these lanes.
         within: Only events that begin at the first moment or later, and before the second.
@@ -231,7 +230,6 @@ def by_distinct_name(rows: pl.DataFrame, expression: pl.Expr) -> pl.Series:
     Args:
         rows: Rows with `name_id` and `name`. Few names repeat in very many rows, and a pattern
             takes longer to look for in a text than a number to look up.
-        expression: The expression.
     """
     ids = rows["name_id"]
     if ids.is_empty():

@@ -44,7 +44,6 @@ def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
 
     Args:
         durations: Durations of steps, in order.
-        waits: How long each waited for its input.
     """
     if len(durations) < 2:
         return 0
@@ -93,7 +92,6 @@ def single_stall(durations: Int64Array, waits: Int64Array) -> int | None:
 
     Args:
         durations: Durations of steps, in order, without slow ones at the beginning.
-        waits: How long each waited for its input.
     """
     if len(durations) < LEAST_STEPS:
         return None
@@ -113,7 +111,6 @@ def rounds_of_batches(durations: Int64Array, waits: Int64Array) -> tuple[int, in
 
     Args:
         durations: Durations of steps that follow one another.
-        waits: How long each waited for its input.
 
     Returns:
         Steps of a round: 1 if all wait alike, if waits are few, or if the steps show no full round.

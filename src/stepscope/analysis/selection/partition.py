@@ -68,8 +68,6 @@ class Partition:
 
     Attributes:
         parts: The parts, which add up to `total_ns` exactly.
-        total_ns: Time of all the steps together.
-        steps: Number of steps.
         basis: What was divided, in a few words, for the reader of a report.
     """
 
@@ -91,11 +89,7 @@ class Partition:
         return round(part.total_ns / self.steps) if self.steps else 0
 
     def scaled_to(self, total_ns: int) -> Partition:
-        """The same shares of another time; what rounding leaves over goes to the largest part.
-
-        Args:
-            total_ns: Time of all the steps together.
-        """
+        """The same shares of another time; what rounding leaves over goes to the largest part."""
         shares = [part.total_ns * total_ns // max(1, self.total_ns) for part in self.parts]
         largest = max(range(len(shares)), key=lambda i: self.parts[i].total_ns)
         shares[largest] += total_ns - sum(shares)

@@ -14,7 +14,6 @@ def tables_in(result: Any, order: Iterable[str] = ()) -> dict[str, pl.DataFrame]
 
     Args:
         result: The result. Fields with `show` false in their metadata are for other code only.
-        order: Fields that come first.
     """
     found = {
         field.name: getattr(result, field.name)

@@ -13,7 +13,6 @@ class Rows:
     """A few rows.
 
     Attributes:
-        columns: Names of the columns.
         values: The values of each column.
     """
 
@@ -62,12 +61,7 @@ class Beginning:
 
     @classmethod
     def of(cls, table: pl.DataFrame, most_rows: int) -> Beginning:
-        """The beginning of a frame.
-
-        Args:
-            table: The whole table.
-            most_rows: How many rows to keep.
-        """
+        """The beginning of a frame."""
         kept = [
             name for at, name in enumerate(table.columns) if at == 0 or _says_something(table[name])
         ]

@@ -57,7 +57,6 @@ class AnsweredScope:
     """What an answer is about: every result carries it.
 
     Attributes:
-        asked: The scope of the question.
         steps: The steps that the answer covers, in order; empty where the trace has no steps.
         devices: The GPUs that it covers.
         events: Number of events that it counts.

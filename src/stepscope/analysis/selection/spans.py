@@ -15,13 +15,7 @@ _AT_ONCE = 2**16
 
 
 class Spans(NamedTuple):
-    """Some events.
-
-    Attributes:
-        event: Their numbers.
-        start: Their starts, in ns.
-        end: Their ends.
-    """
+    """Some events."""
 
     event: Int64Array
     start: Int64Array
@@ -34,8 +28,6 @@ def spans_where(
     """Those of some events that a condition on starts and ends chooses, in the order given.
 
     Args:
-        trace: The trace.
-        events: Numbers of the events.
         choose: Is given the starts and ends of one part of them after the other.
     """
     columns = trace.columns("start_ns", "dur_ns")

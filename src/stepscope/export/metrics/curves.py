@@ -29,7 +29,6 @@ class Point:
     Attributes:
         step: The last of them.
         time_ns: When it ended, nanoseconds since the epoch.
-        values: Values by name.
     """
 
     step: int
@@ -43,12 +42,8 @@ class Curves:
     A point is of ten steps, or of more where the run already has thousands, and waits for all
     ranks that go on. Of samples of the hardware, the last within these steps counts.
 
-    Args:
-        watch: Finds the run.
-
     Attributes:
         path: The run; None until one was found.
-        has_ended: Whether it has, and there are no more points.
     """
 
     def __init__(self, watch: Watch) -> None:

@@ -48,7 +48,6 @@ class Moment:
 
     Attributes:
         run: The run; None if none was found.
-        samples: Samples of the hardware.
         findings: Findings of a run that has ended.
     """
 
@@ -64,9 +63,6 @@ class Metric:
     Attributes:
         name: Its name in OpenTelemetry, below "stepscope.".
         unit: Its unit in UCUM; empty for a flag.
-        help: What it is.
-        labels: Names of its labels.
-        measure: Its values at a moment.
         is_counter: Whether it only grows while its source runs.
         is_of_now: Whether it has no meaning for steps of the past, and so is no curve.
     """

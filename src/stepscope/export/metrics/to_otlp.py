@@ -28,12 +28,8 @@ class OtlpWriter:
     `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`, as for every program with the SDK.
 
     Args:
-        watch: The run.
         endpoint: The collector's URL; without a path, "/v1/metrics" is added.
         reader: What collects the values; by default one that sends them to the endpoint.
-
-    Attributes:
-        where: Where values are sent to.
 
     Raises:
         UsageError: The SDK is not installed, or the endpoint is no URL.

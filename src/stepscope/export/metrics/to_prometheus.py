@@ -44,11 +44,7 @@ class PrometheusServer:
     """Serves metrics until the process ends.
 
     Args:
-        watch: The run.
         address: "PORT" on this machine alone, or "HOST:PORT".
-
-    Attributes:
-        where: Where they are served.
 
     Raises:
         UsageError: The client of Prometheus is not installed, or the address is none.

@@ -21,9 +21,6 @@ class WandbWriter:
     Project, entity and mode come from `WANDB_…`, as for every program with the client; the project
     is "stepscope" by default. The option `scalars="wandb"` adds curves to the training's own run.
 
-    Args:
-        watch: The run.
-
     Raises:
         UsageError: The client is not installed.
     """

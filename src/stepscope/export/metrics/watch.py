@@ -21,7 +21,6 @@ class Watch:
     """A run and its hardware. Nothing of it is in the training process.
 
     Args:
-        look: Gets the current state.
         findings: Gets the findings of a run that has ended. Called once per run.
     """
 
@@ -53,7 +52,6 @@ class Writer(Protocol):
     """Hands metrics to one system.
 
     Attributes:
-        name: The system.
         where: Where metrics go to, or are served.
         is_served: Whether the system asks for values itself, and `write` has nothing to do.
         is_done: Whether the run has ended and everything is written.
@@ -79,8 +77,6 @@ class Destinations:
         address: Where to serve them to Prometheus: "PORT" or "HOST:PORT".
         textfile: The file to write for node_exporter.
         endpoint: URL of a collector of OpenTelemetry.
-        to_mlflow: Whether MLflow gets curves.
-        to_wandb: Whether Weights & Biases gets curves.
     """
 
     address: str | None = None
@@ -128,9 +124,6 @@ def export(
     """Write until interrupted, until every writer is done, or `count` times.
 
     Args:
-        writers: Where the metrics go.
-        interval_s: Seconds between two times.
-        count: How many times; None for no limit.
         announce: Called with where metrics go, and with what could not be written.
 
     Raises:

@@ -75,7 +75,6 @@ def numbers_of(
     """Returns a column of numbers.
 
     Args:
-        name: Name of the column.
         values: Contiguous numbers of 32 or 64 bits. They must not change while the column exists.
         present: One bit per number, least significant bit first, set unless it is null; None if
             there are no nulls.
@@ -92,7 +91,6 @@ def strings_of(
     """Returns a column of strings from slices of `data`, which must be valid UTF-8.
 
     Args:
-        name: Name of the column.
         data: Less than 2 GiB. It must not change while the column exists.
         views: Four words per string, in the layout above. They must not change either.
         present: One bit per string, least significant bit first, set unless it is null.

@@ -19,12 +19,7 @@ _AT_ONCE = 2**16
 def gather(
     table: npt.NDArray[_Element], rows: npt.NDArray[np.integer[Any]]
 ) -> npt.NDArray[_Element]:
-    """Returns `table[rows]`, in about half of the time that indexing takes.
-
-    Args:
-        table: One value per row.
-        rows: Rows of it, from 0.
-    """
+    """Returns `table[rows]`, in about half of the time that indexing takes."""
     found = np.empty(len(rows), table.dtype)
     for first in range(0, len(rows), _AT_ONCE):
         some = slice(first, first + _AT_ONCE)

@@ -70,10 +70,7 @@ def union_lengths(
     """Returns the length of the union within each group, in ns.
 
     Args:
-        groups: Group of each interval, from 0.
-        starts: Its start.
-        ends: Its end; intervals that end before they begin count for nothing.
-        size: Number of groups; all numbers in `groups` are smaller.
+        ends: Intervals that end before they begin count for nothing.
     """
     if len(groups) < COMPILED_PAYS_FROM or (starts[1:] < starts[:-1]).any():
         length = np.zeros(size, np.int64)

@@ -17,7 +17,6 @@ def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: s
     Args:
         values: The numbers. Those that are not present can have any value.
         present: Whether each number is present; None if all are.
-        name: Name of the column.
     """
     column = pl.Series(name, values)
     if present is None or present.all():
@@ -30,7 +29,6 @@ def filled(column: pl.Series, value: float) -> npt.NDArray[Any]:
 
     Args:
         column: Numbers or truth values. Without nulls, they are not copied.
-        value: What stands for null.
     """
     return (column.fill_null(value) if column.has_nulls() else column).to_numpy()
 
@@ -46,10 +44,6 @@ def gathered(column: pl.Series, rows: pl.Series) -> pl.Series:
     """Returns the values of some rows of a column; null for null.
 
     `Series.gather` runs a query for that, which takes longer than some thousands of values.
-
-    Args:
-        column: The column.
-        rows: Rows of it, from 0, or null.
     """
     return column[rows.cast(pl.get_index_type())]
 
@@ -61,7 +55,6 @@ def are_among(numbers: pl.Series, length: int) -> npt.NDArray[np.bool_]:
 
     Args:
         numbers: The column; nulls are none of them.
-        length: How many numbers there are.
     """
     found = np.zeros(length, np.bool_)
     present = numbers.filter(numbers.is_not_null()) if numbers.has_nulls() else numbers

@@ -28,7 +28,6 @@ def by_group_and_time(
 
     Args:
         groups: Integers such as lanes; None if all rows are one group.
-        times: In ns.
         ties: Further sort keys, most important first.
     """
     place = times

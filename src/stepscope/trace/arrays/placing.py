@@ -36,7 +36,6 @@ class Placement:
     Attributes:
         order: Slices by row, then start: positions in the arrays given to `place`.
         end_ns: Where each slice of `order` ends on the screen.
-        band: Band of each row.
         offsets: Row r holds `order[offsets[r]:offsets[r + 1]]`; rows are sorted by band.
         left_out: Number of slices beyond `MOST_ROWS`.
     """
@@ -58,9 +57,6 @@ def place(
     """Put slices into rows.
 
     Args:
-        band: Band of each slice.
-        start_ns: Start of each slice.
-        dur_ns: Duration of each slice, not negative.
         rank: Order among slices with the same span, outer ones first; default: the order given.
         tolerance_ns: By how much neighbours of one row may overlap.
     """

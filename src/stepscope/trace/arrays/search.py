@@ -26,7 +26,6 @@ def places(
     """Returns the indices at which values would be inserted into a sorted array.
 
     Args:
-        ordered: The sorted array.
         values: In any order; ascending runs are fastest.
         side: "left" inserts before equal values, "right" after them.
     """

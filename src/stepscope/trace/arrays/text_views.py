@@ -44,7 +44,6 @@ class TextViews:
     """Consecutive texts of a column.
 
     Attributes:
-        count: How many.
         views: Address of their views. Those of nulls have no meaning.
         buffers: Addresses of the buffers that views refer to.
     """
@@ -72,12 +71,7 @@ def text_views(column: pl.Series) -> Iterator[TextViews] | None:
 
 
 class _Arrays(Iterator[TextViews]):
-    """Goes through the arrays of a stream, and releases each when the next is asked for.
-
-    Args:
-        capsule: Owns the stream.
-        stream: The stream.
-    """
+    """Goes through the arrays of a stream, and releases each when the next is asked for."""
 
     def __init__(self, capsule: object, stream: Any) -> None:
         self._capsule = capsule

@@ -175,10 +175,7 @@ def nearest_of_with(
     """`nearest_of` by `nearest_of_by_loop`, as Python or compiled.
 
     Args:
-        loop: The loop.
-        parent: The parent of each row.
         rows: The rows asked about; -1 for none.
-        chosen: Whether each row is chosen.
         most_steps: How many levels are walked up for all of them together, at most.
     """
     found = np.full(len(rows), -1, np.int32)
@@ -243,8 +240,6 @@ def outermost_with(loop: Callable[..., None], parent: Int64Array, keys: Int64Arr
     """`is_outermost` by `outermost_by_loop`, as Python or compiled.
 
     Args:
-        loop: The loop.
-        parent: The parent of each row.
         keys: The key of each row, from 0, in a range not much larger than the number of rows.
     """
     number = len(parent)

@@ -25,7 +25,6 @@ def clock_resolution_ns(
     0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
 
     Args:
-        starts: Start of each event.
         rows: The events to look at. Default: all.
     """
     step = 0

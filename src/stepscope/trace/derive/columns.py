@@ -95,9 +95,6 @@ class DerivedTables:
             it up, so that it stays in memory when the columns are in a file; None if it was read
             from there.
         operator: For each event the number of its operator, null for none, for the same reason.
-        host_steps: With the columns of `schema.HOST_STEPS`.
-        device_steps: With the columns of `schema.DEVICE_STEPS`.
-        overruns: With the columns of `schema.OVERRUNS`.
         problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
         files: Parquet files of the tables, by their names in `schema.DERIVED_TABLES`; empty
             if the tables are not cached.
@@ -129,7 +126,6 @@ def derive(
     Args:
         tables: The tables, or what reads them, so that columns are freed as soon as they are not
             needed. Of `events`, `stream` and `bytes` are not needed.
-        host: The host steps, if already known.
         read_args: Reads `args` in place of `tables.args`, all rows of `needed_args`. It is
             given which events are operators whose operands analyses ask about, to read theirs in
             the same pass.
@@ -235,9 +231,6 @@ def _believable_work(
     """Returns what `device_steps` needs to know about the GPU work.
 
     Args:
-        events: The events.
-        overruns: The work that lasted less long than recorded.
-        work: The GPU work.
         launch: The call that launched each piece of it; -1 for none.
         linked: The work whose launch or operator is known.
         launch_step: The index of the host step that launched each piece of `linked`; else -1.
@@ -309,13 +302,10 @@ def _step_of(
     """Returns the number of each event's step; null for none.
 
     Args:
-        events: The events.
-        host: The host steps.
         host_index: For each event the index of the host step in which it starts; -1 for none. It
             is used up.
         launch_step: The index of the host step that launched each piece of `linked`; else -1.
         linked: The work whose launch or operator is known.
-        devices: The device steps.
     """
     index = host_index
     on_device = mask_of(events, GPU_CATEGORIES)
@@ -344,12 +334,9 @@ def _problems(
     """Reports what looks wrong about nesting, links and steps.
 
     Args:
-        tables: The tables.
         crossing: Which events cross others, as `Nesting.crossing`.
         ambiguous: How many events have several possible launches, as `Launches.ambiguous`.
         is_unlinked: Which events are GPU work without a launch.
-        host: The host steps.
-        overruns: The GPU work that lasted less long than recorded.
     """
     rows: list[tuple[str, int, str | None, str]] = []
 

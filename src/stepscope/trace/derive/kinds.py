@@ -38,7 +38,6 @@ def kind_and_group(
     Both are columns of words that are numbered (`pl.Enum`).
 
     Args:
-        tables: The tables.
         args: The arguments that may name a collective.
         around: The innermost operator around each host event; -1 for none.
         operator: The operator of each piece of GPU work; -1 for none.
@@ -91,9 +90,7 @@ def _operator_that_names(
     The kernel and inner operators may not say what an outer one does (`nccl:all_reduce`).
 
     Args:
-        work: Events of GPU work.
         is_naming: For each name whether it is one of these.
-        name_id: The name of each event.
         around: The innermost operator around each event; -1 for none.
         operator: The innermost operator around the launch of each piece of GPU work; -1 for none.
 

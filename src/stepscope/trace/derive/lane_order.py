@@ -30,9 +30,6 @@ def order_with_few_copies(
 
     Args:
         rows: The rows to sort, at least one.
-        lanes: Lane of each row of the table.
-        starts: Start of each row, in ns.
-        durations: Duration of each row, in ns.
         rank: Order of rows with the same span.
 
     Returns:

@@ -112,7 +112,6 @@ def is_operator(tables: Tables, step_names: npt.NDArray[np.bool_]) -> BoolArray:
     """For each event whether it is an operator or an annotation other than of a step.
 
     Args:
-        tables: The tables.
         step_names: For each name, whether it annotates a step.
     """
     events = tables.events
@@ -125,7 +124,6 @@ def link_operators(tables: Tables, launch: RowNumbers, around: RowNumbers) -> Ro
     """Returns the operator of GPU work and of runtime calls; -1 for none.
 
     Args:
-        tables: The tables.
         launch: The call that launched each event; -1 for none.
         around: The innermost operator or annotation around each event, other than of a step; -1
             for none.
@@ -164,7 +162,6 @@ def link_forward(tables: Tables, args: pl.DataFrame) -> RowNumbers:
     """Returns the forward operator of each backward operator; -1 for other events.
 
     Args:
-        tables: The tables.
         args: The rows of `args` with sequence numbers, and any others.
     """
     forward = no_rows(len(tables.events))

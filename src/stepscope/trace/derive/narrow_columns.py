@@ -31,7 +31,6 @@ def column(name: str, values: npt.NDArray[Any], present: BoolArray | None = None
     """A column that keeps its array, which must not change; copied where there are few values.
 
     Args:
-        name: Its name.
         values: Numbers of 32 or 64 bits.
         present: Which of them are not null; None: all.
     """

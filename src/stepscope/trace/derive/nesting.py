@@ -126,8 +126,6 @@ def nest(
     """Nests the events of every lane.
 
     Args:
-        lanes: Lane of each event, as integers.
-        starts: Start of each event, in ns.
         durations: Duration of each event, in ns, not negative.
         rank: Order of events with the same span, outer events first. Default: the given order.
         tolerance_ns: How much later than its parent a child may end.
@@ -150,10 +148,6 @@ def nest_narrow(
 
     Args:
         lanes: As for `nest`, and so are the next four.
-        starts: Start of each event.
-        durations: Duration of each event.
-        rank: Order of events with the same span.
-        tolerance_ns: How much later than its parent a child may end.
         rows: The events to nest, in order; the others are roots without children. Default: all.
         chosen: Events to look for above each event. Looked for only where a compiled loop nests,
             which has them at hand; they are known from the parents, too.
@@ -224,13 +218,6 @@ def innermost_at(
 
     An event is around the moments from its start until just before its end. Of events that start
     together the shorter one is the inner one, and of equal ones the later one.
-
-    Args:
-        lanes: Lane of each event, as integers.
-        starts: Start of each event, in ns.
-        ends: End of each event, in ns.
-        moment_lanes: Lane of each moment.
-        moments: The moments, in ns.
     """
     number = len(starts)
     nested = nest(
@@ -305,9 +292,6 @@ def nest_by_stack(
         loop: `nest_by_loop`, as Python or compiled.
         order: The rows to nest, sorted as `nest` says.
         new_lane: For each of them whether it is the first of its lane.
-        starts: Start of each row of the table, in ns.
-        durations: Duration of each row, in ns.
-        tolerance: As in `nest`.
         chosen: The rows to look for above each row.
     """
     number = len(starts)

@@ -43,11 +43,7 @@ _LATEST = np.iinfo(np.int64).max
 
 
 def find_overruns(events: pl.DataFrame) -> pl.DataFrame:
-    """Returns the GPU work whose end is impossible, with the columns of `schema.OVERRUNS`.
-
-    Args:
-        events: The events table.
-    """
+    """Returns the GPU work whose end is impossible, with the columns of `schema.OVERRUNS`."""
     rows = np.flatnonzero(mask_of(events, GPU_WORK))
     if not len(rows):
         return pl.DataFrame(schema=OVERRUNS)

@@ -86,7 +86,6 @@ class PrefetchedArguments:
         """The arguments of events, in their order; null for those that are not here.
 
         Args:
-            events: Numbers of events, without nulls.
             operands: Whether what is said of operands is wanted; else, it may be missing.
         """
         rows = self._rows_of(events, "head" if not operands else pl.all())

@@ -73,7 +73,6 @@ def steps_and_places(
     """Returns the host steps, and for each event the index of the one in which it starts, or -1.
 
     Args:
-        tables: The tables.
         host: The host steps, if already known.
     """
     starts = tables.events["start_ns"].to_numpy()
@@ -177,8 +176,6 @@ def _has_work(
     """For each step, whether any work starts in it; annotations of steps are no work.
 
     Args:
-        tables: The tables.
-        steps: The steps.
         index: The index of the step in which each event starts; -1 for none.
     """
     is_step, name_id = step_names(tables), tables.events["name_id"].to_numpy()
@@ -211,7 +208,6 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> npt.NDArray[np.int32]:
 
     Args:
         steps: The steps of one clock, in chronological order.
-        times: In ns, on the same clock.
     """
     found = np.full(len(times), -1, np.int32)
     if steps.is_empty():
@@ -239,7 +235,6 @@ def device_steps(
         work: The GPU work: device, lane_id, start_ns, end_ns; launch_step, the index in `host` of
             the step that launched it, -1 if unknown or outside any step; handed_over_ns, when the
             launching call returned or, of a copy that blocks, began (null: no call is known).
-        host: The result of `host_steps`.
         blocked_until_ns: When the last call returned that waited for work that was not recorded.
     """
     work = work.filter(pl.col("device").is_not_null()) if work["device"].has_nulls() else work
@@ -323,9 +318,6 @@ def _backlog_end(
     later work has a launch. If it has not, launches are missing, and nothing can be told.
 
     Args:
-        start: Start of each event.
-        end: End of each event.
-        lane: Stream of each event.
         own: The work that the step launched.
         other: The work that no step launched. What outlasts the step's own work is no backlog.
     """

@@ -226,7 +226,6 @@ def _around(
     """Where the steps begin and end whose optimizers step in these moments.
 
     Args:
-        thread: The main thread.
         batches: When it fetches batches.
         starts: When the optimizers of each step begin.
         ends: When they are done.

@@ -16,7 +16,6 @@ def renamed(names: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, pl
     The given names keep their numbers, because instants, counters and flows refer to them too.
 
     Args:
-        names: The table `names` as it was read.
         events: Events with `name_id` as it was read, and with the `name` and the `category` that
             they are to have.
     """

@@ -13,7 +13,6 @@ class NotATrace:
 
     Attributes:
         description: What such a file is. In messages, it follows the file name and a colon.
-        remedy: What to do with such a file.
         recognises: Whether content that starts with these bytes is of this kind.
     """
 

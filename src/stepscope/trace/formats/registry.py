@@ -30,10 +30,6 @@ def format_of(name: str, beginning: bytes) -> TraceFormat:
     Content that no format recognises is treated as a Chrome trace, because that reader explains
     best what is wrong with it.
 
-    Args:
-        name: Name of the trace, for messages only.
-        beginning: The first bytes of the uncompressed content.
-
     Raises:
         UnreadableInputError: The file is known not to be a trace. The message says what it is and
             what to do.

@@ -21,7 +21,6 @@ class Input:
         name: Path or URL, for messages.
         plain_file: The local file with exactly this content; None if the trace is compressed, at a
             URL, or a stream.
-        content: The uncompressed content.
         problems: Problems of the compressed stream, complete once the content has been read.
     """
 
@@ -56,7 +55,6 @@ class TraceFormat:
     should import heavy dependencies themselves.
 
     Attributes:
-        name: A short identifier.
         plural: Name of such traces in messages.
         recognises: Whether content that starts with these bytes (at most 64 KiB) has this format.
         read: Reads a trace into memory. Raises `UnreadableInputError` if it cannot be read, and

@@ -42,7 +42,6 @@ class MachineCode:
 
     Attributes:
         engine: Keeps the code in memory.
-        address: Where the function begins.
     """
 
     engine: Any

@@ -126,7 +126,6 @@ def _interruptible(call: Callable[[], Any], arguments: tuple[Any, ...], numbers:
     Python acts on signals in the main thread, between two steps of Python.
 
     Args:
-        call: Calls machine code.
         arguments: The arrays that it works on, which it needs to its end.
         numbers: What it looks at; see `ending.py`.
     """

@@ -18,11 +18,8 @@ class Code:
     """The code of one function.
 
     Attributes:
-        function: The function.
         declaration: The function in LLVM, which this fills.
-        definition: Its syntax.
         builder: Adds instructions at the end of the present block.
-        ending: How the function ends.
         assigned: The variables that have a value on every way to where code is added.
     """
 
@@ -30,9 +27,7 @@ class Code:
         """Begins the code of a function.
 
         Args:
-            function: The function.
             declaration: The function in LLVM, without any code.
-            is_entry: Whether Python calls it.
         """
         self.function = function
         self.declaration = declaration

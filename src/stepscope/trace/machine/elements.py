@@ -10,14 +10,7 @@ from stepscope.trace.machine.kinds import BOOL, F64, I64, Elements, Value
 
 
 def place_of(builder: Any, elements: Elements, address: Any, index: Any) -> Any:
-    """Adds the instructions that find an element; returns a pointer to it.
-
-    Args:
-        builder: Adds instructions.
-        elements: What the array consists of.
-        address: The address of the array.
-        index: The number of the element.
-    """
+    """Adds the instructions that find an element; returns a pointer to it."""
     size = ir.Constant(I64.llvm_type, elements.dtype.itemsize)
     place = builder.add(address, builder.mul(index, size))
     return builder.inttoptr(place, _llvm_type_of(elements).as_pointer())

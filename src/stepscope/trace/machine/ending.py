@@ -43,7 +43,6 @@ def llvm_type_of(function: JitFunction, *, is_entry: bool) -> Any:
     """Returns the type in LLVM of a function.
 
     Args:
-        function: The function.
         is_entry: Whether Python calls it.
 
     The last number that a function with arrays takes is the address of the two that Python passes.
@@ -66,9 +65,7 @@ class Ending:
     """How one function ends.
 
     Args:
-        function: The function.
         code: The function in LLVM.
-        is_entry: Whether Python calls it.
     """
 
     def __init__(self, function: JitFunction, code: Any, *, is_entry: bool) -> None:

@@ -49,7 +49,6 @@ class Expressions:
         """Prepares to translate.
 
         Args:
-            code: The function's code, to which instructions are added.
             declaration_of: Returns another function in LLVM, so that it can be called.
         """
         self._code = code

@@ -35,8 +35,6 @@ class JitFunction:
     """A function that is compiled, or called by one.
 
     Attributes:
-        function: The function in Python.
-        is_inlined: Whether it is inlined wherever it is called.
         element: What a type variable stands for in its annotations, if there is one.
         name: Its name, unique among all.
     """
@@ -80,7 +78,6 @@ def kind_of(hint: Any, element: np.dtype[Any] | None = None) -> Kind:
     """Returns the type that an annotation means.
 
     Args:
-        hint: The annotation.
         element: What a type variable stands for as the type of elements.
 
     Raises:

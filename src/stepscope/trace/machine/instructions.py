@@ -50,8 +50,6 @@ class Instruction:
 
     Attributes:
         name: Its name, which it also stands for in keys of code that is kept.
-        takes: Types of the arguments.
-        gives: Type of the result.
         generate: Adds the instructions; takes a builder and the arguments, and returns the result.
     """
 

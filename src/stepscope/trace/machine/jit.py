@@ -22,7 +22,6 @@ def jit(function: Function, element: np.dtype[Any] | None = None) -> Function:
     """Returns a function as machine code; see `calling.CompiledFunction`.
 
     Args:
-        function: The function.
         element: What a type variable stands for in its annotations: a type of elements.
     """
     return cast(Function, compiled(function, element))
@@ -55,7 +54,6 @@ class WorkSoFar:
         """Adds work that is to be done now, and says whether it is worth machine code.
 
         Args:
-            more: The work to be done now.
             pays_from: The work from which machine code pays.
         """
         self.done += more

@@ -20,8 +20,6 @@ class Kind:
     """A type of values.
 
     Attributes:
-        name: What it is, for messages.
-        llvm_type: Its type in LLVM.
         parts: For tuples, the types of the items.
         elements: For arrays, what they consist of.
     """
@@ -121,7 +119,6 @@ class Value:
     """A value in a function that is being translated.
 
     Attributes:
-        kind: Its type.
         code: The value in LLVM; of an array a tuple of its address and lengths, of a tuple one of
             the items.
     """

@@ -178,7 +178,6 @@ class Statements:
 
         Args:
             body: The block of the body.
-            statements: What is in it.
             again: Where the body leads.
             after: Where the loop leads.
             ends: The variables that have a value where it leads there, apart from each `break`.

@@ -44,7 +44,6 @@ def encoded_column(column: pl.Series, scratch: Scratch) -> EncodedColumn | None:
 
     Args:
         column: A suitable one, not empty.
-        scratch: Memory to use.
     """
     count, nulls = len(column), column.null_count()
     present = column.is_not_null().to_numpy() if 0 < nulls < count else np.full(count, not nulls)

@@ -26,9 +26,7 @@ class EncodedColumn:
 
     Attributes:
         pages: Its pages, without a dictionary, in pieces that follow each other.
-        encoding: How the values are encoded.
         count: Number of values, with nulls.
-        nulls: Number of nulls.
         saved: Bytes that compression saved; None if nothing was compressed.
         limits: The least and the largest value; None if that is unknown, or if all are null.
         words: The dictionary, if the values are encoded as numbers of words.
@@ -45,12 +43,7 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Consecutive rows of a table.
-
-    Attributes:
-        count: Number of rows.
-        columns: The columns by name.
-    """
+    """Consecutive rows of a table."""
 
     count: int
     columns: Mapping[str, EncodedColumn]
@@ -92,7 +85,6 @@ def words(
 
     Args:
         values: The numbers of those that are not null.
-        dictionary: The distinct words.
         present: As for `numbers`.
         count: As for `numbers`.
     """
@@ -117,7 +109,6 @@ def texts(
         text: Those that are not null, each after its length in four bytes.
         present: As for `numbers`.
         count: Number of texts, with nulls.
-        nulls: Number of nulls.
     """
     block = compressed(text) if len(text) else b""
     page = text_page(as_levels(present, count, nulls), block, len(text), count, nulls)

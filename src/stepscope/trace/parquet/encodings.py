@@ -247,7 +247,6 @@ def as_differences(
     """Encodes integers of 32 or 64 bits as `DELTA_BINARY_PACKED`.
 
     Args:
-        numbers: The integers.
         target: Memory to write to, of `most_bytes`.
 
     Returns:
@@ -288,8 +287,6 @@ def as_levels(present: npt.NDArray[np.uint8] | None, count: int, nulls: int) -> 
     Args:
         present: One bit per value, least significant bit first, set unless it is null; read only
             if some are null and others are not.
-        count: Number of values.
-        nulls: Number of nulls.
     """
     if present is None or nulls in (0, count):
         return varint(count << 1) + (b"\0" if nulls else b"\1")

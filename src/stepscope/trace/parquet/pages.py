@@ -30,7 +30,6 @@ def data_page(levels: bytes, values: bytes, count: int, encoding: int) -> Page:
         levels: Which values are not null.
         values: Those that are not.
         count: How many there are, with nulls.
-        encoding: How they are encoded.
     """
     levels = len(levels).to_bytes(_LEVELS_LENGTH_BYTES, "little") + levels
     header = {5: Struct({1: count, 2: encoding, 3: RLE, 4: RLE})}
@@ -45,7 +44,6 @@ def text_page(levels: bytes, text: bytes, size: int, count: int, nulls: int) -> 
         text: The texts, compressed.
         size: Their bytes before compression.
         count: How many there are, with nulls.
-        nulls: Number of nulls.
     """
     header: dict[int, Value] = {
         1: count,

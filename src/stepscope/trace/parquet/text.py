@@ -36,7 +36,6 @@ class TextPage:
     """Consecutive texts of a column.
 
     Attributes:
-        first: Row of the first.
         end: Row after the last.
         size: Bytes before compression.
         block: The texts, compressed.
@@ -119,7 +118,6 @@ class TextPages:
         """Returns the pages of a column; None if Polars has it in an unknown layout, or too large.
 
         Args:
-            column: Texts.
             present: Whether each is not null.
         """
         longest = column.str.len_bytes().max() or 0

@@ -62,8 +62,6 @@ def write(
     """Writes a table as a Parquet file.
 
     Args:
-        frame: The table.
-        target: The file, which is replaced.
         types: Types to write the columns as, where the table holds them in narrower ones; they are
             cast one row group at a time.
         row_number: Name of a first column with the numbers of the rows, which the table lacks.
@@ -99,8 +97,6 @@ def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> N
 
     Args:
         parts: The rows, in order; at least one.
-        types: Types of the columns.
-        target: The file, which is replaced.
 
     Raises:
         OSError: The file cannot be written.
@@ -109,12 +105,7 @@ def write_encoded(parts: Sequence[EncodedRows], types: Types, target: Path) -> N
 
 
 def frame_of(parts: Sequence[EncodedRows], types: Types) -> pl.DataFrame:
-    """Returns encoded rows as a table again.
-
-    Args:
-        parts: The rows, in order; at least one.
-        types: Types of the columns.
-    """
+    """Returns encoded rows as a table again."""
     return pl.read_parquet(b"".join(_contents_of(pl.Schema(types), [_joined(parts, types)])))
 
 
@@ -156,9 +147,6 @@ def _described(
     """Describes a column of a row group for the footer.
 
     Args:
-        name: Its name.
-        dtype: Its type.
-        column: What is in it.
         offset: Position of its first page in the file.
         dictionary_bytes: Size of the dictionary before its other pages; 0 for none.
     """

@@ -42,13 +42,9 @@ class Content(Iterator[bytes]):
         size: Preferred block size.
         fill: Reads bytes straight into a buffer, without a copy, and returns how many; 0 at the
             end. Continues where `pieces` stopped, once iteration has started.
-        watch: Ends the content where a limit is reached.
-        total_bytes: How many bytes there are, if that is known.
 
     Attributes:
-        size: Preferred block size.
         has_events: Whether an event was recognised in it.
-        consumed_bytes: How many bytes were passed on.
     """
 
     def __init__(

@@ -57,7 +57,6 @@ def limits_of(size_bytes: int | None, *, is_packed: bool, ratio: int = MOST_RATI
 
     Args:
         size_bytes: Its size as stored; None if unknown.
-        is_packed: Whether it is compressed.
         ratio: Unpacked bytes for each packed byte.
 
     Raises:
@@ -95,10 +94,7 @@ class Limited:
     """Passes on the pieces of one input until a limit is reached.
 
     Args:
-        name: Name of the input, for messages.
-        limits: Its limits.
         problems: Gets an entry where a limit ends the input.
-        block_bytes: Size of the blocks that are read ahead.
     """
 
     def __init__(self, name: str, limits: Limits, problems: Problems, block_bytes: int) -> None:

@@ -63,7 +63,6 @@ class Source:
     """An opened file, URL or stream.
 
     Attributes:
-        name: Name for messages.
         path: The local file; None for a URL or stream.
         size_bytes: Size as stored, compressed or not; None if unknown.
         stream: The stream, positioned after `first`. It need not be seekable.
@@ -94,8 +93,6 @@ class Source:
         recognised in it by then.
 
         Args:
-            problems: Collects problems of the compressed stream.
-            size: Preferred block size.
             progress: Called with the number of bytes read, as stored.
 
         Raises:

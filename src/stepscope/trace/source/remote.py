@@ -87,9 +87,6 @@ class RemoteFile:
 
     Attributes:
         name: The URL without passwords and query, for messages.
-        url: The full URL.
-        file_system: The fsspec file system.
-        path: The path in the file system.
         size_bytes: Size as stored; None if the service does not report it.
         version: Identifies this content (`run.remote.version_of`); empty if the service reports
             nothing that does.

@@ -30,12 +30,10 @@ class Execution:
 
     Attributes:
         query: A single SELECT.
-        views: Names and statements of the views.
         files: The Parquet files of each table behind the views, of a single trace.
         result: The Parquet file to write.
         row_limit: Maximum number of rows; one more is written. None: no limit.
-        memory_bytes: Memory that it may take; None: as much as DuckDB likes.
-        ranks: The same files of several traces, each with its rank. Each view then has the rows of
+        ranks: Files of several traces, each with its rank. Each view then has the rows of
             all of them, with `rank` as its first column.
     """
 

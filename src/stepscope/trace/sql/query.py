@@ -44,7 +44,6 @@ class QueryResult:
     """The result of a query.
 
     Attributes:
-        rows: The rows, up to the limit.
         is_cut: Whether there are more rows.
         left_out: Of several ranks, why some could not be read.
     """
@@ -59,7 +58,6 @@ class RankSource:
     """A rank, and how to open its trace.
 
     Attributes:
-        rank: The rank.
         open: Returns the trace. It may be opened while others are open, and is not kept.
     """
 
@@ -89,8 +87,6 @@ def run_query(
         trace: The trace; or several, of different ranks: then each view has the rows of all of
             them, with `rank` as its first column.
         query: A single SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
-        row_limit: Maximum number of rows.
-        time_limit_s: Timeout in seconds.
         memory_bytes: Maximum memory of the query. By default half of what is free, and at least
             `LEAST_MEMORY_BYTES`.
 

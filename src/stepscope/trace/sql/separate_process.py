@@ -27,9 +27,7 @@ def execute_apart(given: Execution, directory: Path, time_limit_s: float | None)
     """As `execution.execute`, in another process.
 
     Args:
-        given: The query.
         directory: An empty directory for what is exchanged.
-        time_limit_s: Timeout in seconds.
 
     Raises:
         UsageError: The query is invalid, timed out, or took too much memory.

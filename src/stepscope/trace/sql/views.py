@@ -21,10 +21,8 @@ class View:
     """A view.
 
     Attributes:
-        name: Name of the view.
         meaning: What one row is.
         tables: The tables that it reads.
-        sql: Its SELECT statement.
     """
 
     name: str

@@ -23,9 +23,6 @@ def code_digest(room: str = TABLES_ROOM) -> str | None:
     modules that cannot change a table, because a list of the ones that can would have to be
     maintained by hand.
 
-    Args:
-        room: Name of the package.
-
     Returns:
         None if the modules cannot be read, as in a frozen program. No store can be reused then.
     """

@@ -36,7 +36,6 @@ class DerivedFiles:
     """The cached derived tables of one store.
 
     Attributes:
-        store: The directory of the store.
         identity: Identifier of the store; a new one is generated whenever the store is rewritten.
     """
 

@@ -91,7 +91,6 @@ def remove_abandoned(target: Path, *, is_private: bool = False) -> None:
     """Removes temporary directories for a path that killed processes left behind.
 
     Args:
-        target: The path.
         is_private: The path is private to this process: removes other processes' private stores.
     """
     name = f"{STREAM}*{SUFFIX}" if is_private else _escaped(target.name)
@@ -139,7 +138,6 @@ def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[
     A read-only place or a full disk is not an error: what is kept there is made again next time.
 
     Args:
-        target: Its final name.
         write: Writes all files into the directory that it is given.
         is_valid: Whether the directory at `target` is valid: another process may have been faster.
 
@@ -165,11 +163,6 @@ def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[
 
 def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:
     """Renames a complete directory to its final name, replacing what is there.
-
-    Args:
-        temporary: The directory.
-        target: The final name.
-        is_valid: Whether the directory at `target` is valid: another process may have been faster.
 
     Returns:
         Whether there is a valid directory at `target`.

@@ -72,7 +72,6 @@ class StoredTables:
     """The tables of a store.
 
     Attributes:
-        directory: The directory of the store.
         frames: The tables by name, not read yet.
         derived_files: Where derived tables are cached; None if they cannot be.
     """
@@ -83,11 +82,7 @@ class StoredTables:
 
 
 def open_store(store: Path) -> StoredTables:
-    """Opens a store without reading any table.
-
-    Args:
-        store: The directory of the store.
-    """
+    """Opens a store without reading any table."""
     with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
         os.utime(store)
 

@@ -17,13 +17,7 @@ from stepscope.trace.store.directory import MANIFEST, read_manifest, write_whole
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """One folder in a store.
-
-    Attributes:
-        directory: The folder.
-        identity: Identifier of the store; a new one is generated whenever the store is rewritten.
-        names: Names of its files.
-    """
+    """One folder in a store."""
 
     directory: Path
     identity: str
@@ -40,9 +34,6 @@ class StoreFolder:
 
     def keep(self, write: Callable[[Path], None]) -> bool:
         """Writes the files, completely or not at all; see `write_whole`.
-
-        Args:
-            write: Writes all files into the directory that it is given.
 
         Returns:
             Whether the folder is valid now.

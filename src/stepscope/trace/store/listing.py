@@ -120,10 +120,6 @@ def keep_most_recent(stores: Iterable[StoreInfo], most_bytes: int) -> Removal:
     """Removes the least recently used stores until the rest fits a size.
 
     Unfinished and outdated stores are always removed; stores in use never are.
-
-    Args:
-        stores: The stores.
-        most_bytes: Maximum total size of the stores to keep.
     """
     removed = kept = 0
     failures: list[tuple[Path, str]] = []

@@ -69,7 +69,6 @@ class Memo(Generic[_Value]):
         """Work the value out, and keep it if nothing that it depends on changed meanwhile.
 
         Args:
-            make: Works it out.
             is_kept: Whether it would be the same the next time.
         """
         before = self._key()

@@ -40,7 +40,6 @@ def is_believed(status: os.stat_result, path: Path | str) -> bool:
     """Whether only the reader or the owner of the trace can have written something.
 
     Args:
-        status: What it is.
         path: Where it is: in the directory of a store, or that directory itself.
     """
     if BELIEF.is_lost:

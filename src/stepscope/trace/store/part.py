@@ -24,8 +24,6 @@ def write_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types, target:
 
     Args:
         rows: Frames, or rows that are encoded already; at least one.
-        types: Types of the columns.
-        target: The file, which is replaced.
 
     Raises:
         OSError: The file cannot be written.
@@ -44,12 +42,7 @@ def write_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types, target:
 
 
 def joined_rows(rows: Sequence[pl.DataFrame | EncodedRows], types: Types) -> pl.DataFrame:
-    """Returns consecutive rows of a table as one frame.
-
-    Args:
-        rows: Frames, or rows that are encoded already; at least one.
-        types: Types of the columns.
-    """
+    """Returns consecutive rows of a table as one frame."""
     frames = []
     for part in rows:
         if isinstance(part, pl.DataFrame):
@@ -67,8 +60,6 @@ def write_table(
     """Writes a table as a Parquet file.
 
     Args:
-        frame: The table.
-        target: The file, which is replaced.
         types: Types to write the columns as, where the table holds them in narrower ones.
         row_number: Name of a first column with the numbers of the rows, which the table lacks.
 

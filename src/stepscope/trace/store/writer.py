@@ -129,9 +129,6 @@ class StoreWriter:
     def finish(self, small: SmallTables) -> Path:
         """Writes the remaining rows and moves the store to its final path.
 
-        Args:
-            small: The tables that do not grow with the file.
-
         Returns:
             The directory of the store.
 

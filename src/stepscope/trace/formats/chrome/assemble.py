@@ -58,12 +58,10 @@ class Assembler:
     scanned blocks.
 
     Args:
-        pool: The threads for this.
         stays: Whether the tables stay in memory. If not, chunks hold rows encoded for the store
             where the blocks are plain.
 
     Attributes:
-        problems: What was repaired or skipped.
         metadata: Key and JSON text of everything outside the list of events, in file order.
     """
 

@@ -116,12 +116,7 @@ def with_device_lanes(tables: Tables) -> Tables:
 
 
 def with_unknown_lanes(problems: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
-    """Adds `device_lanes_unknown` for lanes that look like a device's and hold no known events.
-
-    Args:
-        problems: The table `problems`.
-        lanes: The rows of `lanes` to look at.
-    """
+    """Adds `device_lanes_unknown` for lanes that look like a device's and hold no known events."""
     process, thread = (pl.col(name).fill_null("") for name in ("process_name", "thread_name"))
     found = lanes.filter(
         ~pl.col("is_gpu"),

@@ -282,13 +282,6 @@ def read_document(
 ) -> None:
     """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events.
 
-    Args:
-        name: Name of the trace, for messages.
-        content: The uncompressed bytes.
-        assembler: Collects metadata and problems.
-        read_events: The reader for the list of events.
-        take: Called with the events.
-
     Raises:
         UnreadableInputError: The content is not a trace.
     """

@@ -114,10 +114,8 @@ class NamesAndLanes:
         Also marks their lanes as GPU lanes.
 
         Args:
-            rows: All rows.
             at: The rows of interest.
-            lane_id: Their lanes.
-            is_gpu: Which of them are GPU events.
+            is_gpu: Which rows are GPU events.
 
         Returns:
             Devices and streams, with -1 for none.
@@ -255,9 +253,7 @@ def _all_found(
     """Returns the number of each pair in the tables, after adding those of the used that are new.
 
     Args:
-        words: The pairs.
-        used: Which of them need a number, in order of appearance.
-        known: The numbers of pairs.
+        used: Which pairs need a number, in order of appearance.
         add: Numbers a new pair.
     """
     found = words.found_in(known)

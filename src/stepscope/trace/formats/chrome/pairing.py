@@ -70,9 +70,7 @@ class Pairing:
         """Processes beginnings and ends, in file order.
 
         Args:
-            rows: All rows.
             which: The rows that are beginnings or ends.
-            ids: Names and lanes of all rows.
 
         Returns:
             The events that end in these rows.

@@ -34,10 +34,7 @@ def read_tables(
     """Reads a Chrome trace into memory, repairing what it can.
 
     Args:
-        name: Name of the trace, for messages.
-        content: The uncompressed bytes.
         problems: Problems of the compressed stream.
-        read_events: The tolerant or the compiled reader.
 
     Returns:
         The tables. `problems` reports what was repaired or skipped.
@@ -62,11 +59,6 @@ def read_in_chunks(
     """Like `read_tables`, but passes on the growing tables in chunks.
 
     Args:
-        name: Name of the trace, for messages.
-        content: The uncompressed bytes.
-        problems: Problems of the compressed stream.
-        read_events: The tolerant or the compiled reader.
-        take: Called with each chunk, in file order.
         stays: Whether the chunks stay in memory (see `Assembler`).
 
     Returns:

@@ -44,13 +44,7 @@ def count_rows(rows: Rows, problems: Problems, kind: str, wrong: npt.NDArray[np.
 
 
 class EventColumns:
-    """Creates the columns of `events`, except event numbers.
-
-    Args:
-        known: Names and lanes of the file.
-        pairing: Open events of the file.
-        problems: Collects problems of events.
-    """
+    """Creates the columns of `events`, except event numbers."""
 
     def __init__(self, known: NamesAndLanes, pairing: Pairing, problems: Problems) -> None:
         self._known = known
@@ -67,10 +61,7 @@ class EventColumns:
         """Returns the events that are complete or end in these rows, and their arguments.
 
         Args:
-            rows: The rows.
-            role: The role of each row.
             has_time: Whether each row has a time. Rows without one are skipped.
-            ids: Numbers of names and lanes.
         """
         code = self._known.codes_of(ids.name)
         complete = (role == EVENT_ROLE) & has_time
@@ -141,9 +132,6 @@ def moments_of(
     """Returns rows as `instants` or `counters`.
 
     Args:
-        rows: All rows.
-        wanted: Which of them to return.
-        ids: Numbers of names and lanes.
         schema: `schema.INSTANTS` or `schema.COUNTERS`.
     """
     at = np.flatnonzero(wanted)

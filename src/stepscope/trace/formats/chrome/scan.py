@@ -90,10 +90,7 @@ def read_events_compiled(
     """Reads the list of events with the compiled scanner, starting after its opening bracket.
 
     Args:
-        data: Bytes already read.
-        offset: Their offset in the uncompressed file.
-        content: The content after them.
-        take: Called with the events, in order.
+        offset: Offset of `data` in the uncompressed file.
         threads: Number of scanning threads. Default: one per processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)

@@ -76,10 +76,6 @@ def _export(report: Path, name: str, directory: Path) -> Path:
 def read_report(path: Path, name: str) -> Tables:
     """Reads an Nsight Systems report (`.nsys-rep`) by exporting it with `nsys`.
 
-    Args:
-        path: The report.
-        name: Name of the report, for messages.
-
     Raises:
         UnreadableInputError: `nsys` is not on PATH, or cannot export the report.
     """
@@ -89,10 +85,6 @@ def read_report(path: Path, name: str) -> Tables:
 
 def read_export(path: Path, name: str) -> Tables:
     """Reads an SQLite file exported by Nsight Systems.
-
-    Args:
-        path: The file.
-        name: Name of the file, for messages.
 
     Raises:
         UnreadableInputError: The file is damaged, or was not exported by Nsight Systems.

@@ -94,7 +94,6 @@ class SqliteTables:
         Args:
             table: Name of the table. If it is missing, the result has no rows.
             integers: Columns to read as int64; text among them is read as null.
-            texts: Columns to read as text.
         """
         wanted = [(name, _INTEGER) for name in integers] + [(name, _TEXT) for name in texts]
         schema: dict[str, type[pl.DataType]] = {

@@ -29,10 +29,8 @@ def arguments_of(
     """The arguments of events.
 
     Args:
-        data: The file.
         annotations: Spans: event, start, end.
         names: Interned texts: kind, scope, iid, text.
-        scopes: The scope of each event.
 
     Returns:
         event and args (JSON text), for events with annotations.

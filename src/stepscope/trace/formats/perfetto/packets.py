@@ -42,7 +42,6 @@ class Packets:
             value (of counters), scope (which names its numbers mean).
         annotations: Spans of annotations: event (row), start, end.
         names: Interned texts: kind, scope, iid, text.
-        tracks: Descriptors by number.
         damaged: Number of packets that could not be read to their end.
         other_clocks: Number of events that were left out, because their time counts from others.
         fields: The fields of all packets, for what else they hold.
@@ -64,12 +63,7 @@ class Track:
     """Where events are drawn.
 
     Attributes:
-        name: Its own name.
         parent: Number of the track that it stands under; 0: none.
-        pid: Number of its process.
-        process_name: Name of the process.
-        tid: Number of its thread.
-        thread_name: Name of the thread.
     """
 
     name: str | None = None

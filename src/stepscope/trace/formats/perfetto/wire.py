@@ -24,7 +24,6 @@ class Fields:
 
     Attributes:
         message: Number of the message that each field is in.
-        number: The field's number.
         wire: How it is written: `VARINT`, `FIXED64`, `BYTES` or `FIXED32`.
         value: Its bits; for `BYTES` their number.
         start: Where its bytes begin.
@@ -61,7 +60,6 @@ def read_fields(data: npt.NDArray[np.uint8], start: Int64Array, end: Int64Array)
     """Read the fields of messages.
 
     Args:
-        data: The file.
         start: Where each message begins.
         end: Where it ends, within the file.
     """

@@ -23,7 +23,6 @@ def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:
     """Writes the columns of plain blocks, spread. Can be called in any thread.
 
     Args:
-        target: Memory for the columns.
         blocks: The blocks, which are taken out of the list: the next scan can use their memory.
     """
     while blocks:

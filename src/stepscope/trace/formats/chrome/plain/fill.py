@@ -167,9 +167,6 @@ def _put_other(
 
     Args:
         block: Address of the block's description (`scanned`).
-        row: Number of its row in the block.
-        name_id: Number of its name in the tables of the file.
-        lane_id: Number of its lane.
         is_dense: As in the target.
         table: Address of the fields of its table in the target.
     """

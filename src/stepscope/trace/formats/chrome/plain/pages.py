@@ -48,7 +48,6 @@ def pages_of(target: Target, blocks: list[PlainBlock], encoded: npt.NDArray[np.u
     """Writes the columns of plain blocks, dense, and makes pages of them, in any thread.
 
     Args:
-        target: Memory for the columns.
         blocks: The blocks, which are taken out of the list.
         encoded: Memory for encoding (`room_for_pages`).
     """

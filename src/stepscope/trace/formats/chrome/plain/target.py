@@ -48,11 +48,7 @@ class PlainBlock:
 
 
 class _Memory:
-    """Arrays from a pool, or new ones.
-
-    Args:
-        buffers: The pool; None for new arrays.
-    """
+    """Arrays from a pool, or new ones."""
 
     def __init__(self, buffers: Buffers | None) -> None:
         self._buffers = buffers
@@ -88,13 +84,7 @@ class OtherRows:
     """The columns of instants, of counter samples, or of ends of arrows.
 
     Attributes:
-        role: Their role (`phases`).
-        count: How many there are.
         ints: Names and lanes.
-        times: Times.
-        phases: Phases, as character codes.
-        ids: Identifiers.
-        id_bits: Validity bits of the identifiers.
         views: The arguments as string views; unused if dense.
         text: What they refer to; if dense, the arguments of the latest block.
         text_bits: Validity bits of the arguments; if dense, of the latest block.
@@ -138,24 +128,17 @@ class Target:
     Created in file order; everything else can be called in any thread, but in one at a time.
 
     Args:
-        blocks: The blocks.
         first_event: Number of their first event.
         buffers: Pool for the arrays of dense columns, which are short-lived. None for spread ones,
             which stay in memory.
 
     Attributes:
-        events: Number of complete events.
-        longs: Their columns of 64 bits (`layout`).
-        ints: Their columns of 32 bits.
-        codes: Their category codes.
-        bits: Their validity bits.
-        views: Their arguments as string views; unused if dense.
+        longs: Columns of 64 bits of complete events (`layout`).
+        ints: Columns of 32 bits.
+        views: Arguments as string views; unused if dense.
         text: What these refer to; if dense, the arguments of the latest block.
         text_bits: Validity bits of the arguments; if dense, of the latest block.
-        instants: Instants.
-        counters: Counter samples.
         flows: Ends of arrows.
-        latest_ns: The latest end of an event.
         gpu_lanes: GPU lanes, with device and stream (-1: none) of their first event.
     """
 

@@ -106,7 +106,6 @@ def _key_of_event(data: Data, start: int, end: int) -> int:
     """Returns what a key of an event holds: `_UNKNOWN` and so on; -1 if it is hard to tell.
 
     Args:
-        data: The text.
         start: The position of its opening quote.
         end: The position after its closing quote.
     """

@@ -159,11 +159,8 @@ def mend_string(
     """Copies the string at `at`.
 
     Args:
-        data: The text.
-        at: Position of the opening quote.
         out: The address to copy to.
         last: The last address from which on there is room for `MARGIN` bytes.
-        place: Where the string is.
         is_lenient: Whether it need not be valid.
 
     Returns:

@@ -72,10 +72,7 @@ class Mended:
     """The copy of a block, as far as it has been made.
 
     Args:
-        data: The block.
         at: Where repair begins: before an event. What is before is copied as it is.
-        end: Its length.
-        buffers: A pool.
 
     Attributes:
         data: The copy, with padding.
@@ -152,7 +149,6 @@ class Mended:
         """Returns what was wrong with the events before a position in the copy.
 
         Args:
-            position: The position.
             offset: Of the block, in the file.
         """
         log, problems = self._log, Problems()

@@ -141,7 +141,6 @@ def may_replace(data: Data, at: int, known: int, found: int) -> bool:
     """Whether digits in the arguments may take the place of others, and so leave JSON valid.
 
     Args:
-        data: The block.
         at: Where the event begins to differ from the pattern. The bytes before are the same.
         known: How many digits the pattern has from there on, `_WIDTH` at most.
         found: How many the event has.
@@ -184,9 +183,6 @@ def alike_end(
     its end, so no byte after these is compared. It stays inside the pattern: the last step ends it.
 
     Args:
-        data: The block.
-        at: Where the event begins.
-        pattern: Address of the pattern.
         columns: Address of the event's row in the first column. It may have been written to even
             if the event is not like the pattern.
         stride: Distance between columns.
@@ -279,11 +275,9 @@ def _put_in_slot(data: Data, at: int, end: int, table: Longs, number: int) -> No
     """Makes a pattern the first that is compared with events like the one at `at`.
 
     Args:
-        data: The block.
         at: Where the event begins; at least `HEAD_BYTES` before the end.
         end: The end of the block.
         table: Address of the description of the patterns.
-        number: The number of the pattern.
     """
     slot = _slot_of(data, at, end, table)
     is_short = slot < long_at(table, SLOTS) + 4 * WAYS * (1 << SLOT_BITS)
@@ -301,10 +295,6 @@ def find_of_name(block: Longs, table: Longs, name: int, at: int, row: int) -> in
     It stays inside its arrays: `row` is one of the block, and its numbers may be overwritten.
 
     Args:
-        block: Address of the block's description (`scanned`).
-        table: Address of the description of the patterns.
-        name: The number of the name.
-        at: Where the event begins.
         row: The number of a row that is not used yet.
 
     Returns:
@@ -329,12 +319,6 @@ def scan_alike(block: Longs, table: Longs, at: int, row: int) -> tuple[int, int]
     """Reads events as long as they are like patterns.
 
     It stays inside its arrays: it stops at the last row, and where less than a head is left.
-
-    Args:
-        block: Address of the block's description (`scanned`).
-        table: Address of the description of the patterns.
-        at: Where the first event begins.
-        row: The number of its row.
 
     Returns:
         Where the first event begins that is not like a pattern, and the number of its row.
@@ -383,7 +367,6 @@ def remember(
     It stays inside its arrays: `row` is one of the block, and its numbers may be overwritten.
 
     Args:
-        block: Address of the block's description (`scanned`).
         table: Address of the description of the patterns, with notes of this event in order.
         at: Where the event begins; at least `HEAD_BYTES` before the end of the block.
         end: Where the next one begins.

@@ -101,8 +101,6 @@ def scan_arguments(
     """Reads the arguments at `at`.
 
     Args:
-        data: The block.
-        at: Position of the opening brace.
         columns: Address of the event's row in the first column.
         stride: Distance between columns.
         notes: Notes for a pattern (`scan_patterns`).

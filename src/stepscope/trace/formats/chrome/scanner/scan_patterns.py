@@ -141,8 +141,6 @@ def learn(data: Data, at: int, end: int, numbers: int, codes: int, table: Longs)
     and one more, and is only kept if there is room for so much.
 
     Args:
-        data: The block.
-        at: Where the event begins.
         end: Where the next one begins.
         numbers: The numbers of its name and lane.
         codes: Its phase and flags.
@@ -190,11 +188,7 @@ def learn(data: Data, at: int, end: int, numbers: int, codes: int, table: Longs)
 
 
 class Patterns:
-    """Patterns that the scanner fills, used by one scan at a time.
-
-    Attributes:
-        table: Description of the patterns for the scanner.
-    """
+    """Patterns that the scanner fills, used by one scan at a time."""
 
     def __init__(self) -> None:
         self._slots = np.full(WAYS * ALL_SLOTS, NONE, np.int32)

@@ -60,13 +60,8 @@ def put_row(
     """Writes what every event has.
 
     Args:
-        block: Address of the block's description (`scanned`).
         row: Number of the event's row, less than the room for rows.
-        name: Number of its name.
-        lane: Number of its lane.
-        phase: Its phase.
         flags: Which columns it has.
-        start: Where it begins.
     """
     put_int(long_at(block, NAME), row, name)
     put_int(long_at(block, LANE), row, lane)

@@ -82,11 +82,7 @@ def intern(
 
 
 class ScannedWords(Vocabulary[Pair]):
-    """A table of words that the scanner fills.
-
-    Attributes:
-        table: Description of the table for the scanner.
-    """
+    """A table of words that the scanner fills."""
 
     def __init__(self, most: int, room: int, read: Callable[[list[int], memoryview], Pair]) -> None:
         super().__init__()

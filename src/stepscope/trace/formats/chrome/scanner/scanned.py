@@ -63,19 +63,14 @@ class Scanned:
 
     Attributes:
         block: Description of the block for compiled code.
-        data: The text of the events.
         offset: Byte offset of the text in the uncompressed file.
         columns: The int64 columns. `OFFSET` is relative to the start of the text.
         views: Arguments, as string views.
-        phases: Phase of each event.
         flags: Which columns have a value.
         name: Index of each event's pair in `names`.
         lane: Index of each event's pair in `lanes`.
-        names: Pairs of name and category.
-        lanes: Pairs of pid and tid.
         survey: What is in the block; None if it is not plain.
         mended: Where events had to be repaired; `data` is the repaired text then.
-        problems: What had to be repaired.
     """
 
     block: npt.NDArray[np.int64]

@@ -41,10 +41,7 @@ def event_of(
 
     Args:
         fields: For each key, the value and its text in the file.
-        args: The value of the arguments.
         args_text: The text of the arguments to keep.
-        problems: Collects what cannot be kept.
-        position: Start of the event.
     """
     nothing = (None, "")
     arguments = args if isinstance(args, dict) else {}
@@ -73,10 +70,7 @@ def event_of_words(
         words: Phase, category, name, process, thread, time, duration and flow, as in the file but
             without escapes or quotes; processes and threads have their quotes. Times and flows are
             JSON numbers. None for what is missing.
-        arguments: The arguments; empty where there are none.
         args_text: The text of the arguments to keep.
-        problems: Collects what cannot be kept.
-        position: Start of the event.
     """
     phase, category, name, pid, tid, time, duration, flow = words
     return Event(

@@ -56,11 +56,9 @@ class Stretch:
     """The result of reading a stretch of text.
 
     Attributes:
-        events: The events, in order.
         positions: Start of each event in the text.
         stop: The first unused position.
         between: The state at that position.
-        outcome: Why reading stopped.
         problems: What was repaired or skipped, with positions in the text.
         fruitless: Elements and stray commas since the last event with a phase.
     """
@@ -87,8 +85,6 @@ def read_stretch(
     Args:
         text: Part of the file, with bytes that are not UTF-8 as lone surrogates
             (`errors="surrogateescape"`).
-        at: Where to start.
-        between: The state at that position.
         final: Whether no more text follows.
         most: Maximum number of elements; None for no limit.
         fruitless: Elements and stray commas since the last event, before this stretch.

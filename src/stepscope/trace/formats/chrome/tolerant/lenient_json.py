@@ -187,8 +187,6 @@ def mended(text: str, at: int, final: bool) -> tuple[str, int]:
     """Repairs the value at `at`.
 
     Args:
-        text: Part of the file.
-        at: Start of the value.
         final: Whether no more text follows.
 
     Returns:
