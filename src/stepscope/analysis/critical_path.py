@@ -33,7 +33,6 @@ from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 
@@ -387,8 +386,8 @@ def _clip(
     starts: Int64Array, ends: Int64Array, window_starts: Int64Array, window_ends: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """The segments cut at the ends of steps: start, end, step and segment of each part."""
-    first = places(window_ends, starts, "right")
-    last = places(window_ends, ends)
+    first = np.searchsorted(window_ends, starts, "right")
+    last = np.searchsorted(window_ends, ends)
     count = last - first + 1
     row = np.repeat(np.arange(len(starts)), count)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)

@@ -22,7 +22,6 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled, nullable
-from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
 
@@ -66,7 +65,7 @@ def _rows_of(known: pl.DataFrame, asked: pl.Series, *, with_formula: bool) -> pl
         return None if is_asked.any() else pl.Series([None] * len(asked), dtype=pl.Int64)
     events = known["event"].to_numpy()  # in order
     number = filled(asked, 0)
-    row = np.minimum(places(events, number), len(events) - 1)
+    row = np.minimum(np.searchsorted(events, number), len(events) - 1)
     is_known = events[row] == number
     if with_formula:
         is_known &= known["has_formula"].to_numpy()[row]

@@ -20,7 +20,6 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.grouped_intervals import merge_by_group
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import filled
-from stepscope.trace.arrays.search import places
 from stepscope.trace.derive.ancestors import is_outermost, levels, nearest
 from stepscope.trace.derive.clock_resolution import clock_resolution_ns
 from stepscope.trace.derive.nesting import nest
@@ -77,7 +76,7 @@ class OperatorForest:
         is_event = events.is_not_null().to_numpy() if events.has_nulls() else slice(None)
         asked = filled(events, -1).astype(np.int64, copy=False)[is_event]
         if len(known):
-            place = np.minimum(places(known, asked), len(known) - 1)
+            place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
             row[is_event] = np.where(known[place] == asked, place, -1)
         return row
 

@@ -21,7 +21,6 @@ from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int32Array, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.jit import jit
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
@@ -105,7 +104,7 @@ def assemble(
     delay[is_fixed] = floor[is_fixed]
     node_kind = gather(np.concatenate((work.kind, np.zeros(len(pieces), np.int8))), order)
     bounds = chosen["start_ns"].to_numpy()
-    host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
+    host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, "right") - 1, 0)
     step = gather(_narrow(work.step, host_step), order)
     lane = gather(_narrow(work.lane, pieces.lane), order)
     event = _narrow(work.event, np.full(len(pieces), -1))
@@ -219,7 +218,7 @@ def settle_by_loops(
     marks = np.zeros(len(leaves), np.int8)
     jit(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
     marked = np.nonzero(marks)[0]
-    target = places(first_edge, marked, "right") - 1
+    target = np.searchsorted(first_edge, marked, "right") - 1
     room = start[target] - leaves[marked]
     typical = np.zeros(len(EdgeKind), np.int64)
     for which in _WITH_TYPICAL_DELAYS:

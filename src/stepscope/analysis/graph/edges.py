@@ -16,7 +16,6 @@ from stepscope.analysis.graph.threads import CLOCK_SKEW_NS, Handovers, Pieces
 from stepscope.analysis.graph.work import StepWork
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
-from stepscope.trace.arrays.search import places
 
 _LATE_NS = 10_000
 """A stream that idles for longer was waiting for something."""
@@ -306,7 +305,7 @@ def _add_stream_waits(
     for lane in np.unique(wait_lane):
         times = wait_ns[wait_lane == lane]
         mine = work.call_lane[heads] == lane
-        last = places(times, work.call_start_ns[heads]) - 1
+        last = np.searchsorted(times, work.call_start_ns[heads]) - 1
         asked |= mine & (last >= 0) & (times[np.maximum(last, 0)] > since)
     waits = np.zeros(len(work), np.bool_)
     waits[order[asked[group]]] = True
@@ -318,7 +317,7 @@ def _add_stream_waits(
             & (work.device[waiting] == work.device[first])
         ]
         launched = np.maximum.accumulate(work.call_start_ns[first:last_row])
-        before = first + places(launched, work.call_start_ns[others]) - 1
+        before = first + np.searchsorted(launched, work.call_start_ns[others]) - 1
         known = before >= first
         in_time = known & (
             work.end_ns[np.maximum(before, 0)] <= work.start_ns[others] + CLOCK_SKEW_NS

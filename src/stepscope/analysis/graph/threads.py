@@ -17,7 +17,6 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
-from stepscope.trace.arrays.search import places
 
 CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
@@ -71,7 +70,7 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
     others = gather(others, by_group_and_time(lane[others], start[others]))
     lane, start, end = (gather(column, others) for column in (lane, start, end))
-    begun, ended = (places(times, start, "right") for times in (begins, ends))
+    begun, ended = (np.searchsorted(times, start, "right") for times in (begins, ends))
     stir = np.minimum(
         np.minimum(
             gather(np.append(begins, window[1]), begun),
@@ -139,10 +138,10 @@ class Pieces:
             if first == last:
                 continue
             if want_next:
-                place = first + places(self.start_ns[first:last], times[rows])
+                place = first + np.searchsorted(self.start_ns[first:last], times[rows])
                 found[rows] = np.where(place < last, place, -1)
             else:
-                ended = places(self.end_ns[first:last], times[rows], "right")
+                ended = np.searchsorted(self.end_ns[first:last], times[rows], "right")
                 found[rows] = np.where(ended > 0, first + ended - 1, -1)
         return found
 

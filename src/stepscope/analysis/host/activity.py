@@ -24,7 +24,6 @@ from stepscope.trace.arrays.blockwise import gather, rows_where
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
 _MOST_OTHERS = 8  # threads that one may be waiting for
@@ -142,7 +141,7 @@ def _with_others(lane: int, order: list[int], did: dict[int, Stretches]) -> Acti
         free = intervals.complement(claimed, int(theirs.starts[0]), int(theirs.ends[-1]))
         active = intervals.Intervals(theirs.starts, theirs.ends)
         _, starts, ends = intervals.clip_by_windows(active, free.starts, free.ends)
-        causes = theirs.causes[places(theirs.starts, starts, "right") - 1]
+        causes = theirs.causes[np.searchsorted(theirs.starts, starts, "right") - 1]
         parts.append((Stretches(starts, ends, causes), other))
         claimed = intervals.union(claimed, intervals.merge(theirs.starts, theirs.ends))
     if len(parts) == 1:

@@ -23,7 +23,6 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import distinct, filled, gathered, nullable
 from stepscope.trace.arrays.ordering import distinct_groups
-from stepscope.trace.arrays.search import places
 from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.model import Trace
 
@@ -164,8 +163,8 @@ def _ending_rows(
         ends: The ends of the gaps.
         started: When each event of the trace started.
     """
-    low = places(starts, ends)
-    high = places(starts, ends, "right")
+    low = np.searchsorted(starts, ends)
+    high = np.searchsorted(starts, ends, "right")
     found = np.where(high > low, low, -1)
     several = np.nonzero(high - low > 1)[0]
     if len(several):
@@ -288,7 +287,7 @@ def _divide(
     did = activity.by_lane[lane]
     stretches = intervals.Intervals(did.starts, did.ends)
     window, starts, ends = intervals.clip_by_windows(stretches, first, last)
-    index = places(did.starts, starts, "right") - 1
+    index = np.searchsorted(did.starts, starts, "right") - 1
     doing, by_lane = did.causes[index], did.lanes[index]
     event = activity.event_at(by_lane, doing, starts)
     rest = intervals.complement(
@@ -352,7 +351,7 @@ def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
             windows["start_ns"].to_numpy()[mine],
             windows["end_ns"].to_numpy()[mine],
         )
-        index = places(starts, first, "right") - 1
+        index = np.searchsorted(starts, first, "right") - 1
         parts.append(Clipped(rows[index], mine[window], first, last))
     if not parts:
         return Clipped(*(np.zeros(0, np.int64) for _ in Clipped._fields))

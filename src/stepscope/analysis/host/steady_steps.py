@@ -57,7 +57,6 @@ from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.nullable import are_among
-from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import HOST_CALLS, is_one_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -262,7 +261,7 @@ def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
     work = work[~are_among(trace.steps["event"], len(events))[work]]
     starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
     begun = events["start_ns"].to_numpy()[work]
-    index = places(starts, begun, "right") - 1
+    index = np.searchsorted(starts, begun, "right") - 1
     mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
     last = starts.copy()
     over = begun + events["dur_ns"].to_numpy()[work]

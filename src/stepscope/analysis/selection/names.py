@@ -13,7 +13,7 @@ from stepscope.analysis.selection.memoize import memoized
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.jit import compiled, jit
+from stepscope.trace.machine.jit import jit
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -21,7 +21,6 @@ COMPILED_PAYS_FROM = 500_000
 """Number of events from which the compiled loop is used. Below, loading it takes longer."""
 _SORTING_TAKES = 8  # times as long as going through as many events
 _FEW_NAMES = 2**16
-_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 
@@ -71,90 +70,15 @@ def events_with_names(
     by_name = _events_by_name(trace)
     events = by_name.of(is_named)
     if events is None:
-        if COMPILED_PAYS_FROM <= len(by_name.order) <= np.iinfo(np.int32).max:
-            most = by_name.count(is_named)
-            return _selected(trace, is_named, lanes, within, most)
         events = np.flatnonzero(is_named[trace.columns("name_id")["name_id"].to_numpy()])
     if lanes is not None:
-        is_there = _are_there(trace, lanes)
+        is_there = np.zeros(trace.lanes.height, np.bool_)
+        is_there[list(lanes)] = True
         events = events[is_there[trace.columns("lane_id")["lane_id"].to_numpy()[events]]]
     if within is not None:
         begun = trace.columns("start_ns")["start_ns"].to_numpy()[events]
         events = events[(begun >= within[0]) & (begun < within[1])]
     return events
-
-
-def _are_there(trace: Trace, lanes: Iterable[int] | None) -> BoolArray:
-    """For each lane whether it is one of some; None: all."""
-    if lanes is None:
-        return np.ones(trace.lanes.height, np.bool_)
-    is_there = np.zeros(trace.lanes.height, np.bool_)
-    is_there[list(lanes)] = True
-    return is_there
-
-
-def _selected(
-    trace: Trace,
-    is_named: BoolArray,
-    lanes: Iterable[int] | None,
-    within: tuple[int, int] | None,
-    most: int,
-) -> Int64Array:
-    """`events_named` by one pass over all events, without a table of those on the way.
-
-    `most` is how many events have such a name.
-    """
-    names = ("name_id", "lane_id", "start_ns")
-    columns = (trace.columns(*names)[name].to_numpy() for name in names)
-    found = np.empty(most, np.int32)
-    first, last = (_FIRST, _LAST) if within is None else within
-    count = compiled(select_by_loop)(
-        *map(np.ascontiguousarray, columns),
-        is_named,
-        _are_there(trace, lanes),
-        first,
-        last,
-        within is not None,
-        found,
-    )
-    return found[:count].astype(np.int64)
-
-
-def select_by_loop(
-    name_id: npt.NDArray[np.uint32],
-    lane_id: npt.NDArray[np.uint32],
-    start_ns: Int64Array,
-    is_named: BoolArray,
-    is_there: BoolArray,
-    first: int,
-    last: int,
-    is_limited: bool,
-    found: Written[np.int32],
-) -> int:
-    """Fills in the numbers of the events with one of some names on some lanes; returns how many.
-
-    Args:
-        name_id: The name of each event, a number less than the length of `is_named`.
-        lane_id: Its lane, a number less than the length of `is_there`.
-        start_ns: Its start.
-        is_named: For each name whether it is wanted.
-        is_there: For each lane whether it is wanted.
-        first: When an event begins at the earliest, where that is limited.
-        last: Before when it begins.
-        is_limited: Whether it matters when events begin.
-        found: Room for as many numbers as there are events with such a name, of which each is
-            written at most once.
-    """
-    count = 0
-    for event in range(len(name_id)):
-        if (
-            is_named[int(name_id[event])]
-            and is_there[int(lane_id[event])]
-            and (not is_limited or first <= start_ns[event] < last)
-        ):
-            found[count] = event
-            count += 1
-    return count
 
 
 @dataclass(frozen=True, eq=False)

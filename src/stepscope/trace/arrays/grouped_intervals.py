@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.intervals import COMPILED_PAYS_FROM, Int64Array, int64_times
+from stepscope.trace.arrays.intervals import Int64Array, int64_times
 from stepscope.trace.arrays.ordering import by_group, by_group_and_time
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.jit import jit
 
 _WIDEST = 2**62
 """A run and a value are put together in one number below this."""
@@ -72,43 +68,7 @@ def union_lengths(
     Args:
         ends: Intervals that end before they begin count for nothing.
     """
-    if len(groups) < COMPILED_PAYS_FROM or (starts[1:] < starts[:-1]).any():
-        length = np.zeros(size, np.int64)
-        group, first, last = merge_by_group(groups, starts, ends)
-        np.add.at(length, group, last - first)
-        return length
-    return union_lengths_with(jit(union_lengths_by_loop), groups, starts, ends, size)
-
-
-def union_lengths_with(
-    loop: Callable[..., None], groups: Int64Array, starts: Int64Array, ends: Int64Array, size: int
-) -> Int64Array:
-    """`union_lengths` of intervals in the order of their starts, as Python or compiled."""
     length = np.zeros(size, np.int64)
-    reach = np.full(size, np.iinfo(np.int64).min, np.int64)
-    loop(*map(np.ascontiguousarray, (groups, starts, ends)), reach, length)
+    group, first, last = merge_by_group(groups, starts, ends)
+    np.add.at(length, group, last - first)
     return length
-
-
-def union_lengths_by_loop(
-    groups: Int64Array,
-    starts: Int64Array,
-    ends: Int64Array,
-    reach: Written[np.int64],
-    length: Written[np.int64],
-) -> None:
-    """Adds to `length` what each interval covers that none before it in its group does.
-
-    Args:
-        groups: Group of each interval, a number from 0 that is less than the length of the results.
-        starts: Its start, in order.
-        ends: Its end.
-        reach: The earliest time for each group, and used up: the latest end so far.
-        length: 0 for each group; the result.
-    """
-    for number in range(len(groups)):
-        group = groups[number]
-        first = max(starts[number], reach[group])
-        if ends[number] > first:
-            length[group] += ends[number] - first
-            reach[group] = ends[number]

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.search import places
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import compiled, jit
 
@@ -256,7 +255,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_
     moments = int64_times(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.bool_)
-    index = places(intervals.starts, moments, "right") - 1
+    index = np.searchsorted(intervals.starts, moments, "right") - 1
     inside: npt.NDArray[np.bool_] = (index >= 0) & (moments < intervals.ends[index])
     return inside
 
@@ -267,7 +266,7 @@ def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
     if len(intervals) == 0:
         return np.zeros(len(moments), np.int64)
     lengths = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.lengths)))
-    started = places(intervals.starts, moments, "right")
+    started = np.searchsorted(intervals.starts, moments, "right")
     # The last interval that started may extend beyond t: subtract the part after t.
     running = np.maximum(started - 1, 0)
     beyond = np.maximum(intervals.ends[running] - moments, 0)
@@ -369,8 +368,8 @@ def clip_by_windows(
         Window number, start and end of each part, sorted by window, then start.
     """
     first, last = int64_times(starts), int64_times(ends)
-    low = places(intervals.ends, first, "right")
-    high = np.maximum(places(intervals.starts, last), low)
+    low = np.searchsorted(intervals.ends, first, "right")
+    high = np.maximum(np.searchsorted(intervals.starts, last), low)
     high = np.where(last > first, high, low)
     count = high - low
     window = np.repeat(np.arange(len(first), dtype=np.int64), count)

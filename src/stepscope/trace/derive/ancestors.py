@@ -1,11 +1,10 @@
 """Questions about ancestors, asked of all rows of a forest at once.
 
 A forest is an array with the row of each row's parent, -1 for a root. Parents may come before or
-after their children; there are no cycles. For many rows the loops are compiled; for few, loading
-them costs more than it saves, and vectors do the same. All take linear time (vectors: times the
-logarithm of the depth) even if every row lies in the one before, as in damaged files.
+after their children; there are no cycles. All take linear time, or that times the logarithm of the
+depth, even if every row lies in the one before, as in damaged files.
 
-The loops only look at rows that come from `range`, or from `parent` and at least 0.
+The loop only looks at rows that come from `range`, or from `parent` and at least 0.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.blockwise import gather
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, MOST_NARROW, RowNumbers
+from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM, RowNumbers
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.jit import jit
 
@@ -34,22 +32,35 @@ def nearest(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
 
     Numbers of rows have the type of those in `parent`, and so they do in `nearest_above`.
     """
-    if COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
-        return nearest_with(jit(nearest_by_loop), parent, chosen)
-    return nearest_vectorised(parent, chosen)
+    found = parent.copy()
+    found[chosen] = np.nonzero(chosen)[0]
+    pending = np.nonzero((found >= 0) & ~chosen[found])[0]
+    while len(pending):
+        # Doubling: what a row above has passed over, so does this one.
+        found[pending] = found[found[pending]]
+        here = found[pending]
+        pending = pending[(here >= 0) & ~chosen[here]]
+    return found
 
 
 def nearest_of(parent: _Rows[_Number], rows: Int64Array, chosen: BoolArray) -> _Rows[_Number]:
     """For each of some rows, or -1 for none, what `nearest` says of it; -1 for none.
 
-    Rows that are few, or near to what they look for, are walked up from alone. Where that takes
-    more steps than a quarter of all rows, all rows are looked at instead.
+    The rows are walked up together. Where that takes more steps than there are rows in all, the
+    rest is looked up in `nearest`.
     """
-    if not COMPILED_PAYS_FROM <= len(parent) <= MOST_NARROW:
-        found = np.append(nearest(parent, chosen), -1)[rows]
-        return found.astype(parent.dtype, copy=False)
-    loop = jit(nearest_of_by_loop)
-    return nearest_of_with(loop, parent, rows, chosen, len(parent) // 4)
+    found = rows.astype(parent.dtype)
+    pending = np.flatnonzero(found >= 0)
+    steps_left = len(parent)
+    while len(pending):
+        here = found[pending]
+        pending = pending[(here >= 0) & ~chosen[here]]
+        steps_left -= len(pending)
+        if steps_left < 0:
+            found[pending] = nearest(parent, chosen)[found[pending]]
+            break
+        found[pending] = parent[found[pending]]
+    return found
 
 
 def nearest_above(
@@ -99,20 +110,6 @@ def _dense(keys: Int64Array) -> Int64Array:
 
 def depths(parent: Int64Array) -> Int64Array:
     """For each row the number of rows above it."""
-    if len(parent) >= COMPILED_PAYS_FROM:
-        return depths_with(jit(depths_by_loop), parent)
-    return depths_vectorised(parent)
-
-
-def levels(depth: npt.NDArray[np.integer[Any]], rows: Int64Array) -> list[Int64Array]:
-    """Some rows in groups of equal depth, from the roots down."""
-    order = rows[np.argsort(depth[rows], kind="stable")]
-    edges = np.nonzero(np.diff(depth[order]))[0] + 1
-    return [part for part in np.split(order, edges) if len(part)]
-
-
-def depths_vectorised(parent: Int64Array) -> Int64Array:
-    """`depths` with numpy alone."""
     depth = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     below = np.nonzero(ancestor >= 0)[0]
@@ -124,17 +121,11 @@ def depths_vectorised(parent: Int64Array) -> Int64Array:
     return depth
 
 
-def nearest_vectorised(parent: _Rows[_Number], chosen: BoolArray) -> _Rows[_Number]:
-    """`nearest` with numpy alone."""
-    found = parent.copy()
-    found[chosen] = np.nonzero(chosen)[0]
-    pending = np.nonzero((found >= 0) & ~chosen[found])[0]
-    while len(pending):
-        # Doubling: what a row above has passed over, so does this one.
-        found[pending] = found[found[pending]]
-        here = found[pending]
-        pending = pending[(here >= 0) & ~chosen[here]]
-    return found
+def levels(depth: npt.NDArray[np.integer[Any]], rows: Int64Array) -> list[Int64Array]:
+    """Some rows in groups of equal depth, from the roots down."""
+    order = rows[np.argsort(depth[rows], kind="stable")]
+    edges = np.nonzero(np.diff(depth[order]))[0] + 1
+    return [part for part in np.split(order, edges) if len(part)]
 
 
 def outermost_vectorised(
@@ -153,87 +144,6 @@ def outermost_vectorised(
         going = above >= 0
         asking, above = asking[going], above[going]
     return first, not len(asking)
-
-
-def nearest_with(
-    loop: Callable[..., None], parent: _Rows[_Number], chosen: BoolArray
-) -> _Rows[_Number]:
-    """`nearest` by `nearest_by_loop`, as Python or compiled."""
-    found = np.empty(len(parent), np.int32)
-    narrow = parent.astype(np.int32, copy=False)
-    loop(narrow, chosen, found, np.zeros(len(parent), np.bool_))
-    return found.astype(parent.dtype, copy=False)
-
-
-def nearest_of_with(
-    loop: Callable[..., int],
-    parent: _Rows[_Number],
-    rows: Int64Array,
-    chosen: BoolArray,
-    most_steps: int,
-) -> _Rows[_Number]:
-    """`nearest_of` by `nearest_of_by_loop`, as Python or compiled.
-
-    Args:
-        rows: The rows asked about; -1 for none.
-        most_steps: How many levels are walked up for all of them together, at most.
-    """
-    found = np.full(len(rows), -1, np.int32)
-    narrow = parent.astype(np.int32, copy=False)
-    done = loop(narrow, np.ascontiguousarray(rows), chosen, most_steps, found)
-    if done < len(rows):
-        found = np.where(rows >= 0, gather(nearest(narrow, chosen), np.maximum(rows, 0)), -1)
-    return found.astype(parent.dtype, copy=False)
-
-
-def nearest_of_by_loop(
-    parent: npt.NDArray[np.int32],
-    rows: Int64Array,
-    chosen: BoolArray,
-    most_steps: int,
-    found: Written[np.int32],
-) -> int:
-    """Fills in `nearest_of`, and returns how many rows it has answered.
-
-    These are fewer than all if it would walk up more levels than it may. `found` is as long as
-    `rows`, which are rows of `parent` or -1, and has -1 for each.
-    """
-    steps = 0
-    for place in range(len(rows)):
-        at = rows[place]
-        while at >= 0 and not chosen[at]:
-            at = int(parent[at])
-            steps += 1
-            if steps > most_steps:
-                return place
-        found[place] = at
-    return len(rows)
-
-
-def nearest_by_loop(
-    parent: npt.NDArray[np.int32],
-    chosen: BoolArray,
-    found: Written[np.int32],
-    is_known: Written[np.bool_],
-) -> None:
-    """Fills in `nearest` in linear time: what one row has found, those on its way know too.
-
-    `is_known` says so of each row, and is used up.
-    """
-    for row in range(len(parent)):
-        at = row
-        while at >= 0 and not chosen[at] and not is_known[at]:
-            at = parent[at]
-        answer = at
-        if at >= 0 and not chosen[at]:
-            answer = found[at]
-        on_the_way = row
-        while on_the_way != at:
-            found[on_the_way] = answer
-            is_known[on_the_way] = True
-            on_the_way = parent[on_the_way]
-        if at >= 0 and chosen[at]:
-            found[at] = at
 
 
 def outermost_with(loop: Callable[..., None], parent: Int64Array, keys: Int64Array) -> BoolArray:
@@ -284,26 +194,3 @@ def outermost_by_loop(
             ahead = next_sibling[at]
             at = parent[at]
         at = ahead
-
-
-def depths_with(loop: Callable[..., None], parent: Int64Array) -> Int64Array:
-    """`depths` by `depths_by_loop`, as Python or compiled."""
-    depth = np.full(len(parent), -1, np.int64)
-    loop(parent, depth)
-    return depth
-
-
-def depths_by_loop(parent: Int64Array, depth: Written[np.int64]) -> None:
-    """Fills in `depths`, which are -1, in linear time: each row is walked past once."""
-    for row in range(len(parent)):
-        at = row
-        steps = 0
-        while at >= 0 and depth[at] < 0:
-            at = parent[at]
-            steps += 1
-        below = depth[at] + steps if at >= 0 else steps - 1
-        on_the_way = row
-        while on_the_way != at:
-            depth[on_the_way] = below
-            below -= 1
-            on_the_way = parent[on_the_way]

@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
-from stepscope.trace.arrays.search import places
 from stepscope.trace.classify import COLLECTIVE_NAME
 
 SEQUENCE_NUMBER = 'equence number"'
@@ -105,7 +104,7 @@ class PrefetchedArguments:
         asked = events.to_numpy().astype(np.int64, copy=False)
         if not len(known):
             return rows.clear(len(asked))
-        place = np.minimum(places(known, asked), len(known) - 1)
+        place = np.minimum(np.searchsorted(known, asked), len(known) - 1)
         row = pl.Series(place)
         is_known = pl.Series(known[place] == asked)
         asked_rows = pl.select(pl.when(is_known).then(row)).to_series()

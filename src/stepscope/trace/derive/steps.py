@@ -40,7 +40,6 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import distinct, filled
-from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import code_of
 from stepscope.trace.derive.unannotated_steps import unannotated_steps
 from stepscope.trace.problems import lacks_end
@@ -214,7 +213,7 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> npt.NDArray[np.int32]:
         return found
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     for some in _parts(len(times)):
-        index = places(starts, times[some], "right") - 1
+        index = np.searchsorted(starts, times[some], "right") - 1
         inside = (index >= 0) & (times[some] < ends[index])
         np.copyto(found[some], index, where=inside, casting="same_kind")
     return found

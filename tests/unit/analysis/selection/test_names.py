@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
 from stepscope.analysis.selection import names
-from stepscope.analysis.selection.names import events_named, order_by_loop, select_by_loop
+from stepscope.analysis.selection.names import events_named, order_by_loop
 from stepscope.trace.model import Trace
 
 
@@ -21,33 +21,6 @@ def test_the_loop_orders_events_by_their_names(name_ids):
     order = np.empty(len(ids), np.int32)
     order_by_loop(ids, first, order)
     assert order.tolist() == np.argsort(ids, kind="stable").tolist()
-
-
-EVENTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(-9, 9)), max_size=30)
-FLAGS = st.lists(st.booleans(), min_size=5, max_size=5)
-
-
-@given(EVENTS, FLAGS, FLAGS, st.integers(-10, 10), st.integers(-10, 10), st.booleans())
-def test_the_loop_selects_by_name_lane_and_start(events, named, there, first, last, is_limited):
-    name_id, lane_id, start = np.array(events, np.int64).reshape(-1, 3).T
-    found = np.full(len(events), -1, np.int32)
-    count = select_by_loop(
-        name_id.astype(np.uint32),
-        lane_id.astype(np.uint32),
-        start,
-        np.array(named),
-        np.array(there),
-        first,
-        last,
-        is_limited,
-        found,
-    )
-    assert found[:count].tolist() == [
-        number
-        for number, (name, lane, begun) in enumerate(events)
-        if named[name] and there[lane] and (not is_limited or begun in range(first, last))
-    ]
-    assert (found[count:] == -1).all()
 
 
 @pytest.mark.parametrize("threshold", [1, 10**9])

@@ -1,4 +1,4 @@
-"""Ancestors: the compiled loops, the vectors and plain walking agree on any forest."""
+"""Ancestors: loop, vectors and plain walking agree on any forest."""
 
 from __future__ import annotations
 
@@ -11,24 +11,15 @@ from tests.support.counted import counted
 from stepscope.trace.derive import ancestors
 from stepscope.trace.derive.ancestors import (
     depths,
-    depths_by_loop,
-    depths_vectorised,
-    depths_with,
     highest,
     is_outermost,
     nearest,
     nearest_above,
-    nearest_by_loop,
     nearest_of,
-    nearest_of_by_loop,
-    nearest_of_with,
-    nearest_vectorised,
-    nearest_with,
     outermost_by_loop,
     outermost_vectorised,
     outermost_with,
 )
-from stepscope.trace.machine.jit import jit
 
 
 @st.composite
@@ -60,25 +51,17 @@ def test_against_walking(forest):
     expected = [next((row for row in way if chosen[row]), -1) for way in chains]
     above = [next((row for row in way[1:] if chosen[row]), -1) for way in chains]
     first = [all(keys[row] != keys[way[0]] for row in way[1:]) for way in chains]
-    assert nearest_vectorised(parent, chosen).tolist() == expected
-    assert nearest_with(nearest_by_loop, parent, chosen).tolist() == expected
-    assert nearest_with(jit(nearest_by_loop), parent, chosen).tolist() == expected
+    assert nearest(parent, chosen).tolist() == expected
     asked = np.append(np.arange(len(parent)), -1)[::2]
     of_asked = [[*expected, -1][row] for row in asked]
     assert nearest_of(parent, asked, chosen).tolist() == of_asked
-    for loop in (nearest_of_by_loop, jit(nearest_of_by_loop)):
-        for most_steps in (0, 3, 1000):
-            found = nearest_of_with(loop, parent, asked, chosen, most_steps)
-            assert found.dtype == parent.dtype
-            assert found.tolist() == of_asked
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
     assert nearest_above(parent, None, chosen).tolist() == above
     top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
     assert highest(parent, chosen).tolist() == top
     assert outermost_vectorised(parent, keys, 30)[0].tolist() == first
     assert outermost_with(outermost_by_loop, parent, keys).tolist() == first
-    assert depths_vectorised(parent).tolist() == [len(way) - 1 for way in chains]
-    assert depths_with(depths_by_loop, parent).tolist() == [len(way) - 1 for way in chains]
+    assert depths(parent).tolist() == [len(way) - 1 for way in chains]
 
 
 @pytest.mark.parametrize("threshold", [0, 10**9])
@@ -126,18 +109,10 @@ def a_chain(number):
 @pytest.mark.parametrize(
     "asked",
     [
-        lambda parent: nearest_vectorised(parent, np.zeros(len(parent), bool)),
+        lambda parent: nearest(parent, np.zeros(len(parent), bool)),
         lambda parent: highest(parent, np.zeros(len(parent), bool)),
-        depths_vectorised,
-        lambda parent: depths_with(depths_by_loop, parent),
-        lambda parent: nearest_with(nearest_by_loop, parent, np.zeros(len(parent), bool)),
-        lambda parent: nearest_of_with(
-            nearest_of_by_loop,
-            parent,
-            np.arange(len(parent)),
-            np.zeros(len(parent), bool),
-            len(parent) // 4,
-        ),
+        depths,
+        lambda parent: nearest_of(parent, np.arange(len(parent)), np.zeros(len(parent), bool)),
         lambda parent: outermost_with(outermost_by_loop, parent, np.arange(len(parent))),
     ],
 )
