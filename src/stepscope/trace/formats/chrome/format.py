@@ -14,10 +14,10 @@ from stepscope.trace.tables import Chunk, SmallTables, Tables
 if TYPE_CHECKING:
     from stepscope.trace.formats.chrome.event_list import ReadEvents
 
-COMPILED_ABOVE_BYTES = 4_000_000
+COMPILED_ABOVE_BYTES = 2_000_000
 """From so many bytes on, uncompressed, a process reads traces with the compiled scanner.
 
-Below 3 MB, importing LLVM and loading machine code takes longer than reading in Python. That is so
+Below that, importing LLVM and loading machine code takes longer than reading in Python. That is so
 of all traces together: a process that reads the small traces of many ranks loads it once."""
 _LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.chrome_traces import (
     FRAMES,
@@ -22,6 +23,7 @@ from tests.support.chrome_traces import (
 from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
+from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.formats.chrome import read_piece
 from stepscope.trace.formats.chrome.scanner import mended
@@ -142,6 +144,18 @@ def test_what_follows_very_many_tiny_elements_is_read(
     expected = reads_alike(data)
     assert expected.events["start_ns"].to_list().count(3_500) == 2
     reads_alike(data, 1000)
+
+
+def test_repair_stays_within_its_block() -> None:
+    """The memory after a block holds what follows: here the event that a broken string takes in."""
+    events = [operator(args={"types": ["float"], "pad": "x" * 99}) for _ in range(3)]
+    data = write(events, "indent-2").replace(b'"float"', b'"float"\\ud800', 1)
+    first = data.index(b'{\n    "ph"')
+    second = data.index(b'{\n    "ph"', first + 1)
+    text = np.frombuffer(data + bytes(64), np.uint8)
+    copy = mended.Mended(text, first, second, Buffers())
+    assert not copy.goes_on()
+    assert copy.original(copy.end) == first
 
 
 def test_times_of_mended_events_are_exact() -> None:

@@ -300,7 +300,9 @@ def mend(job: Longs) -> int:
             if after >= 0:
                 following = byte_at(data, skip_space(data, after))
                 after = after if following in (COMMA, CLOSE_LIST) else FAILED
-        if after < 0:
+        # A block may end within a string that looks like the boundary between two events; its
+        # memory goes on.
+        if after < 0 or after > end:
             status = NO_ROOM if after == FULL else STUCK
             break
         if (found & _KEYS) != 0:

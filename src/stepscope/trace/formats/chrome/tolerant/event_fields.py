@@ -60,33 +60,6 @@ def event_of(
     )
 
 
-def event_of_words(
-    words: list[str | None], arguments: dict[str, Any], args_text: str | None,
-    problems: Problems, position: int,
-) -> Event:  # fmt: skip
-    """Returns the event described by plain text.
-
-    Args:
-        words: Phase, category, name, process, thread, time, duration and flow, as in the file but
-            without escapes or quotes; processes and threads have their quotes. Times and flows are
-            JSON numbers. None for what is missing.
-        args_text: The text of the arguments to keep.
-    """
-    phase, category, name, pid, tid, time, duration, flow = words
-    return Event(
-        phase,
-        name or "",
-        category,
-        pid if pid is None or pid[0] != '"' else pid[1:-1],
-        tid if tid is None or tid[0] != '"' else tid[1:-1],
-        None if time is None else nanoseconds(time),
-        None if duration is None else nanoseconds(duration),
-        None if flow is None else _flow_id(0, flow),
-        *_numbers_of(arguments, problems, position),
-        args_text,
-    )
-
-
 def _numbers_of(
     arguments: dict[str, Any], problems: Problems, position: int
 ) -> tuple[int | None, int | None, int | None, int | None, int | None]:

@@ -18,7 +18,6 @@ from stepscope.trace.formats.chrome.tolerant.event_json import (
     read_leniently,
     read_strictly,
 )
-from stepscope.trace.formats.chrome.tolerant.event_members import usual_event
 from stepscope.trace.formats.chrome.tolerant.json_text import (
     after_space,
     is_cut_short,
@@ -120,20 +119,12 @@ def read_stretch(
             stretch.stop = here
             continue
         start, comma_is_missing = here, stretch.between is Between.AFTER_EVENT
-        usual = usual_event(text, start, stretch.problems) if character == "{" else None
-        if usual is not None:
-            event, here = usual
-            stretch.events.append(event)
-            stretch.positions.append(start)
-            stretch.between = Between.AFTER_EVENT
-            is_event = event.phase is not None
-        else:
-            known = len(stretch.events)
-            try:
-                here = _read_element(text, start, final, stretch)
-            except NeedMoreTextError:
-                return stretch
-            is_event = len(stretch.events) > known and stretch.events[-1].phase is not None
+        known = len(stretch.events)
+        try:
+            here = _read_element(text, start, final, stretch)
+        except NeedMoreTextError:
+            return stretch
+        is_event = len(stretch.events) > known and stretch.events[-1].phase is not None
         # Only now, so that a retry does not count it twice.
         if comma_is_missing:
             stretch.problems.add("stray_comma", start)
