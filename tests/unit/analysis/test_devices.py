@@ -10,8 +10,7 @@ from tests.support.planted import GEMM, MM, MM_FLOAT, PLAIN, dump, job, products
 from tests.support.project import ROOT
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.analysis.hardware.devices import peaks_of
-from stepscope.analysis.hardware.peak_table import ROWS, SHEETS, TYPES
+from stepscope.analysis.hardware.devices import ROWS, SHEETS, TYPES, peaks_of
 from stepscope.run.reader import open_run
 
 

@@ -420,7 +420,7 @@ def test_floating_point_operations_agree_with_torchs_own(tmp_path):
 )
 @pytest.mark.parametrize("name", ["aten::mm", "aten::conv2d", "aten::mul", "mm"])
 def test_odd_shapes_count_as_nothing(name, arguments):
-    from stepscope.artifacts.flops import flops_of
+    from stepscope.artifacts.calls import flops_of
 
     assert isinstance(flops_of(name, arguments), int)
 

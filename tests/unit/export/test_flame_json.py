@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.export.flame_json import write_speedscope
 from stepscope.export.selection import Selection, cut
+from stepscope.export.to_speedscope import write_speedscope
 from stepscope.trace.load import load
 
 TEXT = str

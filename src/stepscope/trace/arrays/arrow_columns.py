@@ -4,26 +4,45 @@ Columns refer to the arrays and keep them alive, by the Arrow C data interface
 (https://arrow.apache.org/docs/format/CDataInterface.html). Strings use the layout "string view":
 sixteen bytes per string with its length and either the text (up to twelve bytes) or the first four
 bytes, the index of a buffer, and an offset into it.
+
+Polars releases arrays by calling a function, at any time and from any thread, even during
+interpreter shutdown, when Python code can no longer run. That function is therefore compiled, and
+only sets a mark in memory that is never freed (see `kept_arrays.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.arrow_release import RELEASE_ADDRESS
 from stepscope.trace.arrays.arrow_structs import ArrowArray, ArrowSchema, ReleaseSchema
 from stepscope.trace.arrays.kept_arrays import KEEPER
+from stepscope.trace.machine.calling import CompiledFunction
+from stepscope.trace.machine.instructions import long_at, put_byte, put_long
+from stepscope.trace.machine.jit import jit
+
+_RELEASE, _PRIVATE_DATA = 8, 9  # fields of `ArrowArray`, of eight bytes each
+
+
+@jit
+def _mark_as_released(array: int) -> None:
+    put_byte(long_at(array, _PRIVATE_DATA), 0, 1)
+    put_long(array, _RELEASE, 0)
+
+
+RELEASE_ADDRESS = cast(CompiledFunction, _mark_as_released).address
+"""The `release` of every `ArrowArray` whose `private_data` is from `kept_arrays.KEEPER`."""
+
 
 _NULLABLE = 2
 
 
 def _release_schema(schema: Any) -> None:
-    # Called while the column is created, when Python can still run; see `arrow_release`.
+    # Called while the column is created, when Python can still run; see above.
     schema.contents.release = ReleaseSchema()
 
 

@@ -1,4 +1,4 @@
-"""Keeps arrays alive until their marks are set, which compiled code does: see `arrow_release.py`.
+"""Keeps arrays alive until their marks are set, which compiled code does: see `arrow_columns.py`.
 
 Marked arrays are dropped when new ones are kept. Importing this module loads no compiler.
 """

@@ -9,7 +9,7 @@ that.
 functions that compiled ones and Python call. `kinds.py` has the types of values, `arrays.py` how
 parameters that are arrays are declared, `instructions.py` and `elements.py` the access to memory,
 `operators.py` arithmetic and comparisons, and `functions.py` what is known of a function.
-`translate.py` translates it, with `syntax.py`, `code.py`, `expressions.py` and `statements.py`
+`translate.py` translates it, with `syntax.py`, `code.py`, and `expressions.py`
 below it; `build.py` makes machine code of the result and keeps it, and `calling.py` calls that.
 """
 

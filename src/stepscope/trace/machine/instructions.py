@@ -12,11 +12,12 @@ Nothing checks an address. These modules use them, and this is why they stay ins
     and grow before they are full. Copies of mended events have room for `MARGIN` bytes after
     `last`, which is looked at before each piece.
 `formats/chrome/plain`
-    `survey` counts what `fill` writes, over the same rows. Their buffers have as much room as was
-    counted.
+    Writes what `scan_piece.py` counted, over the same rows, to buffers with as much room.
+`formats/chrome/scan_piece.py`
+    Counts over the rows that the scanner wrote.
 `parquet`
     The caller allocates the longest that the numbers, or the texts, can become.
-`arrays/arrow_release.py`
+`arrays/arrow_columns.py`
     Polars calls it with the address of a structure whose layout Arrow's C data interface fixes.
 """
 

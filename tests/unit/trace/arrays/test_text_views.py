@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.trace.arrays.arrow_columns import strings_of
 from stepscope.trace.arrays.kept_arrays import KEEPER
-from stepscope.trace.arrays.text_views import INLINE_BYTES, VIEW_BYTES, text_views
+from stepscope.trace.parquet.text import INLINE_BYTES, VIEW_BYTES, text_views
 
 _LONG = "a text that does not fit into a view"
 

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 from tests.support.viewer import training
 
 from stepscope.analysis.timeline import timeline
-from stepscope.trace.formats.perfetto.blocks import with_durations
+from stepscope.trace.formats.perfetto.format import with_durations
 from stepscope.trace.formats.perfetto.packets import BEGIN, END
 from stepscope.trace.load import load
 from stepscope.trace.schema import Category

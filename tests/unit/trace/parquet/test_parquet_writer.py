@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.parquet import columns, text, writer
+from stepscope.trace.parquet import text, writer
 from stepscope.trace.schema import ARGS, EVENTS, FLOWS
 
 _RANGES = {
@@ -111,7 +111,7 @@ def _texts(draw: st.DrawFn) -> pl.Series:
 def test_text_is_read_as_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: pl.Series, page_bytes: int
 ) -> None:
-    monkeypatch.setattr(columns, "_MOST_WORDS", 0)
+    monkeypatch.setattr(writer, "_MOST_WORDS", 0)
     monkeypatch.setattr(text, "_PAGE_BYTES", page_bytes)
     table = pl.DataFrame({"row": range(len(column)), "text": column})
     file = tmp_path / "table.parquet"

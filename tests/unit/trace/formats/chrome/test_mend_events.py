@@ -25,7 +25,7 @@ from tests.support.recorder_mistakes import with_mistakes
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import format as chrome
-from stepscope.trace.formats.chrome import read_piece
+from stepscope.trace.formats.chrome import scan
 from stepscope.trace.formats.chrome.scanner import mended
 from stepscope.trace.formats.chrome.tolerant import event_text
 from stepscope.trace.load import load
@@ -89,7 +89,7 @@ def test_a_mistake_in_every_event(mistake: str, monkeypatch: pytest.MonkeyPatch)
     kind = "invalid_utf8" if meant and "\ufffd" in meant else "invalid_json"
     place = f"byte {data.index(b'{', data.index(b'traceEvents'))}"
     assert expected.problems.select("problem", "count", "place").rows() == [(kind, 120, place)]
-    monkeypatch.setattr(read_piece, "read_stretch", refuse)
+    monkeypatch.setattr(scan, "read_stretch", refuse)
     assert_same_tables(expected, read_compiled(data))
 
 
@@ -114,7 +114,7 @@ def test_what_the_tables_do_not_hold(
     expected = reads_alike(data)
     assert expected.problems["problem"].to_list() == kinds
     assert expected.events.equals(read_tolerantly(sound).events)
-    monkeypatch.setattr(read_piece, "read_stretch", refuse)
+    monkeypatch.setattr(scan, "read_stretch", refuse)
     assert_same_tables(expected, read_compiled(data))
 
 

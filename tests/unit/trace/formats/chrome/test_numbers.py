@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace.formats.chrome.scanner.scan_values import magnitude, nanoseconds_at
-from stepscope.trace.formats.chrome.tolerant.numbers import integer, nanoseconds
+from stepscope.trace.formats.chrome.tolerant.event_fields import integer, nanoseconds
 from stepscope.trace.machine.instructions import as_long, put_long
 from stepscope.trace.machine.jit import jit
 
