@@ -36,7 +36,7 @@ from questions import replicate
 from viewer_frames import HEIGHT, SETTLED, print_frames
 from viewer_frames import WIDTH as PAGE_WIDTH
 
-from stepscope.analysis.counters.trace_counters import counters_of
+from stepscope.analysis.counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.trace.derive.prefetched_arguments import needed_args
 from stepscope.trace.load import load

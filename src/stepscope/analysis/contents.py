@@ -27,7 +27,7 @@ class Contents:
         start_ns: Start of the first event, None without events.
         base_time_ns: What to add to times to get Unix time; 0 where the file has no base.
         header: Plain values of the file's header (no lists, no objects).
-        devices: Columns of `stepscope.trace.devices.DEVICES`, and `events`, `busy_events`.
+        devices: Columns of `stepscope.trace.model.DEVICES`, and `events`, `busy_events`.
         steps: Columns of `schema.HOST_STEPS`.
         lanes: Columns of `schema.LANES`, and `events`.
         categories: `category`, `events`, `names`, `total_ns` (the sum of durations).

@@ -40,6 +40,21 @@ from stepscope.trace.second_thread import second_thread
 
 SHORT_NS = 10_000
 
+SHORTEST = 2
+FEWEST = 2
+MOST = 50
+MOST_NAMES = 24
+SEQUENCES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "operator": pl.String,
+    "length": pl.Int64,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,  # of the kernels
+    "mean_kernel_ns": pl.Int64,
+    "calls_ns": pl.Int64,  # of the launching calls beyond one per sequence
+    "kernels": pl.List(pl.String),  # the first 24
+    "event": pl.Int64,  # the operator of the first occurrence
+}
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -308,23 +323,6 @@ def _numbers(text: str | None) -> list[tuple[str, float]]:
         for key, value in values.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
-
-
-SHORTEST = 2
-FEWEST = 2
-MOST = 50
-MOST_NAMES = 24
-
-SEQUENCES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "operator": pl.String,
-    "length": pl.Int64,
-    "count": pl.Int64,
-    "total_ns": pl.Int64,  # of the kernels
-    "mean_kernel_ns": pl.Int64,
-    "calls_ns": pl.Int64,  # of the launching calls beyond one per sequence
-    "kernels": pl.List(pl.String),  # the first 24
-    "event": pl.Int64,  # the operator of the first occurrence
-}
 
 
 def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

@@ -46,6 +46,26 @@ SHORTEST_STRETCH = 10
 MOST_STRETCHES = 30
 MOST_PLACES = 100
 
+FULL = 1024
+QUEUES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "launches": pl.Int64,
+    "mean_length": pl.Float64,
+    "max_length": pl.Int64,
+    "empty_share": pl.Float64,  # of the time
+    "full_ns": pl.Int64,  # at 1024 and more
+    "span_ns": pl.Int64,
+}
+QUEUE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "step": pl.Int32,
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "mean_length": pl.Float64,
+    "max_length": pl.Int64,
+    "empty_share": pl.Float64,
+}
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -318,28 +338,6 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
         .sort("bytes", "operator", "frame", descending=[True, False, False])
     )
     return table, pageable
-
-
-FULL = 1024
-
-QUEUES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "device": pl.Int32,
-    "stream": pl.Int64,
-    "launches": pl.Int64,
-    "mean_length": pl.Float64,
-    "max_length": pl.Int64,
-    "empty_share": pl.Float64,  # of the time
-    "full_ns": pl.Int64,  # at 1024 and more
-    "span_ns": pl.Int64,
-}
-QUEUE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "step": pl.Int32,
-    "device": pl.Int32,
-    "stream": pl.Int64,
-    "mean_length": pl.Float64,
-    "max_length": pl.Int64,
-    "empty_share": pl.Float64,
-}
 
 
 def queue_lengths(trace: Trace, linked: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

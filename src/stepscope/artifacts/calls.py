@@ -23,6 +23,25 @@ _PRODUCTS = {
 }
 _ELEMENTWISE = {"aten::add", "aten::mul"}
 
+OPERATOR = "operator"
+ANNOTATION = "annotation"
+RUNTIME = "runtime"
+PYTHON = "python"
+_HOST_KINDS = {
+    "cpu_op": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME,
+    "xpu_runtime": RUNTIME,
+    "xpu_driver": RUNTIME,
+    "mtia_runtime": RUNTIME,
+    "privateuse1_runtime": RUNTIME,
+    "privateuse1_driver": RUNTIME,
+    "python_function": PYTHON,
+}
+_DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
+_CPU_DEVICE_TYPE = 0
+
 
 def flops_of(name: str, arguments: dict[str, Any]) -> int:
     """Operations of one call; 0 if it is of another kind or its shapes were not recorded."""
@@ -68,27 +87,6 @@ def _pair(text: str) -> tuple[int, int]:
 
 def _reach(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
-OPERATOR = "operator"
-ANNOTATION = "annotation"
-RUNTIME = "runtime"
-PYTHON = "python"
-
-_HOST_KINDS = {
-    "cpu_op": OPERATOR,
-    "user_annotation": ANNOTATION,
-    "cuda_runtime": RUNTIME,
-    "cuda_driver": RUNTIME,
-    "xpu_runtime": RUNTIME,
-    "xpu_driver": RUNTIME,
-    "mtia_runtime": RUNTIME,
-    "privateuse1_runtime": RUNTIME,
-    "privateuse1_driver": RUNTIME,
-    "python_function": PYTHON,
-}
-_DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
-_CPU_DEVICE_TYPE = 0
 
 
 @dataclass(slots=True)

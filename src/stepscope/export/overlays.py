@@ -12,8 +12,7 @@ import polars as pl
 
 from stepscope.advice.finding import Finding
 from stepscope.advice.places import place_of
-from stepscope.analysis.counters.series import Series
-from stepscope.analysis.counters.trace_counters import counters_of
+from stepscope.analysis.counters import Series, counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.timeline import device_sets

@@ -19,6 +19,11 @@ from stepscope.export.marks import LaneMarks, marks_of
 from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
 from stepscope.export.selection import Cut, cut
 
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_MARKS_AT_ONCE = 500_000
+_PYTHON_FRAME = r"^(.*)\((\d+)\): (.*)$"
+"""torch's name of a Python frame: "file(line): function"."""
+
 
 def export(asked: Request) -> Exported:
     """Write one file per trace."""
@@ -31,12 +36,6 @@ def export(asked: Request) -> Exported:
 
     files, said = each_in_a_file(asked, ".speedscope.json", one)
     return Exported(files, said, tuple(notes))
-
-
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_MARKS_AT_ONCE = 500_000
-_PYTHON_FRAME = r"^(.*)\((\d+)\): (.*)$"
-"""torch's name of a Python frame: "file(line): function"."""
 
 
 def write_speedscope(cut: Cut, write: Callable[[bytes], object]) -> int:

@@ -26,11 +26,11 @@ from stepscope.analysis.record.live import LiveSample
 from stepscope.analysis.record.progress import progress_over
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.export import protobuf as pb
-from stepscope.export.chrome_json import write_chrome
 from stepscope.export.lag import lag_notes
 from stepscope.export.metrics.table import Moment, curve_points
 from stepscope.export.request import Exported, Request, Source, folder_writer
 from stepscope.export.selection import cut
+from stepscope.export.to_chrome import write_chrome
 from stepscope.run.metrics import read_samples
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -39,6 +39,8 @@ _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
 _POLYNOMIAL = 0x82F63B78
 _MASK = 0xA282EAD8
+
+_MS = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +116,6 @@ def _table() -> npt.NDArray[np.uint32]:
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
     return table.astype(np.uint32)
-
-
-_MS = 1e-6
 
 
 def export(asked: Request) -> Exported:

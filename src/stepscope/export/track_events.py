@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.counters.series import Series
+from stepscope.analysis.counters import Series
 from stepscope.export import protobuf as pb
 from stepscope.export.marks import LaneMarks, marks_of
 from stepscope.export.overlays import Overlays

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from stepscope.trace.derive.nesting import MOST_NARROW, RowNumbers
 from stepscope.trace.derive.prefetched_arguments import PrefetchedArguments, prefetch_arguments
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated_steps import describe
-from stepscope.trace.devices import devices_of
 from stepscope.trace.lazy_tables import LazyTables
 from stepscope.trace.problems import lacks_end
 from stepscope.trace.schema import DERIVED, TABLES
@@ -29,6 +29,16 @@ from stepscope.trace.session import kept
 from stepscope.trace.store.derived import FREED_FROM_EVENTS
 from stepscope.trace.store.files import parts_of
 from stepscope.trace.tables import Tables
+
+DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "name": pl.String,
+    "total_memory_bytes": pl.Int64,
+    "multiprocessors": pl.Int64,
+    "is_used": pl.Boolean,  # the trace has events on it
+    "properties": pl.String,  # all properties in the file, as JSON
+}
+"""One row per GPU that the file describes or has events for, by number."""
 
 _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 _NUMBERS_OF_EVENTS = ("parent", "launch", "op", "forward")
@@ -38,6 +48,38 @@ _PREFETCHED = "prefetched_arguments"
 """What the arguments that derivation leaves in memory are known under."""
 _LINKS = ("correlation", "external_id", "device")
 """Columns of `events` that link GPU work to what launched it."""
+
+
+def devices_of(described: object, used: Iterable[int]) -> pl.DataFrame:
+    """Returns the GPUs of a trace, with the columns of `DEVICES`.
+
+    Args:
+        described: The file's `deviceProperties`; anything but a list of objects says nothing.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for entry in described if isinstance(described, list) else []:
+        number = _integer(entry.get("id")) if isinstance(entry, dict) else None
+        if number is not None and abs(number) < 2**31:
+            found.setdefault(number, entry)
+    in_use = set(used)
+    rows = []
+    for device in sorted(found.keys() | in_use):
+        entry = found.get(device, {})
+        rows.append(
+            (
+                device,
+                entry.get("name") if isinstance(entry.get("name"), str) else None,
+                _integer(entry.get("totalGlobalMem")),
+                _integer(entry.get("numSms")),
+                device in in_use,
+                json.dumps(entry) if entry else None,
+            )
+        )
+    return pl.DataFrame(rows, schema=DEVICES, orient="row")
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
 class Trace(LazyTables):
@@ -195,7 +237,7 @@ class Trace(LazyTables):
 
     @kept
     def devices(self) -> pl.DataFrame:
-        """GPUs, with the columns of `devices.DEVICES`."""
+        """GPUs, with the columns of `DEVICES`."""
         used = self.lanes["device"].drop_nulls().to_list()
         return devices_of(self.header.get("deviceProperties"), used)
 

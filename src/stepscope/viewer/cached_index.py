@@ -18,7 +18,7 @@ import orjson
 import polars as pl
 
 from stepscope.trace.model import Trace
-from stepscope.trace.store.folder import StoreFolder
+from stepscope.trace.store.directory import StoreFolder
 from stepscope.viewer.index import Lane, TraceIndex, names_of
 from stepscope.viewer.slice_rows import SliceRows
 

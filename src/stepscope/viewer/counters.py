@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.counters.series import Float64Array, Series
+from stepscope.analysis.counters import Float64Array, Series
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ from stepscope.viewer.index import arrange, early_index, whole_index
 from stepscope.viewer.tiles import warm_up
 
 if TYPE_CHECKING:
-    from stepscope.analysis.counters.series import Series
+    from stepscope.analysis.counters import Series
     from stepscope.viewer.background import Background
     from stepscope.viewer.events import Links
     from stepscope.viewer.flame import Forest
@@ -191,7 +191,7 @@ class Content:
 
     @cached_property
     def _extras(self) -> Extras:
-        from stepscope.analysis.counters.trace_counters import counters_of
+        from stepscope.analysis.counters import counters_of
         from stepscope.analysis.host.idle_segments import idle_segments
         from stepscope.viewer.tracks import idle_rows
 

@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 from tests.support.same_trace import content_of
 from tests.support.traces import KINETO, trace_path
 
-from stepscope.export.chrome_json import write_chrome
 from stepscope.export.selection import Selection, cut
+from stepscope.export.to_chrome import write_chrome
 from stepscope.trace.load import load
 
 

@@ -79,7 +79,7 @@ def test_links_to_the_examples_lead_into_the_site(hooks):
     ("source", "meta"),
     [
         ("out-of-memory.md", {"search": {"boost": 5}}),
-        ("benchmarks/loading.md", {"search": {"boost": 0.1}}),
+        ("benchmarks.md", {"search": {"boost": 0.1}}),
         ("loading.md", {}),
     ],
 )

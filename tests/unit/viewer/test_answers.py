@@ -11,7 +11,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
-from stepscope.analysis.counters.trace_counters import counters_of
+from stepscope.analysis.counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.counters.series import Series, series_of
+from stepscope.analysis.counters import Series, series_of
 from stepscope.viewer.counters import counter_tile
 from stepscope.viewer.encoding import decode, encode, encode_counter
 

@@ -29,7 +29,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.hardware.vendor import described_devices
+from stepscope.analysis.hardware.devices import described_devices
 from stepscope.run.figures import percent
 from stepscope.trace.model import Trace
 

@@ -29,7 +29,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.fusible import ADAM, ZERO_GRAD
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.host import closures
+from stepscope.analysis.host.partition import OPTIMIZER_STEP, without_closures
 from stepscope.run.figures import percent
 from stepscope.run.step_record import OPTIMIZER
 from stepscope.trace.arrays import intervals
@@ -208,8 +208,8 @@ def _times(window: WindowView) -> int:
 
 def _without_closures(window: WindowView, rows: pl.DataFrame) -> Intervals:
     """The moments inside some events of the optimizer, but for a closure's passes in its step."""
-    is_step = window.names_of(rows["event"]).str.starts_with(closures.STEP).alias("is_step")
-    return closures.without_closures(rows.with_columns(is_step), window.once(_backward))
+    is_step = window.names_of(rows["event"]).str.starts_with(OPTIMIZER_STEP).alias("is_step")
+    return without_closures(rows.with_columns(is_step), window.once(_backward))
 
 
 def _backward(window: WindowView) -> pl.DataFrame:

@@ -11,6 +11,7 @@ training uses, at half the rate of 16-bit accumulation. docs/devices.md shows th
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -18,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.hardware.vendor import is_amd
+from stepscope.analysis.selection.memoize import memoized
+from stepscope.analysis.selection.names import is_call, names_that
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.nullable import filled
 from stepscope.trace.model import Trace
 
@@ -53,6 +56,27 @@ SHEETS: dict[str, str] = {
 }
 """Where figures come from."""
 
+_A100 = (19.5, 19.5, 156.0, 312.0, 312.0, None, 624.0)
+_H100 = (66.9, 66.9, 494.7, 989.4, 989.4, 1978.9, 1978.9)
+_H100_PCIE = (51.2, 51.2, 378.0, 756.0, 756.0, 1513.0, 1513.0)
+_NVL = (60.0, 60.0, 417.5, 835.5, 835.5, 1671.0, 1671.0)
+_H800 = (1.0, 66.9, 494.7, 989.4, 989.4, 1978.9, 1978.9)
+_H800_PCIE = (0.8, 51.2, 378.0, 756.0, 756.0, 1513.0, 1513.0)
+_MI300X = (163.4, 163.4, 653.7, 1307.4, 1307.4, 2614.9, 2614.9)
+_AMD_BY_MEMORY = (
+    # Sizes that one product alone has, as the driver reports them, in GiB.
+    (185, 200, "AMD Instinct MI300X"),
+    (250, 260, "AMD Instinct MI325X"),
+)
+_PINNED_GB_PER_S = (
+    (r"V100|\bT4\b|RTX 20|Quadro RTX|MI50|MI60", 11.0),
+    (r"A100|A800|\bA[1-4]0G?\b|\bL(2|4|20|40S?)\b|RTX [34]0|RTX A\d|Ada|MI100|MI2\d\d", 22.0),
+    (r"\bG?H(100|200|800|20)\b|\bG?B[123]00\b|RTX 50|MI3\d\d", 45.0),
+)
+"""Copies from pinned memory over PCI Express of the generations 3, 4 and 5 with 16 lanes: some 10 %
+less than large copies reach (an H200 moves 53 GB/s)."""
+_AMD = r"AMD|Instinct|Radeon|MI[123]\d\d"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -71,14 +95,6 @@ class Row:
     teraflops: tuple[float | None, ...]
     sheet: str
 
-
-_A100 = (19.5, 19.5, 156.0, 312.0, 312.0, None, 624.0)
-_H100 = (66.9, 66.9, 494.7, 989.4, 989.4, 1978.9, 1978.9)
-_H100_PCIE = (51.2, 51.2, 378.0, 756.0, 756.0, 1513.0, 1513.0)
-_NVL = (60.0, 60.0, 417.5, 835.5, 835.5, 1671.0, 1671.0)
-_H800 = (1.0, 66.9, 494.7, 989.4, 989.4, 1978.9, 1978.9)
-_H800_PCIE = (0.8, 51.2, 378.0, 756.0, 756.0, 1513.0, 1513.0)
-_MI300X = (163.4, 163.4, 653.7, 1307.4, 1307.4, 2614.9, 2614.9)
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -175,13 +191,6 @@ ROWS: tuple[Row, ...] = (
 """The devices, the more special patterns first."""
 
 
-_AMD_BY_MEMORY = (
-    # Sizes that one product alone has, as the driver reports them, in GiB.
-    (185, 200, "AMD Instinct MI300X"),
-    (250, 260, "AMD Instinct MI325X"),
-)
-
-
 @dataclass(frozen=True)
 class DevicePeaks:
     """What a device can do at best.
@@ -220,15 +229,6 @@ KNOWN: tuple[tuple[str, DevicePeaks], ...] = tuple(
     for row in ROWS
 )
 """Patterns of the driver's name of a device, the more special ones first."""
-
-
-_PINNED_GB_PER_S = (
-    (r"V100|\bT4\b|RTX 20|Quadro RTX|MI50|MI60", 11.0),
-    (r"A100|A800|\bA[1-4]0G?\b|\bL(2|4|20|40S?)\b|RTX [34]0|RTX A\d|Ada|MI100|MI2\d\d", 22.0),
-    (r"\bG?H(100|200|800|20)\b|\bG?B[123]00\b|RTX 50|MI3\d\d", 45.0),
-)
-"""Copies from pinned memory over PCI Express of the generations 3, 4 and 5 with 16 lanes: some 10 %
-less than large copies reach (an H200 moves 53 GB/s)."""
 
 
 def pinned_gb_per_s(name: str | None) -> float | None:
@@ -288,3 +288,32 @@ def _peaks_of_device(trace: Trace, name: str | None, memory: int | None) -> Devi
             if least <= gibibytes <= most:
                 return peaks_of_name(product)
     return known
+
+
+def is_amd(trace: Trace) -> bool:
+    """Whether the devices are AMD's: by their names, else by the names of the calls."""
+    names = [name for name in described_devices(trace)["name"] if name]
+    if names:
+        return all(re.search(_AMD, name) for name in names)
+    return bool(names_that(trace, is_call() & pl.col("name").str.starts_with("hip")).any())
+
+
+def compute_capability(trace: Trace) -> int | None:
+    """Major compute capability of the first NVIDIA device in use; None: unknown or another's."""
+    for name, properties in described_devices(trace)["name", "properties"].iter_rows():
+        major = json.loads(properties).get("computeMajor")
+        if isinstance(major, int) and not re.search(_AMD, name or ""):
+            return major
+    return None
+
+
+@memoized
+def described_devices(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """The rows of `Trace.devices` in use that the header describes.
+
+    Where it numbers devices differently from the events and describes none of those in use, all
+    that it describes.
+    """
+    described = trace.devices.filter(trace.devices["properties"].is_not_null())
+    used = described.filter(described["is_used"])
+    return described if used.is_empty() else used

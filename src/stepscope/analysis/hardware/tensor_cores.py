@@ -26,7 +26,7 @@ import polars as pl
 
 from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.calls.places import names_of_events
-from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
+from stepscope.analysis.hardware.devices import compute_capability, described_devices, is_amd
 from stepscope.analysis.selection.names import by_distinct_name
 from stepscope.trace.arrays.nullable import distinct
 from stepscope.trace.classify import MATRIX_GROUPS

@@ -7,7 +7,7 @@ Each moment of a step belongs to the first of these that it lies in:
    or for another thread that reads one (`waits`);
 3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
-4. optimizer: `Optimizer.step#…` without a closure's forward and backward (`closures`),
+4. optimizer: `Optimizer.step#…` without a closure's forward and backward,
    `Optimizer.zero_grad#…`, and phases named optimizer;
 5. backward: the autograd engine's evaluation of functions, and phases named backward;
 6. forward: all other operators, and phases named forward;
@@ -15,6 +15,10 @@ Each moment of a step belongs to the first of these that it lies in:
 
 A gap of at most 0.2 ms with the same part on both sides counts to that part: it is its dispatch.
 Other gaps are other. The parts add up to the step.
+
+A closure is the forward and backward pass that a script has run within an optimizer's step:
+`optimizer.step(closure)` is how LBFGS works, and how Lightning trains with any optimizer. The event
+`Optimizer.step#…` then holds nearly the whole step, of which the update is a small part.
 """
 
 from __future__ import annotations
@@ -25,7 +29,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host import closures
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import loop_tail
@@ -33,6 +36,7 @@ from stepscope.analysis.host.waits import communication_waits, input_waits
 from stepscope.analysis.selection.names import events_with_names
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.categories import is_one_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -50,6 +54,9 @@ _PHASES = {
     "backward": r"(?i)^#{0,2} ?(backward|backward_pass) ?#{0,2}$",
     "forward": r"(?i)^#{0,2} ?(forward|forward_pass) ?#{0,2}$",
 }
+
+OPTIMIZER_STEP = "Optimizer.step#"
+"""How the names of torch's events of optimizer steps begin."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +212,7 @@ def _claims(
 
 def _is_step(trace: Trace) -> pl.Series:
     """For each name whether it is of torch's events of optimizer steps."""
-    is_step = pl.col("name").str.starts_with(closures.STEP).fill_null(value=False)
+    is_step = pl.col("name").str.starts_with(OPTIMIZER_STEP).fill_null(value=False)
     return trace.name_rows.select(is_step=is_step)["is_step"]
 
 
@@ -216,7 +223,7 @@ def _without_closures(host: pl.DataFrame) -> intervals.Intervals:
     optimizer, backward = (
         rows.filter(pl.col("part") == part) for part in ("optimizer", "backward")
     )
-    return closures.without_closures(optimizer, backward)
+    return without_closures(optimizer, backward)
 
 
 def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:
@@ -234,3 +241,48 @@ def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.In
         gaps = intervals.merge(gap_starts[chosen], gap_ends[chosen])
         result.append(intervals.union(own, gaps))
     return result
+
+
+def without_closures(optimizer: pl.DataFrame, backward: pl.DataFrame) -> Intervals:
+    """The moments inside events of the optimizer, but for a closure's passes in its steps.
+
+    Args:
+        optimizer: start_ns, end_ns and is_step (whether it is torch's event of a step).
+        backward: start_ns and end_ns of events of backward passes.
+    """
+    steps, others = optimizer.filter("is_step"), optimizer.filter(~pl.col("is_step"))
+    within = closures_within(*_bounds(steps), *_bounds(backward))
+    own = intervals.difference(intervals.merge(*_bounds(steps)), within)
+    return intervals.union(own, intervals.merge(*_bounds(others)))
+
+
+def _bounds(events: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
+    return events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
+
+
+def closures_within(
+    starts: Int64Array, ends: Int64Array, backward_starts: Int64Array, backward_ends: Int64Array
+) -> Intervals:
+    """The moments of closures: of each step from its beginning to the end of its last backward.
+
+    A step within a backward pass, as by hooks of parameters, has no closure: none begins in it.
+
+    Args:
+        starts: When optimizer steps begin.
+        backward_starts: When events of backward passes begin, in any order.
+    """
+    if not len(starts) or not len(backward_starts):
+        return intervals.empty()
+    order = np.argsort(backward_starts, kind="stable")
+    begun, ended = backward_starts[order], backward_ends[order]
+    first = np.searchsorted(begun, starts, side="right")
+    last = np.searchsorted(begun, ends, side="left")
+    has_backward = last > first
+    first, last = first[has_backward], last[has_backward]
+    if not len(first):
+        return intervals.empty()
+    # Events nest, so the one that ends last need not be the one that begins last.
+    bounds = np.stack([first, np.minimum(last, len(ended) - 1)], axis=1).ravel()
+    latest = np.maximum.reduceat(ended, bounds)[::2]
+    latest = np.maximum(latest, ended[last - 1])
+    return intervals.merge(starts[has_backward], np.minimum(latest, ends[has_backward]))

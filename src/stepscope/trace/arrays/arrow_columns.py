@@ -19,13 +19,59 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.arrow_structs import ArrowArray, ArrowSchema, ReleaseSchema
 from stepscope.trace.arrays.kept_arrays import KEEPER
 from stepscope.trace.machine.calling import CompiledFunction
 from stepscope.trace.machine.instructions import long_at, put_byte, put_long
 from stepscope.trace.machine.jit import jit
 
 _RELEASE, _PRIVATE_DATA = 8, 9  # fields of `ArrowArray`, of eight bytes each
+_NULLABLE = 2
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_LAYOUTS = {
+    np.dtype(np.int32): b"i",
+    np.dtype(np.uint32): b"I",
+    np.dtype(np.int64): b"l",
+    np.dtype(np.uint64): b"L",
+}
+
+
+class ArrowSchema(ctypes.Structure):
+    """`ArrowSchema`: the type of a column."""
+
+
+ReleaseSchema = ctypes.CFUNCTYPE(None, ctypes.POINTER(ArrowSchema))
+"""A function that releases a schema."""
+
+ArrowSchema._fields_ = [
+    ("format", ctypes.c_char_p),
+    ("name", ctypes.c_char_p),
+    ("metadata", ctypes.c_char_p),
+    ("flags", ctypes.c_int64),
+    ("n_children", ctypes.c_int64),
+    ("children", ctypes.c_void_p),
+    ("dictionary", ctypes.c_void_p),
+    ("release", ReleaseSchema),
+    ("private_data", ctypes.c_void_p),
+]
+
+
+class ArrowArray(ctypes.Structure):
+    """`ArrowArray`: the content of a column."""
+
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
 
 
 @jit
@@ -38,19 +84,12 @@ RELEASE_ADDRESS = cast(CompiledFunction, _mark_as_released).address
 """The `release` of every `ArrowArray` whose `private_data` is from `kept_arrays.KEEPER`."""
 
 
-_NULLABLE = 2
-
-
 def _release_schema(schema: Any) -> None:
     # Called while the column is created, when Python can still run; see above.
     schema.contents.release = ReleaseSchema()
 
 
 _release_schema_pointer = ReleaseSchema(_release_schema)
-
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _Exported:
@@ -78,14 +117,6 @@ class _Exported:
             _new_capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
             _new_capsule(ctypes.addressof(self._array), b"arrow_array", None),
         )
-
-
-_LAYOUTS = {
-    np.dtype(np.int32): b"i",
-    np.dtype(np.uint32): b"I",
-    np.dtype(np.int64): b"l",
-    np.dtype(np.uint64): b"L",
-}
 
 
 def numbers_of(

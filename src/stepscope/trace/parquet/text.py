@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.arrow_structs import ArrowArray, ArrowSchema
+from stepscope.trace.arrays.arrow_columns import ArrowArray, ArrowSchema
 from stepscope.trace.machine.instructions import (
     Data,
     Longs,
@@ -32,6 +32,15 @@ INLINE_BYTES = 12
 """Texts of up to this length are in the view itself."""
 _STRING_VIEW = b"vu"
 
+_Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_in.restype = ctypes.c_void_p
+_pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
+_LENGTH_BYTES = 4
+_LARGEST_BYTES = 1 << 30
+"""Columns with larger texts are left to Polars."""
+
 
 class _Stream(ctypes.Structure):
     _fields_ = (
@@ -41,13 +50,6 @@ class _Stream(ctypes.Structure):
         ("release", ctypes.c_void_p),
         ("private_data", ctypes.c_void_p),
     )
-
-
-_Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_in.restype = ctypes.c_void_p
-_pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,6 @@ class _Arrays(Iterator[TextViews]):
     def _release(self) -> None:
         if self._array.release:
             _Release(self._array.release)(ctypes.addressof(self._array))
-
-
-_PAGE_BYTES = 1 << 20  # about: larger ones compress no better, and leave a processor's cache
-_LENGTH_BYTES = 4
-_LARGEST_BYTES = 1 << 30
-"""Columns with larger texts are left to Polars."""
 
 
 @dataclass(frozen=True)

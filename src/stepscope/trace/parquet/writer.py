@@ -18,23 +18,72 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.parquet.encoded import EncodedColumn, EncodedRows, joined, numbers, words
+from stepscope.trace.parquet.encoded import (
+    PLAIN,
+    RLE,
+    EncodedColumn,
+    EncodedRows,
+    dictionary_page,
+    joined,
+    numbers,
+    text_page,
+    words,
+)
 from stepscope.trace.parquet.encodings import as_differences, as_levels, as_packed, most_bytes
-from stepscope.trace.parquet.pages import PLAIN, RLE, dictionary_page, text_page
 from stepscope.trace.parquet.text import TextPage, TextPages
 from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
-from stepscope.trace.parquet.types import (
-    BYTE_ARRAY,
-    Types,
-    cast_to,
-    is_suitable,
-    numbered,
-    physical_type,
-)
+
+Types = Mapping[str, "pl.DataType | type[pl.DataType]"]
+"""Types of columns by their names."""
+
+INT32, INT64, BYTE_ARRAY = 1, 2, 6  # physical types
+
+_PHYSICAL: dict[type[pl.DataType], int] = {
+    pl.Int32: INT32,
+    pl.UInt32: INT32,
+    pl.Int64: INT64,
+    pl.UInt64: INT64,
+    pl.Enum: BYTE_ARRAY,
+    pl.String: BYTE_ARRAY,
+}
 
 _MOST_WORDS = 128
 """Distinct words of a column that is stored as their numbers."""
 _SAMPLE = 1000  # rows, to recognise text without looking at all of it
+_MAGIC = b"PAR1"
+_OPTIONAL = 1
+_UNCOMPRESSED, _LZ4 = 0, 7
+_UTF8, _UINT32, _UINT64 = 0, 13, 14  # "converted types"
+_CONVERTED: dict[type[pl.DataType], int] = {
+    pl.UInt32: _UINT32,
+    pl.UInt64: _UINT64,
+    pl.Enum: _UTF8,
+    pl.String: _UTF8,
+}
+_ROWS_PER_GROUP = 1 << 18  # about: readers take a group at once
+
+
+def physical_type(dtype: pl.DataType) -> int:
+    """Returns the type in which Parquet stores a type of Polars."""
+    return _PHYSICAL[dtype.base_type()]
+
+
+def is_suitable(dtype: pl.DataType) -> bool:
+    """Whether columns of a type can be written."""
+    return dtype.base_type() in _PHYSICAL
+
+
+def cast_to(types: Types | None, frame: pl.DataFrame) -> pl.DataFrame:
+    """Returns a table with columns of these types; None: as they are."""
+    return frame if types is None else frame.cast(pl.Schema(types))
+
+
+def numbered(frame: pl.DataFrame, name: str | None, first: int = 0) -> pl.DataFrame:
+    """Returns a table with a first column that numbers its rows; None: as it is."""
+    if name is None:
+        return frame
+    numbers = pl.int_range(first, first + len(frame), eager=True).alias(name)
+    return frame.select(numbers, pl.all())
 
 
 class Scratch:
@@ -104,19 +153,6 @@ def _words_of(values: pl.Series) -> tuple[npt.NDArray[np.uint8], list[bytes]] | 
     if len(words) > _MOST_WORDS:
         return None
     return values.to_physical().cast(pl.UInt8).to_numpy(), [word.encode() for word in words]
-
-
-_MAGIC = b"PAR1"
-_OPTIONAL = 1
-_UNCOMPRESSED, _LZ4 = 0, 7
-_UTF8, _UINT32, _UINT64 = 0, 13, 14  # "converted types"
-_CONVERTED: dict[type[pl.DataType], int] = {
-    pl.UInt32: _UINT32,
-    pl.UInt64: _UINT64,
-    pl.Enum: _UTF8,
-    pl.String: _UTF8,
-}
-_ROWS_PER_GROUP = 1 << 18  # about: readers take a group at once
 
 
 def prepare() -> None:

@@ -30,6 +30,10 @@ _PLAIN = frozenset(
 _DATES = ("date", "timestamp")
 _TEXT = "VARCHAR"
 
+_OF_ONE_RANK = "of_one_rank"
+"""The schema of the tables of single ranks, which a query over all of them need not know."""
+_TABLE = re.compile(r"\btable_")
+
 
 def type_of_result(kind: DuckDBPyType) -> str:
     """Returns the type that a column of a result is cast to, as DuckDB writes it."""
@@ -60,11 +64,6 @@ def _children(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-_OF_ONE_RANK = "of_one_rank"
-"""The schema of the tables of single ranks, which a query over all of them need not know."""
-_TABLE = re.compile(r"\btable_")
 
 
 @dataclass(frozen=True)

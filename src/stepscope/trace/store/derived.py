@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.trace.schema import DERIVED as COLUMNS
-from stepscope.trace.store.folder import StoreFolder
+from stepscope.trace.store.directory import StoreFolder
 from stepscope.trace.store.part import write_table
 
 if TYPE_CHECKING:

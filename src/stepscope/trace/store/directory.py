@@ -1,4 +1,8 @@
-"""Store directories: written under a temporary name, locked meanwhile, then renamed."""
+"""Store directories: written under a temporary name, locked meanwhile, then renamed.
+
+A folder in a store holds files that were worked out from its tables. They are valid only for the
+store they were made from, and so for the code that made it, and only while they are unchanged.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from stepscope.run.regular_files import open_regular
+from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.owners import SUFFIX, is_believed, keep_to_owner
 
 MANIFEST = "manifest.json"
@@ -192,3 +198,35 @@ def _discard(path: Path) -> None:
 
 def _escaped(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """One folder in a store."""
+
+    directory: Path
+    identity: str
+    names: tuple[str, ...]
+
+    def is_valid(self) -> bool:
+        """Whether all files are there, belong to this store and are intact."""
+        manifest = read_manifest(self.directory)
+        return (
+            manifest.get("store") == self.identity
+            and is_own_directory(self.directory)
+            and is_intact(self.directory, manifest.get("files"), self.names)
+        )
+
+    def keep(self, write: Callable[[Path], None]) -> bool:
+        """Writes the files, completely or not at all; see `write_whole`.
+
+        Returns:
+            Whether the folder is valid now.
+        """
+
+        def write_all(directory: Path) -> None:
+            write(directory)
+            manifest = {"store": self.identity, "files": contents_of(directory, self.names)}
+            (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+
+        return write_whole(self.directory, write_all, self.is_valid)

@@ -2,7 +2,7 @@
 
 from tests.support.tables import TableBuilder
 
-from stepscope.analysis.counters.trace_counters import counters_of
+from stepscope.analysis.counters import counters_of
 from stepscope.trace.model import Trace
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms
 
-from stepscope.analysis.host.closures import closures_within
-from stepscope.analysis.host.partition import partition_host
+from stepscope.analysis.host.partition import closures_within, partition_host
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=12)
 

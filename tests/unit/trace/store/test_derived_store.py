@@ -21,7 +21,7 @@ from stepscope.trace.derive.columns import derive
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from stepscope.trace.store import derived as derived_store
-from stepscope.trace.store import folder
+from stepscope.trace.store import directory
 from stepscope.trace.store.derived import DERIVED
 from stepscope.trace.store.directory import MANIFEST
 
@@ -200,7 +200,7 @@ def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "contents_of", interrupted)
+        patch.setattr(directory, "contents_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             trace.derived.collect()
     assert not list(kept_in(path).parent.glob("derived*"))

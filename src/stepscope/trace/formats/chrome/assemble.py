@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _BLOCKS_AT_ONCE = 4
 _MOST_UNDER_WAY = 2
 
+_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
+
 
 class Assembler:
     """Collects the tables of one file from consecutive stretches of it.
@@ -221,9 +223,6 @@ class Assembler:
                 self._known.note_gpu_lane(lane, device, stream)
             chunks.append(chunk)
         return chunks
-
-
-_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 
 def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:

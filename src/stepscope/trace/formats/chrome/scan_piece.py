@@ -72,6 +72,9 @@ from stepscope.trace.machine.instructions import (
 from stepscope.trace.machine.jit import jit
 from stepscope.trace.problems import Problems
 
+_ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer
+_BYTES_EACH = 96  # of the smallest usual events
+
 
 @jit_inline
 def _note(seen: Data, distinct: Ints, count: int, number: int) -> int:
@@ -140,10 +143,6 @@ def survey_of(block: npt.NDArray[np.int64], names: int, lanes: int) -> Survey | 
         names=used_names[: found[NAMES]],
         lanes=used_lanes[: found[LANES]],
     )
-
-
-_ROWS = 4096  # numbers of rows are multiples of this, unless these are fewer
-_BYTES_EACH = 96  # of the smallest usual events
 
 
 class Scan:

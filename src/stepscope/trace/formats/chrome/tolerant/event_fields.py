@@ -18,6 +18,21 @@ from stepscope.trace.problems import Problems
 _PLAIN = re.compile(r"(-?)([0-9]{1,30})(?:\.([0-9]{1,30}))?", re.ASCII)
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,39})", re.ASCII)
 
+KEPT_KEYS = frozenset(
+    ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", "sf", "cname")
+)
+"""Keys of an event that the tables hold, or that only matter for drawing."""
+DRAWN_KEYS = frozenset(("sf", "cname"))
+"""Those of them whose values no table has."""
+_MOST_UNPARSED = 1_000_000
+"""Characters kept of an event beyond repair."""
+_NO_NUMBERS = (None, None, None, None, None)
+# Fields that are recognised in an event beyond repair.
+_SALVAGED = {
+    key: re.compile(rf'"{key}"\s*:\s*(?:"([^"\n]*)"|(-?[0-9][0-9.eE+-]*))')
+    for key in ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id")
+}
+
 
 def nanoseconds(text: str) -> int | None:
     """Converts microseconds to nanoseconds exactly, rounding half to even.
@@ -62,24 +77,6 @@ def nanoseconds(text: str) -> int | None:
 def integer(text: str) -> int | None:
     """Returns the value of a JSON integer; None for anything else (12.0, 1e3, "7")."""
     return int(text) if _INTEGER.fullmatch(text) else None
-
-
-KEPT_KEYS = frozenset(
-    ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", "sf", "cname")
-)
-"""Keys of an event that the tables hold, or that only matter for drawing."""
-DRAWN_KEYS = frozenset(("sf", "cname"))
-"""Those of them whose values no table has."""
-
-_MOST_UNPARSED = 1_000_000
-"""Characters kept of an event beyond repair."""
-_NO_NUMBERS = (None, None, None, None, None)
-
-# Fields that are recognised in an event beyond repair.
-_SALVAGED = {
-    key: re.compile(rf'"{key}"\s*:\s*(?:"([^"\n]*)"|(-?[0-9][0-9.eE+-]*))')
-    for key in ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id")
-}
 
 
 def event_of(

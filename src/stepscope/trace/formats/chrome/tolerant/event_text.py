@@ -42,6 +42,12 @@ _ARGS = re.compile(r'[ \t\r\n]*"args"[ \t\r\n]*:[ \t\r\n]*(?=\{)')
 _AFTER_VALUE = re.compile(r"[ \t\r\n]*([,}])")
 _EMPTY = event_of({}, None, None, Problems(), 0)
 
+_CANDIDATE = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
+_LIST_END = re.compile(r'\}\s*(\]\s*(?:\}|,\s*"[^"\n]{1,200}"\s*:|$))')
+_PATIENCE = 64
+MOST_FRUITLESS = 200_000
+"""Elements and stray commas in a row without an event, after which the list is given up."""
+
 
 class NeedMoreTextError(Exception):
     """The text ends within an event, and more may follow."""
@@ -141,13 +147,6 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
             if is_replaced:
                 problems.add("invalid_utf8", position)
             return event_of(fields, args, args_text, problems, position), here
-
-
-_CANDIDATE = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
-_LIST_END = re.compile(r'\}\s*(\]\s*(?:\}|,\s*"[^"\n]{1,200}"\s*:|$))')
-_PATIENCE = 64
-MOST_FRUITLESS = 200_000
-"""Elements and stray commas in a row without an event, after which the list is given up."""
 
 
 class Outcome(Enum):
