@@ -29,7 +29,7 @@ from tests.support.excerpts import excerpts
 from tests.support.recorder_mistakes import with_mistakes
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.formats.chrome.scanner import mended
+from stepscope.trace.formats.chrome.scanner import repaired
 from stepscope.trace.tables import Tables
 
 SECONDS = float(os.environ.get("STEPSCOPE_FUZZ_SECONDS", "600"))
@@ -114,8 +114,11 @@ def test_mistakes_of_recorders(monkeypatch: pytest.MonkeyPatch) -> None:
     originals = [write(events, layout, frame) for layout in LAYOUTS for frame in FRAMES]
 
     def mistaken(data: bytes, chance: random.Random) -> bytes:
-        for name, sizes in (("_LEAST_AT_ONCE", (1, 300, 1 << 15)), ("_ROOMS", (1 << 10, 1 << 17))):
-            monkeypatch.setattr(mended, name, chance.choice(sizes))
+        for name, sizes in (
+            ("_LEAST_AT_ONCE", (1, 300, 1 << 15)),
+            ("_COPY_UNIT", (1 << 10, 1 << 17)),
+        ):
+            monkeypatch.setattr(repaired, name, chance.choice(sizes))
         return with_mistakes(data, chance)[:200_000]
 
     reads = (read_compiled, read_for_the_store)

@@ -7,5 +7,5 @@ from stepscope.trace.arrays.kept_arrays import KEEPER
 
 def columns_in_use() -> int:
     """How many columns made from arrays still refer to them."""
-    KEEPER.let_go()
+    KEEPER.drop_released()
     return len(KEEPER)

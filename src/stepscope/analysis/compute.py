@@ -3,7 +3,7 @@
 Definitions
     Compute is every kernel that is neither communication, nor a copy, nor a fill. Times are sums of
     durations, so kernels that overlap on several streams count each; shares are of that sum, and
-    the kinds add up to it. Kernels of the PyTorch compiler are told by the operators in their
+    the kinds add up to it. Kernels of the PyTorch compiler are recognised by the operators in their
     names: "compiled normalisation".
     A kernel's operator is the innermost one around its launch, its place the innermost module or
     function (`calls.kernel_origins`).

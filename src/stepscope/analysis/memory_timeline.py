@@ -6,7 +6,7 @@ Definitions
     allocated   Bytes in tensors; reserved: bytes that the caching allocator holds of the device.
     peak        The greatest total of allocated bytes; the first moment of it.
     of a step   What it began with counts. Events tell what is reserved, so what it began with is
-                what the last event before it told, in the same way as a change of the reserve is
+                what the last event before it said, in the same way as a change of the reserve is
                 one of the step whose event shows it.
     at the peak Allocations of the window that are still live at the peak, by the operator that
                 made them. What was allocated before the window is listed as such: together they

@@ -126,7 +126,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     parent = parents_of_events(trace)
     source, places = _places(trace, parent)
 
-    # Anchors: what time is hung on. Their phase and their place are known; the rest follows.
+    # Anchors: what time is attributed to. Their phase and their place are known; the rest follows.
     is_call = np.zeros(len(parent), np.bool_)
     is_call[places.events] = True
     place = np.full(len(parent), NOWHERE, np.int32)

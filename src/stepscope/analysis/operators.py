@@ -26,8 +26,8 @@ from stepscope.analysis.calls.operands import operands
 from stepscope.analysis.calls.operator_forest import (
     DeviceTime,
     OperatorForest,
+    attribute_device_time,
     busy_by_row,
-    hang_device_time,
     operator_forest,
     rows_of_work,
 )
@@ -115,7 +115,7 @@ def analyse_operators(
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
     forest = operator_forest(trace)
-    device = hang_device_time(forest, members)
+    device = attribute_device_time(forest, members)
     busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
     again = find_recomputed(trace)
     keys = forest.rows.select("name_id")

@@ -86,7 +86,7 @@ class StragglerReport:
         arrivals: Columns `ARRIVALS`.
         clock: `RECORDED` or `ALIGNED`: what was done.
         clock_reason: Why.
-        matched_by: What told which collectives belong together.
+        matched_by: What collectives were matched by.
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
         fits: Whether waits can be what they seem: a rank that waits in a collective is in it.

@@ -23,8 +23,8 @@ def lag_notes(found: Cut, selection: Selection, rank: int | None = None) -> list
         rank: The rank, where there are several.
     """
     of = "" if rank is None else f"rank {rank}: "
-    told = (_of_steps(found, selection.steps), _of_range(found, selection))
-    return [of + one for one in told if one]
+    notes = (_of_steps(found, selection.steps), _of_range(found, selection))
+    return [of + one for one in notes if one]
 
 
 def _of_steps(found: Cut, steps: tuple[int, ...] | None) -> str:

@@ -1,4 +1,4 @@
-"""Parts of many rows, one after another, while a terminal is told how far they are."""
+"""Parts of many rows, one after another, with progress on a terminal."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ UNKNOWN_KERNEL = "other"
 """The group of computing kernels whose name no rule knows."""
 
 _COMPILED = r"^triton_(_\d|\d|fused_|poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
-"""Kernels of the PyTorch compiler; before 2.1 their names told only their arguments
+"""Kernels of the PyTorch compiler; before 2.1 their names had only their arguments
 (`triton__0d1d2d`)."""
 
 _FUSED_IN = r"_fused_(.*?)_?\d*$"

@@ -1,4 +1,4 @@
-"""Operators and annotations alone, nested: the frame that device time is hung on.
+"""Operators and annotations alone, nested: the tree that device time is attributed to.
 
 The rows are all operators (`cpu_op`) and annotations (`user_annotation`) but for those that mark
 steps. A row's parent is the innermost other row that contains it on its thread; Python frames and
@@ -126,7 +126,7 @@ def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest
 
 @dataclass(frozen=True, eq=False)
 class DeviceTime:
-    """GPU work hung on a forest, row for row beside it.
+    """GPU work attributed to a forest, row for row beside it.
 
     Attributes:
         kernels: Number of pieces of GPU work launched by the row itself.
@@ -148,7 +148,7 @@ def rows_of_work(forest: OperatorForest, work: pl.DataFrame) -> Int64Array:
     return forest.rows_of(work["op"])
 
 
-def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
+def attribute_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
     """Give each row the GPU work that it launched.
 
     Args:

@@ -81,7 +81,7 @@ class Check:
 
     Attributes:
         outcome: `FAILED`, `PASSED` or `CANNOT_TELL`.
-        runs_needed: How many runs a side would tell; None if that is not known, or it is told.
+        runs_needed: How many runs of each side would decide; None if unknown, or decided.
     """
 
     condition: str

@@ -260,15 +260,15 @@ def _with_blocking_copies(
     cause = cause.copy()
     launch, group = copies["launch"].to_numpy(), copies["group"]
     down, up = (np.unique(launch[(group == way).to_numpy()]) for way in (TO_HOST, TO_DEVICE))
-    cause[_among(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
+    cause[_is_in(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
     is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
-    cause[_among(row, up) & is_call] = HostCause.PAGEABLE_COPY
+    cause[_is_in(row, up) & is_call] = HostCause.PAGEABLE_COPY
     # A pageable copy is followed by a synchronisation of its own, in the same operator.
     operators = operators_of_events(trace)
     copying = distinct(operators[up])
     waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
     operator = filled(operators[row[waits]], -1)
-    cause[waits[_among(operator, copying)]] = HostCause.PAGEABLE_COPY
+    cause[waits[_is_in(operator, copying)]] = HostCause.PAGEABLE_COPY
     return cause
 
 
@@ -279,7 +279,7 @@ def _marks_the_step(work: pl.DataFrame, row: Int64Array, is_work: BoolArray) -> 
     """
     if work.is_empty():
         return is_work
-    return _among(row, distinct(work["launch"]))
+    return _is_in(row, distinct(work["launch"]))
 
 
 def _without_enclosing(
@@ -302,7 +302,7 @@ def _without_enclosing(
     return cause
 
 
-def _among(values: Int64Array, wanted: Int64Array) -> BoolArray:
+def _is_in(values: Int64Array, wanted: Int64Array) -> BoolArray:
     """Whether each number of an event, or -1 for none, is one of the wanted ones, sorted."""
     if not len(wanted):
         return np.zeros(len(values), np.bool_)

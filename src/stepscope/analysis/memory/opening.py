@@ -177,8 +177,8 @@ def memory_of_trace(
     else:
         known, remarks = read_censuses(census_beside(Path(path)))
     history = history_of_trace(trace, known)
-    if told := of_gpus(trace):
-        remarks = (told, *remarks)
+    if gpus_note := of_gpus(trace):
+        remarks = (gpus_note, *remarks)
     calls = partial(calls_of_requests, trace)
     return MemoryView(history, known, read_rules(rules), remarks, kind=_OF_HOST, calls=calls)
 

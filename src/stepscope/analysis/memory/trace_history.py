@@ -56,8 +56,8 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
     """
     changes = _changes(trace).sort("time_ns", maintain_order=True)
     if changes.is_empty():
-        if told := of_gpus(trace):
-            raise UnreadableInputError(f"{trace.path}: no memory events of the host; {told}")
+        if gpus_note := of_gpus(trace):
+            raise UnreadableInputError(f"{trace.path}: no memory events of the host; {gpus_note}")
         raise UnreadableInputError(
             f"{trace.path}: no memory events of the host; record with profile_memory=True or "
             "memory_census=True, or with memory_history=True on a GPU"
@@ -309,7 +309,7 @@ def calls_of_requests(trace: Trace) -> OperatorCalls:
     """What the operator around each request was called with, by the events of `history_of_trace`.
 
     It is the innermost operator: a result is allocated by `aten::empty` and its like, which are
-    told its shape, or within the operator that makes it.
+    given its shape, or within the operator that makes it.
     """
     changes = _changes(trace).sort("time_ns", maintain_order=True).with_row_index("order")
     made = changes.filter(pl.col("change_bytes") > 0)

@@ -56,7 +56,7 @@ class OtlpWriter:
                 "http://localhost:4318"
             )
         self.where = endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}{_PATH}"
-        # The interval is ours: the reader sends when it is told to.
+        # The interval is ours: the reader sends on request.
         self._reader = reader or PeriodicExportingMetricReader(
             OTLPMetricExporter(self.where), export_interval_millis=math.inf
         )

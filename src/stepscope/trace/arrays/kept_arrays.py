@@ -35,19 +35,19 @@ class Keeper:
     def keep(self, what: object) -> int:
         """Keeps an object alive, and returns the address of its mark, for `private_data`."""
         with self._lock:
-            self._let_go()
+            self._drop_released()
             if not self._free:
                 self._new_marks()
             address = self._free.pop()
             self._kept[address] = what
             return address
 
-    def let_go(self) -> None:
+    def drop_released(self) -> None:
         """Drops all objects whose mark is set."""
         with self._lock:
-            self._let_go()
+            self._drop_released()
 
-    def _let_go(self) -> None:
+    def _drop_released(self) -> None:
         for marks in self._marks:
             # A copy, because other threads may set marks in the meantime.
             for index in np.flatnonzero(marks.copy()).tolist():
@@ -76,4 +76,4 @@ def drop_released_arrays() -> None:
 
     Otherwise they stay until the next column is made from an array, which may be never.
     """
-    KEEPER.let_go()
+    KEEPER.drop_released()

@@ -314,7 +314,7 @@ def _backlog_end(
 
     A step may copy its input on one stream while another is still busy with earlier work. A stream
     works in order, so what it did before its first work of the step is earlier work, if all its
-    later work has a launch. If it has not, launches are missing, and nothing can be told.
+    later work has a launch. If it has not, launches are missing, and nothing is known.
 
     Args:
         own: The work that the step launched.

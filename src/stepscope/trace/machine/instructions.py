@@ -9,7 +9,7 @@ Nothing checks an address. These modules use them, and this is why they stay ins
     A block ends in `PADDING` zero bytes (`scan_bytes.py`). JSON has no zero bytes, so loops over
     bytes stop there, and reads of up to 64 bytes at once end within. Columns have `ROOM` rows, and
     scanning stops at the last; tables of names, lanes and patterns are indexed by masked hashes,
-    and grow before they are full. Copies of mended events have room for `MARGIN` bytes after
+    and grow before they are full. Copies of repaired events have room for `MARGIN` bytes after
     `last`, which is looked at before each piece.
 `formats/chrome/plain`
     Writes what `scan_piece.py` counted, over the same rows, to buffers with as much room.

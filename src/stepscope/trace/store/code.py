@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-TABLES_ROOM = "stepscope.trace"
+TABLES_PACKAGE = "stepscope.trace"
 _SUFFIXES = (".py", ".pyc")  # installations without sources have .pyc files instead
 
 
 @functools.cache
-def code_digest(room: str = TABLES_ROOM) -> str | None:
+def code_digest(package: str = TABLES_PACKAGE) -> str | None:
     """Returns a digest of all modules of a package, computed once per process.
 
     Of `stepscope.trace`, it covers readers, classifier, schema and derivation. It also covers
@@ -27,7 +27,7 @@ def code_digest(room: str = TABLES_ROOM) -> str | None:
         None if the modules cannot be read, as in a frozen program. No store can be reused then.
     """
     try:
-        return digest_of_modules(files(room))
+        return digest_of_modules(files(package))
     except (OSError, ModuleNotFoundError):
         return None
 

@@ -1,6 +1,6 @@
 """Values as JSON; and back, by the types that the fields of frozen dataclasses declare.
 
-Only these types come back: None, bool, int, float, str, bytes, paths, enumerations, dataclasses,
+Only these types are read: None, bool, int, float, str, bytes, paths, enumerations, dataclasses,
 tuples, dictionaries by text or int, and unions of them. What is read decides nothing but values: a
 text of another shape, or one that names anything else, is refused as a whole. Data frames are only
 written, by their digest, so that keys can depend on them: polars may panic on damaged ones.

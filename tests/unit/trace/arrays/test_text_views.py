@@ -57,7 +57,7 @@ def test_other_layouts_are_refused() -> None:
 
 
 def test_nothing_is_kept_longer_than_needed() -> None:
-    KEEPER.let_go()
+    KEEPER.drop_released()
     before = len(KEEPER)
     data = np.frombuffer(_LONG.encode(), np.uint8)
     views = np.array([[len(data), int.from_bytes(_LONG[:4].encode(), "little"), 0, 0]], np.uint32)
@@ -65,8 +65,8 @@ def test_nothing_is_kept_longer_than_needed() -> None:
     arrays = text_views(column)
     assert arrays is not None
     assert int(next(arrays).buffers[0]) == data.ctypes.data  # not copied
-    KEEPER.let_go()
+    KEEPER.drop_released()
     assert len(KEEPER) == before + 1
     del column, arrays
-    KEEPER.let_go()
+    KEEPER.drop_released()
     assert len(KEEPER) == before

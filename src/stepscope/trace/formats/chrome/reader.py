@@ -3,7 +3,7 @@
 Two readers for the list of events produce the same rows. The tolerant one (`event_text.py`), in
 Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about
 fifteen times faster. Where it does not recognise events, they are repaired if that is easy to tell
-(`mend_events.py`), and read by the tolerant reader otherwise.
+(`repair_events.py`), and read by the tolerant reader otherwise.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
         by_hand.given_up = stretch.outcome is Outcome.GIVEN_UP
         if stretch.stop > 0 or ended:
             after = at + by_hand.add(stretch, text, scan.offset + at)
-            scan.go_on_from(after, stretch.between)
+            scan.continue_from(after, stretch.between)
             by_hand.fruitless = stretch.fruitless
             if by_hand.given_up:
                 return True
@@ -249,7 +249,7 @@ def read_events_compiled(
         between = Between.START
         for piece in pieces:
             scan = Scan(piece, between, buffers, reader.words())
-            # Within the context, as a terminal is told when the first scan compiles the scanner.
+            # Within the context, so that a terminal shows that the first scan compiles the scanner.
             waiting.append(pool.submit(copy_context().run, scan.run))
             between = Between.AFTER_COMMA
             del piece, scan

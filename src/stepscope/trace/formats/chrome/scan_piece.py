@@ -27,7 +27,7 @@ from stepscope.trace.formats.chrome.plain.layout import (
     TEXT_BYTES,
 )
 from stepscope.trace.formats.chrome.rows import HAS_DURATION, HAS_TIME, INT64_MAX
-from stepscope.trace.formats.chrome.scanner.mended import Mended, can_mend
+from stepscope.trace.formats.chrome.scanner.repaired import RepairedBlock, can_repair
 from stepscope.trace.formats.chrome.scanner.scan_events import (
     ENDED,
     HANDED_OVER,
@@ -156,7 +156,7 @@ class Scan:
         words: Words,
         scale: int = 1,
     ) -> None:
-        rows = _room_for_rows(piece.end // (_BYTES_EACH // min(scale, 16)))
+        rows = _row_capacity(piece.end // (_BYTES_EACH // min(scale, 16)))
         self.piece = piece
         self.data = piece.data
         self.raw = piece.view
@@ -181,14 +181,14 @@ class Scan:
             np.int64,
         )  # fmt: skip
         self.status = HANDED_OVER
-        self._mended: Mended | None = None
+        self._repaired: RepairedBlock | None = None
         self._survey: Survey | None = None
         self._surveyed_rows = -1
 
     def run(self) -> Scan:
         """Scans from the current state."""
         self._scan()
-        while self._mends():
+        while self._has_repaired():
             self._scan()
         if self.status in (USED_UP, ENDED):
             self._take_survey()
@@ -202,41 +202,41 @@ class Scan:
             self.words.patterns.table.ctypes.data,
         )
 
-    def _mends(self) -> bool:
+    def _has_repaired(self) -> bool:
         """Whether there is more to scan now, as events were repaired."""
-        mended = self._mended
-        if mended is None:
+        repaired = self._repaired
+        if repaired is None:
             at = int(self.state[POSITION])
-            if self.status != HANDED_OVER or not can_mend(self.data, at, self.end):
+            if self.status != HANDED_OVER or not can_repair(self.data, at, self.end):
                 return False
-            self._mended = mended = Mended(self.data, at, self.end, self.words.copies)
+            self._repaired = repaired = RepairedBlock(self.data, at, self.end, self.words.copies)
         elif self.status != USED_UP:
             return False
-        if not mended.goes_on():
+        if not repaired.copy_next():
             self.status = USED_UP if self.position >= self.end else HANDED_OVER
             return False
-        self._scans(mended)
+        self._scan_copy(repaired)
         return True
 
-    def _scans(self, mended: Mended) -> None:
-        """Has the copy scanned."""
-        self.data = mended.data
-        self.state[DATA], self.state[END] = mended.data.ctypes.data, mended.end
+    def _scan_copy(self, repaired: RepairedBlock) -> None:
+        """Continues in the repaired copy."""
+        self.data = repaired.data
+        self.state[DATA], self.state[END] = repaired.data.ctypes.data, repaired.end
 
     @property
     def position(self) -> int:
         """The position in the piece up to which it was scanned."""
         position = int(self.state[POSITION])
-        return position if self._mended is None else self._mended.original(position)
+        return position if self._repaired is None else self._repaired.original(position)
 
-    def go_on_from(self, position: int, between: Between) -> None:
+    def continue_from(self, position: int, between: Between) -> None:
         """Goes on elsewhere in the piece: at a position between events."""
         self.state[BETWEEN] = between.value
-        if self._mended is None:
+        if self._repaired is None:
             self.state[POSITION] = position
         else:
-            self._mended.go_on_from(int(self.state[POSITION]), position)
-            self._scans(self._mended)
+            self._repaired.continue_from(int(self.state[POSITION]), position)
+            self._scan_copy(self._repaired)
 
     def _take_survey(self) -> None:
         self._surveyed_rows = int(self.state[ROWS])
@@ -258,16 +258,16 @@ class Scan:
             self._take_survey()
         phases, flags = self.bytes
         name, lane = self.numbers
-        mended, problems = self._mended, Problems()
-        if mended is not None:
-            problems = mended.problems(int(self.state[POSITION]), self.offset)
+        repaired, problems = self._repaired, Problems()
+        if repaired is not None:
+            problems = repaired.problems(int(self.state[POSITION]), self.offset)
         return Scanned(
             self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
-            self.words.names, self.words.lanes, self._survey, mended, problems,
+            self.words.names, self.words.lanes, self._survey, repaired, problems,
         )  # fmt: skip
 
 
-def _room_for_rows(count: int) -> int:
-    """Returns for how many rows to have room: one of few numbers, so that buffers can be reused."""
+def _row_capacity(count: int) -> int:
+    """Returns how many rows to allocate: one of few numbers, so that buffers can be reused."""
     rows = count + 64
     return 1 << rows.bit_length() if rows < _ROWS else -(-rows // _ROWS) * _ROWS

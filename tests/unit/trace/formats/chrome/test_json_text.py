@@ -33,7 +33,7 @@ BAD = (
 
 
 def outcome(parse, text, at):
-    """What parsing gives, or the error's kind and place, and whether more text could mend it."""
+    """What parsing gives, or the error's kind and place, and whether more text could repair it."""
     try:
         return parse(text, at)
     except StopIteration as error:

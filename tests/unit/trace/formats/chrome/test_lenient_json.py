@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.trace.formats.chrome.tolerant.lenient_json import (
     LenientError,
-    mended,
     read_lenient,
+    repaired,
 )
 
 
@@ -40,7 +40,7 @@ def test_control_characters_take_no_more_memory_than_their_escapes() -> None:
     text = f'{{"a":"{zeros}"}}'
     tracemalloc.start()
     try:
-        standard, end = mended(text, 0, final=True)
+        standard, end = repaired(text, 0, final=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -54,7 +54,7 @@ def test_a_string_without_end_is_not_copied() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(LenientError) as caught:
-            mended(text, 0, final=True)
+            repaired(text, 0, final=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

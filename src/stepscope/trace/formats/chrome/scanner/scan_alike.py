@@ -22,8 +22,8 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     OPEN_OBJECT,
     PERIOD,
     ZERO,
-    digits_go_on,
-    hexadecimals_go_on,
+    digit_length,
+    hexadecimal_length,
     is_hexadecimal,
 )
 from stepscope.trace.formats.chrome.scanner.scan_patterns import (
@@ -215,11 +215,11 @@ def alike_end(
             rest -= same
             if not is_inside:
                 return -1, 0, 0
-            known, found = digits_go_on(text, 0), digits_go_on(data, at)
+            known, found = digit_length(text, 0), digit_length(data, at)
             if not may_replace(data, at, known, found):
                 if not is_in_address(data, at):
                     return -1, 0, 0
-                known, found = hexadecimals_go_on(text, 0), hexadecimals_go_on(data, at)
+                known, found = hexadecimal_length(text, 0), hexadecimal_length(data, at)
                 if _WIDTH in (known, found) or known + found == 0:
                     return -1, 0, 0
             at += found
@@ -232,7 +232,7 @@ def alike_end(
                 return -1, 0, 0
             put_long(columns, column * stride, value)
         elif kind in (POSITIVE, NEGATIVE):
-            found = digits_go_on(data, at)
+            found = digit_length(data, at)
             if found == 0 or found > _MOST_DIGITS or (found > 1 and byte_at(data, at) == ZERO):
                 return -1, 0, 0
             value = as_long(up_to_sixteen_digits(data, at, found))

@@ -95,22 +95,22 @@ if TYPE_CHECKING:
     def copy_some(target: int, source: int) -> None:
         """Copies 32 bytes from one address to another."""
 
-    def digits_go_on(data: Data, at: int) -> int:
+    def digit_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes are digits, 32 at most."""
 
-    def hexadecimals_go_on(data: Data, at: int) -> int:
+    def hexadecimal_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes are hexadecimal digits, 32 at most."""
 
-    def strings_go_on(data: Data, at: int) -> int:
+    def plain_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes belong to a string without an escape, 32 at most."""
 
-    def spaces_go_on(data: Data, at: int) -> int:
+    def space_length(data: Data, at: int) -> int:
         """Returns how many of the next bytes are whitespace, 32 at most."""
 
 else:
-    strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
-    digits_go_on = _run_length(_is_no_digit)
-    hexadecimals_go_on = _run_length(_is_no_hexadecimal)
+    plain_length, space_length = _run_length(_ends_plain), _run_length(_is_no_space)
+    digit_length = _run_length(_is_no_digit)
+    hexadecimal_length = _run_length(_is_no_hexadecimal)
     copy_some = Instruction("copy_some", (I64, I64), VOID, _copy_some)
 
 
@@ -118,7 +118,7 @@ else:
 def long_space_end(data: Data, at: int) -> int:
     """Like `skip_space`, for more than a space."""
     while True:
-        length = spaces_go_on(data, at)
+        length = space_length(data, at)
         at += length
         if length < _WIDTH:
             return at
@@ -138,7 +138,7 @@ def skip_space(data: Data, at: int) -> int:
 def digits_end(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not a digit."""
     while True:
-        length = digits_go_on(data, at)
+        length = digit_length(data, at)
         at += length
         if length < _WIDTH:
             return at
@@ -208,7 +208,7 @@ def escape_length(data: Data, at: int) -> int:
 def unusual_string_end(data: Data, at: int) -> int:
     """Like `string_end`, for strings with an escape or a non-ASCII character."""
     while True:
-        length = strings_go_on(data, at)
+        length = plain_length(data, at)
         at += length
         if length == _WIDTH:
             continue
@@ -229,10 +229,10 @@ def unusual_string_end(data: Data, at: int) -> int:
 @jit_inline
 def plain_string_end(data: Data, at: int) -> int:
     """Like `string_end`, but -1 also if the string has an escape or a non-ASCII character."""
-    length = strings_go_on(data, at)
+    length = plain_length(data, at)
     at += length
     while length == _WIDTH:
-        length = strings_go_on(data, at)
+        length = plain_length(data, at)
         at += length
     return at if byte_at(data, at) == QUOTE else -1
 

@@ -53,11 +53,11 @@ class Cutter:
     def pieces(self) -> Iterator[Piece]:
         """Yields the pieces in order, reusing the memory of earlier ones."""
         if 2 * len(self.carry) >= self._content.size:  # a block is there already
-            data = _room_for(len(self.carry), self._buffers)
+            data = _allocate(len(self.carry), self._buffers)
             yield self._cut(data, _fill_up(data, self.carry, 0))
         while not self.enough.is_set():
             carried = len(self.carry)
-            data = _room_for(carried + self._content.size, self._buffers)
+            data = _allocate(carried + self._content.size, self._buffers)
             end = carried + self._content.read_into(
                 data.data[carried : carried + self._content.size]
             )
@@ -78,7 +78,7 @@ class Cutter:
         return piece
 
 
-def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
+def _allocate(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     """Returns a buffer of this size plus the padding that the scanner needs."""
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
@@ -93,7 +93,7 @@ def _fill_up(data: npt.NDArray[np.uint8], text: bytes | bytearray, size: int) ->
 
 def piece_of(text: bytes | bytearray, offset: int, buffers: Buffers) -> Piece:
     """Copies bytes into a buffer with the padding that the scanner needs."""
-    data = _room_for(len(text), buffers)
+    data = _allocate(len(text), buffers)
     return Piece(data, _fill_up(data, text, 0), offset)
 
 

@@ -14,7 +14,7 @@ from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabu
 from stepscope.trace.problems import Problems
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanner.mended import Mended
+    from stepscope.trace.formats.chrome.scanner.repaired import RepairedBlock
 
 # Description of a block for compiled code: addresses and numbers, as an int64 array.
 (
@@ -70,7 +70,7 @@ class Scanned:
         name: Index of each event's pair in `names`.
         lane: Index of each event's pair in `lanes`.
         survey: What is in the block; None if it is not plain.
-        mended: Where events had to be repaired; `data` is the repaired text then.
+        repaired: Where events had to be repaired; `data` is the repaired text then.
     """
 
     block: npt.NDArray[np.int64]
@@ -85,7 +85,7 @@ class Scanned:
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
     survey: Survey | None
-    mended: Mended | None = None
+    repaired: RepairedBlock | None = None
     problems: Problems = field(default_factory=Problems)
 
     def __len__(self) -> int:
@@ -111,7 +111,9 @@ class Scanned:
         """Returns the same events as columns that do not depend on the scanner."""
         count = len(self)
         columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
-        starts = columns[OFFSET] if self.mended is None else self.mended.originals(columns[OFFSET])
+        starts = (
+            columns[OFFSET] if self.repaired is None else self.repaired.originals(columns[OFFSET])
+        )
         return Rows(
             phase=self.phases[:count],
             flags=self.flags[:count].astype(np.uint32),

@@ -27,7 +27,7 @@ from stepscope.trace.formats.chrome.tolerant.json_text import (
     may_go_on,
     strict_value,
 )
-from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, mended
+from stepscope.trace.formats.chrome.tolerant.lenient_json import LenientError, repaired
 from stepscope.trace.problems import Problems
 
 LONGEST_EVENT = 16 * 1024 * 1024
@@ -70,7 +70,7 @@ def read_leniently(text: str, at: int, final: bool, problems: Problems) -> tuple
     """Like `read_strictly`, but for almost-valid JSON."""
     can_wait = not final and len(text) - at < LONGEST_EVENT
     try:
-        standard, end = mended(text, at, not can_wait)
+        standard, end = repaired(text, at, not can_wait)
     except LenientError as error:
         if error.at_end and can_wait:
             raise NeedMoreTextError from None

@@ -3,7 +3,7 @@
 Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
 commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
 strings. Anything else raises `LenientError`. What needs no repair stays as it is, digit for digit.
-`mend_events.py` does the same for most events in machine code.
+`repair_events.py` does the same for most events in machine code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LenientError(ValueError):
         self.at_end = at_end
 
 
-class _Mender:
+class _Repairer:
     """Reads a text, and writes what it means to `parts`."""
 
     def __init__(self, text: str, quote_after_backslash_closes: bool) -> None:
@@ -183,7 +183,7 @@ class _Mender:
             comma, is_after_item = -1, True
 
 
-def mended(text: str, at: int, final: bool) -> tuple[str, int]:
+def repaired(text: str, at: int, final: bool) -> tuple[str, int]:
     """Repairs the value at `at`.
 
     Args:
@@ -196,18 +196,18 @@ def mended(text: str, at: int, final: bool) -> tuple[str, int]:
         LenientError: It cannot be repaired. `at_end` tells whether the text ends too early.
     """
     # A string that ends in an unescaped backslash seems to continue.
-    mender = _Mender(text, quote_after_backslash_closes=True)
+    repairer = _Repairer(text, quote_after_backslash_closes=True)
     try:
-        end = mender.value(at, _AFTER_MEMBER, 0)
+        end = repairer.value(at, _AFTER_MEMBER, 0)
     except LenientError as error:
         if error.at_end and not final:
             raise
-        mender = _Mender(text, quote_after_backslash_closes=False)
-        end = mender.value(at, _AFTER_MEMBER, 0)
-    return without_surrogates("".join(mender.parts)), end
+        repairer = _Repairer(text, quote_after_backslash_closes=False)
+        end = repairer.value(at, _AFTER_MEMBER, 0)
+    return without_surrogates("".join(repairer.parts)), end
 
 
 def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
-    """Like `mended`, but returns the value itself."""
-    standard, end = mended(text, at, final)
+    """Like `repaired`, but returns the value itself."""
+    standard, end = repaired(text, at, final)
     return json.loads(standard), end

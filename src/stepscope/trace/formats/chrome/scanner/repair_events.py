@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.formats.chrome.scanner.mend_strings import (
+from stepscope.trace.formats.chrome.scanner.repair_strings import (
     BYTES,
     ELEMENT,
     FAILED,
@@ -29,7 +29,7 @@ from stepscope.trace.formats.chrome.scanner.mend_strings import (
     SYNTAX,
     copy_space,
     copy_string,
-    mend_word,
+    repair_word,
 )
 from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     CLOSE_LIST,
@@ -58,7 +58,7 @@ from stepscope.trace.machine.instructions import (
 )
 from stepscope.trace.machine.jit import jit
 
-# What `mend` needs, and how far it got: addresses and numbers, as an int64 array.
+# What `repair` needs, and how far it got: addresses and numbers, as an int64 array.
 (
     SOURCE,  # address of the text
     AT,  # position up to which it was copied
@@ -79,10 +79,10 @@ COPY_START, COPY_END, SHIFT, SOURCE_START, WRONG = range(5)
 LOG_FIELDS = 5
 NOTHING, NOT_UTF8, NOT_JSON, UNKNOWN_KEYS = 0, 1, 2, 4
 
-# Why `mend` stopped.
+# Why `repair` stopped.
 MORE, STUCK, NO_ROOM = range(3)
 
-# What was repaired in an event, besides what `mend_strings.py` repairs.
+# What was repaired in an event, besides what `repair_strings.py` repairs.
 _KEYS, _FORM = 8, 16
 # Keys of an event, by what they hold.
 _UNKNOWN, _USUAL, _UNUSED, _PHASE, _ARGUMENTS, _NUMBER = range(6)
@@ -134,8 +134,10 @@ def _key_of_event(data: Data, start: int, end: int) -> int:
 
 
 @jit
-def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> tuple[int, int, int]:
-    """Copies the object at `at`, like `mend_string`."""
+def _repair_event(
+    data: Data, at: int, out: int, last: int, is_lenient: bool
+) -> tuple[int, int, int]:
+    """Copies the object at `at`, like `repair_string`."""
     first = at
     put_byte(out, 0, OPEN_OBJECT)
     at += 1
@@ -238,7 +240,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
                 put_word(out, 0, NULL)
                 out += 4
             else:
-                at, out, found = mend_word(data, at, out, is_lenient)
+                at, out, found = repair_word(data, at, out, is_lenient)
             if at < 0:
                 return at, out, found
             wrong |= found
@@ -255,7 +257,7 @@ def _mend_event(data: Data, at: int, out: int, last: int, is_lenient: bool) -> t
 
 
 @jit
-def mend(job: Longs) -> int:
+def repair(job: Longs) -> int:
     """Copies text between the events of a list, with these repaired, as far as it can.
 
     It stays inside the copy, as it looks at the room that is left before it writes `MARGIN` bytes,
@@ -292,10 +294,10 @@ def mend(job: Longs) -> int:
                 out += 1
             status = STUCK
             break
-        after, copied, found = _mend_event(data, at, out, last, False)
+        after, copied, found = _repair_event(data, at, out, last, False)
         wrong = NOT_UTF8 if (found & (BYTES | SURROGATES)) != 0 else NOTHING
         if after == FAILED and found < end - _NEVER_CUT:  # there, more text could make it valid
-            after, copied, found = _mend_event(data, at, out, last, True)
+            after, copied, found = _repair_event(data, at, out, last, True)
             wrong = NOT_UTF8 if (found & BYTES) != 0 else NOT_JSON
             if after >= 0:
                 following = byte_at(data, skip_space(data, after))

@@ -1,4 +1,4 @@
-"""Mistakes in every event are mended in machine code, as the tolerant reader would."""
+"""Mistakes in every event are repaired in machine code, as the tolerant reader would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.trace.arrays.buffers import Buffers
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.formats.chrome import scan
-from stepscope.trace.formats.chrome.scanner import mended
+from stepscope.trace.formats.chrome.scanner import repaired
 from stepscope.trace.formats.chrome.tolerant import event_text
 from stepscope.trace.load import load
 
@@ -122,8 +122,8 @@ def test_what_the_tables_do_not_hold(
 @pytest.mark.parametrize("seed", range(60))
 def test_random_mistakes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(mended, "_LEAST_AT_ONCE", chance.choice((1, 300, 1 << 15)))
-    monkeypatch.setattr(mended, "_ROOMS", chance.choice((1 << 10, 1 << 17)))
+    monkeypatch.setattr(repaired, "_LEAST_AT_ONCE", chance.choice((1, 300, 1 << 15)))
+    monkeypatch.setattr(repaired, "_COPY_UNIT", chance.choice((1 << 10, 1 << 17)))
     listed = [
         make(args={"correlation": number, "text": "},{" * 3, "list": [[1, 2], []], "": "a"})
         for number in range(12)
@@ -137,7 +137,7 @@ def test_random_mistakes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_follows_very_many_tiny_elements_is_read(
     tiny: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where things are is noted for each that is mended: here, for more than expected."""
+    """Where things are is noted for each that is repaired: here, for more than expected."""
     monkeypatch.setattr(event_text, "MOST_FRUITLESS", 2_000)  # soon, should it turn in circles
     event = write([operator(start="3.5")], "minified", "bare-array").strip(b"[]\n ")
     data = b"[" + (tiny + b",") * 400 + event + (b"," + tiny) * 400 + b"," + event + b"]"
@@ -153,12 +153,12 @@ def test_repair_stays_within_its_block() -> None:
     first = data.index(b'{\n    "ph"')
     second = data.index(b'{\n    "ph"', first + 1)
     text = np.frombuffer(data + bytes(64), np.uint8)
-    copy = mended.Mended(text, first, second, Buffers())
-    assert not copy.goes_on()
+    copy = repaired.RepairedBlock(text, first, second, Buffers())
+    assert not copy.copy_next()
     assert copy.original(copy.end) == first
 
 
-def test_times_of_mended_events_are_exact() -> None:
+def test_times_of_repaired_events_are_exact() -> None:
     listed = [operator('f("x")', "1711964646123456.789", "0.001")] * 3
     data = write(listed).replace(b'\\"', b'"')
     assert reads_alike(data).events.select("start_ns", "dur_ns").rows() == (
@@ -166,7 +166,7 @@ def test_times_of_mended_events_are_exact() -> None:
     )
 
 
-def test_numbers_of_mended_arguments_stay_as_they_are() -> None:
+def test_numbers_of_repaired_arguments_stay_as_they_are() -> None:
     data = stacked(1).replace(b'"correlation": 3', b'"a": 1.500, "b": 0.1000000000000000055')
     (text, _) = reads_alike(data.replace(b"a.py(1)", b'"a"')).args["args"]
     assert '"a": 1.500, "b": 0.1000000000000000055' in text

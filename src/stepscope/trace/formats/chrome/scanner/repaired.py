@@ -1,6 +1,6 @@
 """A block of the list of events, with the events repaired that the scanner cannot read.
 
-A copy of the block's text is made in steps, repaired (`mend_events.py`), and scanned. Where the
+A copy of the block's text is made in steps, repaired (`repair_events.py`), and scanned. Where the
 scanner cannot read an event nevertheless, the tolerant reader reads the original, and the copy goes
 on after it. So positions in the copy differ from those in the block.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.scanner.mend_events import (
+from stepscope.trace.formats.chrome.scanner.repair_events import (
     AT,
     COPY_END,
     COPY_START,
@@ -30,25 +30,25 @@ from stepscope.trace.formats.chrome.scanner.mend_events import (
     UNKNOWN_KEYS,
     USED,
     WRONG,
-    mend,
+    repair,
 )
 from stepscope.trace.formats.chrome.scanner.scan_bytes import PADDING
 from stepscope.trace.problems import Problems
 
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 15, 1 << 20
 _TRIED = 1 << 16  # room for trying whether an event can be repaired
-_ROOMS = 1 << 17  # sizes of copies are multiples of this
+_COPY_UNIT = 1 << 17  # sizes of copies are multiples of this
 _BYTES_EACH = 32  # of the smallest events that are likely to need repair
 _PROBLEMS = {NOT_UTF8: "invalid_utf8", NOT_JSON: "invalid_json", UNKNOWN_KEYS: "extra_keys"}
 
 
-def can_mend(data: npt.NDArray[np.uint8], at: int, end: int) -> bool:
+def can_repair(data: npt.NDArray[np.uint8], at: int, end: int) -> bool:
     """Whether the event at `at` is one that can be repaired, and has to be."""
     job, log = _job(data, at, end), np.empty((LOG_FIELDS, 1), np.int64)
     copy = np.empty(_TRIED, np.uint8)
     _describe(job, copy, 0, log)
     job[LIMIT] = at + 1
-    mend(job.ctypes.data)
+    repair(job.ctypes.data)
     return int(job[LOGGED]) == 1
 
 
@@ -68,7 +68,7 @@ def _describe(
     job[ROOM + 1 :] = log.ctypes.data, job[LOGGED], log.shape[1]
 
 
-class Mended:
+class RepairedBlock:
     """The copy of a block, as far as it has been made.
 
     Args:
@@ -89,8 +89,8 @@ class Mended:
 
     def _copy_to(self, size: int, used: int) -> None:
         """Goes on in a larger array."""
-        rooms = -(-(size + PADDING) // _ROOMS) + 1
-        data = self._buffers.take(rooms * _ROOMS, np.uint8)
+        units = -(-(size + PADDING) // _COPY_UNIT) + 1
+        data = self._buffers.take(units * _COPY_UNIT, np.uint8)
         data[:used] = self.data[:used]
         self.data = data
         _describe(self._job, data, used, self._log)
@@ -100,20 +100,20 @@ class Mended:
         """Length of the copy."""
         return int(self._job[USED])
 
-    def goes_on(self) -> bool:
+    def copy_next(self) -> bool:
         """Copies more of the block. False if there is no more, or an event that cannot be copied.
 
         `data` may be another array then, with the same text.
         """
         at = int(self._job[AT])
         self._job[LIMIT] = at + self._at_once
-        while mend(self._job.ctypes.data) == NO_ROOM:
+        while repair(self._job.ctypes.data) == NO_ROOM:
             self._copy_to(2 * len(self.data), self.end)
         self._at_once = min(2 * self._at_once, _MOST_AT_ONCE)
         self.data[self.end : self.end + PADDING] = 0
         return int(self._job[AT]) > at
 
-    def go_on_from(self, position: int, original: int) -> None:
+    def continue_from(self, position: int, original: int) -> None:
         """Has the copy go on with other text of the block.
 
         Args:

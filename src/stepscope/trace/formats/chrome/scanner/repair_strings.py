@@ -1,7 +1,7 @@
 """Copies strings, words and white space of JSON in machine code, and repairs what is wrong in them.
 
 Bytes that are not UTF-8 and unpaired surrogates become U+FFFD. What is only almost JSON is repaired
-as `lenient_json.py` does, where that is asked for. `mend_events.py` copies whole events.
+as `lenient_json.py` does, where that is asked for. `repair_events.py` copies whole events.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from stepscope.trace.formats.chrome.scanner.scan_bytes import (
     copy_bytes,
     copy_some,
     escape_length,
+    plain_length,
     skip_space,
-    spaces_go_on,
-    strings_go_on,
+    space_length,
     word_of,
 )
 from stepscope.trace.formats.chrome.scanner.scan_values import is_digit, number_end
@@ -65,7 +65,7 @@ def _is_key(data: Data, at: int) -> int:
     is_ascii = True
     first, here = at + 1, at + 1
     while here - first <= _LONGEST_KEY:
-        length = strings_go_on(data, here)
+        length = plain_length(data, here)
         here += length
         if length == _WIDTH:
             continue
@@ -153,7 +153,7 @@ def _put_control(out: int, character: int) -> int:
 
 
 @jit
-def mend_string(
+def repair_string(
     data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
 ) -> tuple[int, int, int]:
     """Copies the string at `at`.
@@ -175,7 +175,7 @@ def mend_string(
         if out > last:
             return FULL, out, 0
         copy_some(out, data + at)
-        length = strings_go_on(data, at)
+        length = plain_length(data, at)
         at += length
         out += length
         if length == _WIDTH:
@@ -260,8 +260,8 @@ def _word_end(data: Data, at: int) -> int:
 
 
 @jit
-def mend_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, int, int]:
-    """Copies a number or a word, like `mend_string`. A word that JSON has not becomes a string."""
+def repair_word(data: Data, at: int, out: int, is_lenient: bool) -> tuple[int, int, int]:
+    """Copies a number or a word, like `repair_string`. Words that JSON has not become strings."""
     end = number_end(data, at)
     if end >= 0:
         after = byte_at(data, end)
@@ -291,7 +291,7 @@ def _copy_long_space(data: Data, at: int, out: int, last: int) -> tuple[int, int
     """Like `copy_space`, for more than a space."""
     while out <= last:
         copy_some(out, data + at)
-        length = spaces_go_on(data, at)
+        length = space_length(data, at)
         at += length
         out += length
         if length < _WIDTH:
@@ -314,11 +314,11 @@ def copy_space(data: Data, at: int, out: int, last: int) -> tuple[int, int]:
 def copy_string(
     data: Data, at: int, out: int, last: int, place: int, is_lenient: bool
 ) -> tuple[int, int, int]:
-    """Like `mend_string`, faster for a short one that needs no repair."""
+    """Like `repair_string`, faster for a short one that needs no repair."""
     copy_some(out, data + at)
-    length = strings_go_on(data, at + 1)
+    length = plain_length(data, at + 1)
     end = at + length + 2
     is_short = length + 2 <= _WIDTH and byte_at(data, end - 1) == QUOTE and out <= last
     if is_short and (not is_lenient or _closes(data, end - 1, place) == 1):
         return end, out + length + 2, 0
-    return mend_string(data, at, out, last, place, is_lenient)
+    return repair_string(data, at, out, last, place, is_lenient)
