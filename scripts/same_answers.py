@@ -248,7 +248,8 @@ def _compare(before: Path, after: Path, arguments: argparse.Namespace) -> int:
             continue
         different += 1
         print(f"=== {name}")
-        lines = difflib.unified_diff(*(text.splitlines() for text in texts), lineterm="", n=0)
+        one, two = (text.splitlines() for text in texts)
+        lines = difflib.unified_diff(one, two, lineterm="", n=0)
         changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
         for line in changed[: arguments.lines]:
             print(f"  {line[:300]}")
