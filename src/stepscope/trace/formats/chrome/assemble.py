@@ -2,8 +2,8 @@
 
 Shared by both readers of the list of events. Everything that depends on file order is done here:
 numbering names and lanes (`names_and_lanes.py`), pairing beginnings and ends (`pairing.py`), and
-numbering events. Columns are created in `row_tables.py`, or by compiled code: here for tables in
-memory, in `plain/pages.py` for the store.
+numbering events. Columns are created in `row_tables.py`, or by compiled code: in `plain/events.py`
+for tables in memory, in `plain/pages.py` for the store.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.trace.arrays.arrow_columns import numbers_of, strings_of
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.names_and_lanes import NamesAndLanes, categories_of
+from stepscope.trace.formats.chrome.names_and_lanes import NamesAndLanes
 from stepscope.trace.formats.chrome.pairing import Pairing
 from stepscope.trace.formats.chrome.phases import (
     COUNTER_ROLE,
@@ -31,21 +30,18 @@ from stepscope.trace.formats.chrome.phases import (
     ROLE_OF_PHASE,
     UNKNOWN_ROLE,
 )
-from stepscope.trace.formats.chrome.plain import layout
-from stepscope.trace.formats.chrome.plain.target import OtherRows, PlainBlock, Target
 from stepscope.trace.formats.chrome.row_tables import (
     EventColumns,
     count_rows,
     flows_of,
     moments_of,
-    phase_words,
 )
 from stepscope.trace.formats.chrome.rows import HAS_TIME, INT64_MIN, Ids, LanePair, Rows
 from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, COUNTERS, FLOWS, INSTANTS, METADATA, NAMES
 from stepscope.trace.tables import Chunk, SmallTables
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they import llvmlite
     from stepscope.trace.formats.chrome.plain.target import PlainBlock, Target
     from stepscope.trace.formats.chrome.scanner.scanned import Scanned
 
@@ -53,8 +49,6 @@ if TYPE_CHECKING:
 # memory. Groups of two blocks took a tenth more processor time for the store, and no less time.
 _BLOCKS_AT_ONCE = 4
 _MOST_UNDER_WAY = 2
-
-_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 
 class Assembler:
@@ -192,6 +186,7 @@ class Assembler:
         """Starts writing the columns of the blocks that wait for it."""
         if not self._waiting:
             return
+        from stepscope.trace.formats.chrome.plain.events import frames_of
         from stepscope.trace.formats.chrome.plain.pages import (
             MOST_BLOCK_BYTES,
             pages_of,
@@ -223,59 +218,3 @@ class Assembler:
                 self._known.note_gpu_lane(lane, device, stream)
             chunks.append(chunk)
         return chunks
-
-
-def frames_of(target: Target, blocks: list[PlainBlock]) -> Chunk:
-    """Writes the columns of plain blocks, spread. Can be called in any thread.
-
-    Args:
-        blocks: The blocks, which are taken out of the list: the next scan can use their memory.
-    """
-    while blocks:
-        target.fill(blocks.pop(0))
-    args = strings_of("args", target.text, target.views.view(np.uint32), target.text_bits)
-    columns = _event_columns(target)
-    return Chunk(
-        pl.DataFrame(columns).insert_column(2, categories_of(target.codes)),
-        pl.DataFrame([columns[0], args]),
-        pl.DataFrame(_moments(target.instants)) if target.instants.count else _NO_MOMENTS,
-        pl.DataFrame(_moments(target.counters)) if target.counters.count else _NO_MOMENTS,
-        _flows(target.flows),
-    )
-
-
-def _event_columns(target: Target) -> list[pl.Series]:
-    """Returns the columns of `events`, without the category."""
-    longs, ints, bits = target.longs, target.ints, target.bits
-    unsigned, identifiers = ints.view(np.uint32), longs.view(np.uint64)
-    correlation = identifiers[layout.CORRELATION_IDS]
-    external_id = identifiers[layout.EXTERNAL_IDS]
-    return [
-        numbers_of("event", longs[layout.NUMBER]),
-        numbers_of("name_id", unsigned[layout.NAME_IDS]),
-        numbers_of("lane_id", unsigned[layout.LANE_IDS]),
-        numbers_of("start_ns", longs[layout.START]),
-        numbers_of("dur_ns", longs[layout.DUR]),
-        numbers_of("correlation", correlation, bits[layout.CORRELATION_BITS]),
-        numbers_of("external_id", external_id, bits[layout.EXTERNAL_BITS]),
-        numbers_of("device", ints[layout.DEVICES], bits[layout.DEVICE_BITS]),
-        numbers_of("stream", longs[layout.STREAMS], bits[layout.STREAM_BITS]),
-        numbers_of("bytes", longs[layout.SIZES], bits[layout.SIZE_BITS]),
-    ]
-
-
-def _moments(rows: OtherRows) -> list[pl.Series]:
-    """Returns the columns of `instants` and `counters`."""
-    names, lanes = rows.ints.view(np.uint32)
-    return [
-        numbers_of("name_id", names),
-        numbers_of("lane_id", lanes),
-        numbers_of("time_ns", rows.times),
-        strings_of("args", rows.text, rows.views.view(np.uint32), rows.text_bits),
-    ]
-
-
-def _flows(rows: OtherRows) -> pl.DataFrame:
-    flow_id = numbers_of("flow_id", rows.ids.view(np.uint64), rows.id_bits)
-    columns = [flow_id, *_moments(rows)]
-    return pl.DataFrame([*columns[:-1], phase_words(rows.phases), columns[-1]])

@@ -1,6 +1,6 @@
 """Turns rows of any kind into the tables of `schema.py`, with vectorised code.
 
-For plain blocks of large files, `assemble.py` does the same in one compiled pass.
+For plain blocks of large files, `plain/events.py` does the same in one compiled pass.
 """
 
 from __future__ import annotations
