@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
-from stepscope.memory.categories.kinds import MemoryCategory, Source
+from stepscope.memory.categories.kinds import Confidence, MemoryCategory, Source
 from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
@@ -327,17 +327,7 @@ class MemoryView:
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
             )
-        kept = self.allocations.filter(
-            (pl.col("device") == device)
-            & (pl.col("category") == MemoryCategory.PARAMETER.value)
-            & (pl.col("source") == Source.LIFETIME.value)
-        )
-        if len(kept):
-            found.append(
-                f"{binary_size(int(kept['size_bytes'].sum()))} stay from before the first forward "
-                "pass to the end in a program that only computes: they are taken for weights, and "
-                "a cache that was allocated with them is not told from these"
-            )
+        found += self._kept_by_inference(device)
         if host := self.snapshot.settings.get(HOST_BYTES):
             found.append(
                 f"beside the GPU's memory, {binary_size(host)} of pinned host memory were reserved"
@@ -349,6 +339,40 @@ class MemoryView:
         if self.census is not None and self.census.skipped_lines:
             found.append(f"{self.census.skipped_lines} damaged lines of the census were skipped")
         return (*found, *self.remarks)
+
+    def _kept_by_inference(self, device: int) -> list[str]:
+        """What is taken for weights, and for a static cache, and why."""
+        if self.categories.has_backward:
+            return []
+        guessed = self.allocations.filter(
+            (pl.col("device") == device) & (pl.col("confidence") == Confidence.GUESSED.value)
+        )
+        found = []
+        caches = guessed.filter(pl.col("category") == MemoryCategory.CACHE.value)
+        in_a_row = caches.filter(pl.col("source") == Source.SIZE.value)
+        if len(in_a_row):
+            found.append(
+                f"{plural(len(in_a_row), 'block')} of one size that stay, "
+                f"{binary_size(int(in_a_row['size_bytes'].sum()))} in all, lie in one row, as many "
+                "for each layer of the weights: they are taken for a static cache (keys and values)"
+            )
+        weights = guessed.filter(
+            (pl.col("category") == MemoryCategory.PARAMETER.value)
+            & (pl.col("source") == Source.LIFETIME.value)
+        )
+        if len(weights):
+            rest = (
+                ""
+                if len(in_a_row)
+                else ", and a cache that was allocated with them is not told "
+                "from these unless it has blocks of one size for each layer, one after the other"
+            )
+            found.append(
+                f"{binary_size(int(weights['size_bytes'].sum()))} stay from before the first "
+                "forward pass to the end in a program that only computes: they are taken for "
+                f"weights{rest}"
+            )
+        return found
 
 
 def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:
