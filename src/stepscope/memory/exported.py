@@ -80,8 +80,10 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
         UnreadableInputError: It cannot be read, or is damaged.
     """
     if PAGE.search(beginning_of(Path(path), BEGINNING_BYTES)) is not None:
-        beside = Path(path).with_suffix(".json")
-        if not is_timeline_file(str(beside)):
+        page = Path(path)
+        places = (page.with_suffix(".json"), page.with_name(f"{page.stem}_torch.json.gz"))
+        beside = next((place for place in places if is_timeline_file(str(place))), None)
+        if beside is None:
             raise UnreadableInputError(
                 f"{path}: the page of a memory timeline has only a picture: give the JSON "
                 "(export_memory_timeline with a name that ends in .json or .raw.json.gz)"
