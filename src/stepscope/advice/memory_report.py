@@ -149,7 +149,7 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
         .row(0)
     )
     line = by_line(held).row(0, named=True)
-    of = "of unknown category" if kind == "unknown" else kind.replace("_", " ")
+    of = "of no known category" if kind == "unknown" else f"of it {kind.replace('_', ' ')}"
     when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
     return (
         f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; the line with "

@@ -342,7 +342,7 @@ class MemoryView:
 
     def _kept_by_inference(self, device: int) -> list[str]:
         """What is taken for weights, and for a static cache, and why."""
-        if self.categories.has_backward:
+        if not self.categories.is_inference:
             return []
         guessed = self.allocations.filter(
             (pl.col("device") == device) & (pl.col("confidence") == Confidence.GUESSED.value)

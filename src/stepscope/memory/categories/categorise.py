@@ -75,14 +75,14 @@ class Categories:
         table: With the columns of `CATEGORIES`.
         ranges: The program's steps and phases.
         census: The census as it was joined; None without one.
-        has_backward: Whether a backward pass was recorded, or may have followed; else the program
-            only computes.
+        is_inference: Whether forward passes were recorded, and nothing shows that a backward pass
+            follows.
     """
 
     table: pl.DataFrame
     ranges: Ranges
     census: Joined | None
-    has_backward: bool
+    is_inference: bool
 
 
 def categorise(
@@ -150,7 +150,8 @@ def categorise(
         kept = kept_by_inference(allocations, decided["category"], is_forward, counted)
         joined_kept = decided.join(kept, on="allocation", how="left", maintain_order="left")
         decided = _guessed(joined_kept, "kind", pl.col("source_right"))
-    return Categories(decided, ranges, joined, has_backward)
+    is_made = is_forward & allocations["start_event"].is_not_null()
+    return Categories(decided, ranges, joined, not has_backward and bool(is_made.any()))
 
 
 def _shows_backward(table: pl.DataFrame, ranges: Ranges) -> bool:

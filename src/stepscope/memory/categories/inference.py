@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.memory.allocator.rounding import SMALL_BYTES
 from stepscope.memory.categories.kinds import MemoryCategory, Source
 from stepscope.memory.categories.rules import OF_BACKWARD
 from stepscope.memory.program.lines import stacks_with
@@ -27,9 +28,7 @@ _LEAST_KEPT, _LEAST_LIFE = 0.5, 0.75
 """Of the most that are held at once: what must be held from then on, and through how many further
 requests each must live."""
 _FEWEST_LAYERS = 3
-_LEAST_BYTES = 1 << 20
-"""Of a block of a static cache; smaller ones share segments in no order."""
-_LARGE_SHARE = 0.05
+_LARGE_SHARE = 0.02
 """Of the bytes: what the sizes that say how many layers there are must have."""
 _MOST_ASTRAY = 0.125
 """Of one block for each layer: what may lie elsewhere."""
@@ -139,7 +138,8 @@ def _in_a_row(stays: pl.DataFrame) -> pl.DataFrame:
     run of each of its sizes.
     """
     found: list[pl.Series] = []
-    large = stays.filter(pl.col("size_bytes") >= _LEAST_BYTES)
+    # Blocks of the small pool lie apart from the others, whatever the order of requests.
+    large = stays.filter(pl.col("size_bytes") > SMALL_BYTES)
     for _, mine in large.group_by("device"):
         rows = mine.sort("start_event", "address", nulls_last=False)
         size = rows["size_bytes"]
@@ -197,7 +197,7 @@ def _made_once(made: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter(
         again
         & pl.col("free_event").is_null().all().over(key)
-        & (pl.col("size_bytes") >= _LEAST_BYTES).all().over(key)
+        & (pl.col("size_bytes") > SMALL_BYTES).all().over(key)
         & (pl.len().over(key) > 1)
     ).select("allocation")
 

@@ -155,7 +155,7 @@ def remedies(
         With the columns of `REMEDIES`.
     """
     tried = _Tried(view, failure, held, bounded)
-    is_training = view.categories.has_backward
+    is_training = not view.categories.is_inference
     rows = [
         *tried.best_of(_settings(bounded.recorded.settings)),
         *(tried.row(one) for one in _of_the_limit(failure, bounded.capacity)),

@@ -249,6 +249,7 @@ def test_an_inference_that_runs_out_of_memory_keeps_nothing_for_a_backward_pass(
     kinds = set(found.categories["category"].cast(pl.String))
     if calls:
         assert kinds == {"parameter", "cache", "temporary"}
+        assert view.categories.is_inference
         advice = " ".join(found.remedies["remedy"])
         assert "checkpoint" not in advice
         assert "accumulate" not in advice
