@@ -66,7 +66,6 @@ class OperatorCall:
     """One distinct way in which an operator was called.
 
     Attributes:
-        name: The operator's.
         shapes: Of its tensors, those in lists among them.
         element_bytes: Size of an element of the first.
         asked: The shape that it was told to make; None: it follows from its operands.
@@ -85,7 +84,6 @@ class OperatorCalls:
     Attributes:
         table: start_event, call: its number among the calls; only of requests whose operator is
             known.
-        calls: The distinct calls.
     """
 
     table: pl.DataFrame
@@ -101,9 +99,7 @@ class Moment:
     """A moment of a device's history.
 
     Attributes:
-        device: The device.
         event: The last event that has happened; `START` before the first.
-        time_ns: When; None where the file has no times.
         what: What the moment is, in words.
     """
 
@@ -118,7 +114,6 @@ class MemoryView:
     """A snapshot with what is derived from it. Everything is computed when it is first used.
 
     Attributes:
-        snapshot: The snapshot.
         census: What the training noted about its tensors.
         rules: The user's rules for categories.
         remarks: What could not be read beside the snapshot, and what it does not show.

@@ -73,7 +73,6 @@ class Categories:
 
     Attributes:
         table: With the columns of `CATEGORIES`.
-        ranges: The program's steps and phases.
         census: The census as it was joined; None without one.
         is_inference: Whether forward passes were recorded, and nothing shows that a backward pass
             follows.

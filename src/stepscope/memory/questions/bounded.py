@@ -24,14 +24,7 @@ _FEW_PROBES, _MANY_PROBES = 3, 8
 
 @dataclass(frozen=True)
 class Change:
-    """A changed program, or a changed allocator.
-
-    Attributes:
-        replay: The history.
-        requests: What it asks for.
-        settings: Of the allocator.
-        capacity: What the allocator can reserve.
-    """
+    """A changed program, or a changed allocator."""
 
     replay: Replay
     requests: Requests
@@ -40,11 +33,7 @@ class Change:
 
 
 class BoundedRuns:
-    """Runs of one device's history with the memory that there was.
-
-    Attributes:
-        recorded: What was recorded.
-    """
+    """Runs of one device's history with the memory that there was."""
 
     def __init__(self, replay: Replay, device: int) -> None:
         self._device = device
@@ -134,7 +123,6 @@ class Run:
     Attributes:
         size: The batch size, the sequence length, the ranks that share the state, or whatever was
             varied.
-        view: Its memory.
     """
 
     size: float

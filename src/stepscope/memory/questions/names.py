@@ -11,8 +11,6 @@ class NamedQuestion:
     """A question, as far as its answers are laid out.
 
     Attributes:
-        name: Its name on the command line.
-        about: What it answers, in one line.
         titles: Field of the answer to the title of its table, in display order.
     """
 

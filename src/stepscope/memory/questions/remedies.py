@@ -122,8 +122,6 @@ class Failure:
     """The request that failed.
 
     Attributes:
-        event: The event.
-        line: The line that asked.
         category: What its stack says that it is for; None: nothing.
         asked_bytes: What it asked for, rounded.
         card_bytes: What the card has for the allocator if nothing else takes of it; None: unknown.

@@ -60,8 +60,6 @@ class SettingsAnswer:
     """What settings would have reserved.
 
     Attributes:
-        device: The device.
-        settings: Those of the recording.
         peak_allocated_bytes: The most that the program held: no setting reserves less.
         peak_reserved_bytes: The most that was reserved in the recording.
         reproduction_error_share: By how much the model, with the settings of the recording and
@@ -74,7 +72,6 @@ class SettingsAnswer:
             device_requests, device_releases, retries, is_out_of_memory (a request that was served
             in the recording would fail, or the last that failed would fail again; null: not known),
             is_recorded.
-        notes: What a reader must know.
     """
 
     device: int

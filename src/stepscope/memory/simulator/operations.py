@@ -134,7 +134,6 @@ class History:
     """A replayed history for the simulator.
 
     Attributes:
-        operations: In order.
         retries: Of the operations, whether each is a release of the allocator's own, which another
             allocator may not need.
     """
