@@ -24,7 +24,6 @@ from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
 from stepscope.memory.simulator.operations import Requests, failed_requests
 from stepscope.memory.view import MemoryView
-from stepscope.run.figures import plural
 
 _NOTHING = 1  # bytes: the simulator identifies allocations by their place, so none is removed
 _LARGE_SHARE = 0.05
@@ -315,8 +314,8 @@ def _of_places(view: MemoryView, device: int) -> list[_Remedy]:
     if private:
         found.append(
             _Remedy(
-                f"do without the {plural(private, 'private pool')} (of CUDA graphs or "
-                "torch.cuda.MemPool): what it caches serves nothing else",
+                f"do without {'the private pool' if private == 1 else f'{private} private pools'} "
+                "(of CUDA graphs or torch.cuda.MemPool): what it caches serves nothing else",
                 "some speed",
                 3,
                 "what is in them lives as long as recorded; a graph must not be replayed then",

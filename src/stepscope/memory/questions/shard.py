@@ -180,6 +180,11 @@ def shard(
 
 def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes: int) -> list[str]:
     notes = [_KEPT]
+    if base.view.categories.is_inference:
+        notes.append(
+            "the program only computes: ZeRO 1 and 2 divide nothing of it, and tensor or pipeline "
+            "parallelism, which is not simulated, divides weights and caches without the buffers"
+        )
     if error is None:
         notes.append(
             "with one run the error is not known: add a run at another degree (--also RUN=RANKS)"

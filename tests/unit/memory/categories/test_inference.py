@@ -182,6 +182,9 @@ def test_a_static_cache_from_before_is_told_from_weights(layer, per_layer, size,
     assert sizes_of(snapshot, "parameter") == weights
     notes = MemoryView(replayed(snapshot).snapshot).notes(0)
     assert any("taken for a static cache (keys and values)" in note for note in notes)
+    # It may be made for the batch, or fill the memory that there is.
+    view = MemoryView(replayed(snapshot).snapshot)
+    assert will_it_fit([Run(4, view)], [8], capacity_bytes=2**40).targets["fits"][-1] is None
 
 
 @pytest.mark.parametrize("layer", [LLAMA, MULTI_HEAD, GPT, EXPERTS, (16,), (16, 16)])
