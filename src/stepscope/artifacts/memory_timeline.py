@@ -86,8 +86,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
         make_file(
             "memory_timeline_json",
             job.window_path / _JSON_FILE,
-            lambda path: write_json(timelines, path),
-            lambda _: _check(timelines),
+            lambda path: write_json(_check(timelines), path),
         ),
     ]
 
