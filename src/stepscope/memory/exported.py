@@ -245,12 +245,7 @@ def answer_of_timeline(
 ) -> MemoryAnswer:
     """Answers a question about a memory timeline.
 
-    Args:
-        path: The file.
-        question: The name of a question about snapshots.
-        device: Of a file about several devices the GPU to answer about; None: the device of which
-            most was held.
-        is_drawn: Whether the answer should bring memory over time.
+    Of a file about several devices, by default about that of which most was held.
 
     Raises:
         UnreadableInputError: The file cannot be read.

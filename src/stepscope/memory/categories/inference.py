@@ -60,10 +60,7 @@ def _gives_back(forward: pl.DataFrame, failure: int) -> bool:
         forward.filter((pl.col("start_event") < failure).fill_null(value=False))
         .sort("start_event")
         .with_row_index("request")
-        .with_columns(
-            is_freed=(pl.col("free_event") < failure).fill_null(value=False),
-            bytes=pl.col("size_bytes"),
-        )
+        .with_columns(is_freed=(pl.col("free_event") < failure).fill_null(value=False))
     )
     starts = made["start_event"].to_numpy()
     until = made["free_event"].clip(upper_bound=failure).fill_null(failure).to_numpy()
@@ -75,10 +72,9 @@ def _gives_back(forward: pl.DataFrame, failure: int) -> bool:
     )
     known = counted.filter(pl.col("freed") > 0)
     held = known.filter(~is_freed)
-    overdue = held.filter(pl.col("life") > 2 * pl.col("longest"))["bytes"].sum()
-    return (
-        len(known) >= _LEAST_GIVEN_BACK * len(made) > 0
-        and overdue <= _MOST_OVERDUE * held["bytes"].sum()
+    overdue = int(held.filter(pl.col("life") > 2 * pl.col("longest"))["size_bytes"].sum())
+    return len(known) >= _LEAST_GIVEN_BACK * len(made) > 0 and overdue <= _MOST_OVERDUE * int(
+        held["size_bytes"].sum()
     )
 
 
@@ -90,12 +86,8 @@ def kept_by_inference(
 ) -> pl.DataFrame:
     """What a program that only computes keeps: allocation, kind, source.
 
-    Args:
-        allocations: Those of a replay.
-        category: What is known of each.
-        is_forward: Whether a forward pass made it, by its stack.
-        counted_devices: The devices of which a census names all parameters: what else stays there
-            is none.
+    `is_forward` is what a forward pass made, by its stack. Of `counted_devices`, a census names all
+    parameters: what else stays there is none.
     """
     lives = allocations.select(
         "allocation", "device", "stack", "size_bytes", "address", "start_event", "free_event",

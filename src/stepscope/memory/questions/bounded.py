@@ -60,10 +60,8 @@ class BoundedRuns:
     ) -> Simulation:
         """One simulation.
 
-        Args:
-            change: What is run.
-            capacity_bytes: What the allocator can reserve; None: without a bound.
-            is_anew: Whether it begins with an empty allocator, rather than with the recorded state.
+        Without a capacity, memory has no bound; unless `is_anew`, it begins with the recorded
+        state, rather than with an empty allocator.
         """
         is_limited = change.capacity.is_limit or change.settings.garbage_collection_threshold > 0
         return simulate(

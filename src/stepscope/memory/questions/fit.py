@@ -103,12 +103,7 @@ def will_it_fit(
 ) -> Fit:
     """Predicts the peak at other sizes.
 
-    Args:
-        runs: One to three runs of the same program at different sizes.
-        targets: Sizes to predict.
-        device: The device; None: the fullest of the largest run.
-        capacity_bytes: What the device has for the allocator.
-        settings: Of the simulated allocator; None: as recorded.
+    By default on the fullest device of the largest run, with the settings as recorded.
 
     Raises:
         UsageError: There are too few or too many runs, or two have the same size.

@@ -67,10 +67,6 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
 
     `memory` itself is a question about traces, and about snapshots the overview.
 
-    Args:
-        name: The name.
-        paths: What the question is asked of.
-
     Raises:
         UsageError: There is no such question about snapshots, or it needs options.
     """

@@ -93,10 +93,8 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Explains the last request that failed.
 
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest of those on which a request failed.
-        total_bytes: What the GPU has, if that is known from elsewhere than samples.
+    By default on the fullest device on which one failed. `total_bytes` is what the GPU has, if that
+    is known from elsewhere than samples.
 
     Raises:
         UsageError: None failed.

@@ -109,11 +109,8 @@ def settings(
 ) -> SettingsAnswer:
     """Simulates settings of the allocator.
 
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-        asked: Values of PYTORCH_CUDA_ALLOC_CONF; options that they do not name are as recorded.
-            None: those that help most often.
+    `asked` are values of PYTORCH_CUDA_ALLOC_CONF, by default those that help most often; options
+    that they do not name are as recorded.
 
     Raises:
         UsageError: A value is not understood.

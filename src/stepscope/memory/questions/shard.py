@@ -119,13 +119,8 @@ def shard(
 ) -> Shard:
     """Predicts the peak at other sharding degrees.
 
-    Args:
-        runs: Runs of the same program; their sizes are the ranks that share the state. The one with
-            the fewest is what the prediction is made from; the others tell its error.
-        targets: How many ranks share the state; by default 2, 4 and 8.
-        device: The device; None: the fullest.
-        capacity_bytes: What the device has for the allocator.
-        settings: Of the simulated allocator; None: as recorded.
+    The sizes of the runs are the ranks that share the state. The one with the fewest is what the
+    prediction is made from; the others tell its error. `targets` are 2, 4 and 8 ranks by default.
 
     Raises:
         UsageError: A number of ranks is none, or nothing of the peak is known to be state.

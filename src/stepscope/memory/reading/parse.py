@@ -42,10 +42,7 @@ Progress = Callable[[int], None]
 def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
     """The tree of a file.
 
-    Args:
-        data: The whole file, unpacked.
-        name: What it is called in messages.
-        progress: Called with numbers of bytes that were read: each byte is read twice.
+    `progress` is called with numbers of bytes that were read: each byte is read twice.
 
     Raises:
         UnreadableInputError: It is neither a pickle of plain values nor JSON, or is damaged, or

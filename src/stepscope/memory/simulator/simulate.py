@@ -114,16 +114,10 @@ def simulate(
     Calls of `empty_cache` are the program's, and happen as recorded. What the recorded allocator
     gave back because it needed room does not: the simulated one does so when it needs to.
 
-    Args:
-        replay: The history.
-        device: Its number.
-        settings: Of the simulated allocator.
-        capacity_bytes: The most that it can reserve (`capacity_of`); None: without a bound.
-        limit_bytes: What the process is allowed (`set_per_process_memory_fraction`); garbage
-            collection needs it.
-        initial: "recorded": it begins with the segments and blocks of the recording; "anew": what
-            was allocated before the recording is requested again, in order of addresses.
-        requests: What the history asked for, if it is known already from another simulation.
+    With `initial` "recorded", it begins with the segments and blocks of the recording; "anew", what
+    was allocated before the recording is requested again, in order of addresses. Without a capacity
+    (`capacity_of`), memory has no bound; `limit_bytes` is what the process is allowed
+    (`set_per_process_memory_fraction`). `requests` are known already from another simulation.
 
     Raises:
         UsageError: A threshold for garbage collection without a limit.

@@ -70,10 +70,7 @@ class Columns:
 class DeviceHistory:
     """The history of one device.
 
-    Args:
-        view: The memory.
-        device: The device.
-        origin_ns: Times count from here.
+    Times count from `origin_ns`.
     """
 
     def __init__(self, view: MemoryView, device: int, origin_ns: int) -> None:
