@@ -230,7 +230,7 @@ found.append(["replay", *took, peak()])
 assert replayed.mismatches == 0
 made, took = measured(lambda: reproduce(replayed, 0))
 found.append(["simulate", *took, peak()])
-assert made.largest_error_bytes == 0
+assert made.largest_error == 0
 del made
 _, took = measured(lambda: view.allocations)
 found.append(["categories and lines", *took, peak()])

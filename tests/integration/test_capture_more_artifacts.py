@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
 
@@ -17,6 +16,7 @@ from stepscope import open_run
 from stepscope.artifacts.calls import gather
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
 from stepscope.artifacts.raw import RawTrace
+from stepscope.memory.exported import CATEGORIES, read_timelines
 from stepscope.run.files import LineFile
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}
@@ -135,24 +135,47 @@ def test_the_timeline_follows_the_allocators_own_total(tmp_path):
     assert timeline.parts[BEFORE][0] == totals[0] - window.memory[0].bytes
 
 
-def test_torchs_own_timeline_is_there(tmp_path):
-    window = train(tmp_path, memory_timeline="torch")
-    (item,) = artifacts_of(window, "memory_timeline")
-    assert not item.problem
-    with gzip.open(rank_directory(tmp_path) / item.path) as file:
-        assert json.load(file)
+def test_torchs_own_timeline_is_drawn_by_its_categories(tmp_path, monkeypatch):
+    """What is drawn, and what `memory` reads, is what torch finds on the same run."""
+    exports = []
+    export = torch.profiler.profile.export_memory_timeline
+
+    def keep(profiler, path, device=None):
+        own = tmp_path / "own.json"
+        export(profiler, str(own), device=device)
+        exports.append(json.loads(own.read_text()))
+        return export(profiler, path, device=device)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_memory_timeline", keep)
+    window = train(tmp_path / "run", memory_timeline="torch")
+    (page,) = artifacts_of(window, "memory_timeline")
+    assert not page.problem
+    path = rank_directory(tmp_path / "run") / page.path
+    assert path.name == "memory_timeline.html"
+    ((_, sizes),) = exports
+    (timeline,) = read_timelines(str(path))
+    for place, name in enumerate(CATEGORIES):
+        assert timeline.parts[name].tolist() == [row[place + 1] for row in sizes]
+    peaks = {name: max(values) for name, values in timeline.parts.items() if values.any()}
+    assert {"parameter", "gradient", "activation", "input"} <= set(peaks)
+    drawn = path.read_text()
+    for name, most in peaks.items():
+        shown = name.replace("_", " ").capitalize()
+        assert f"<title>{shown}: at most {most / 2**20:.1f} MiB</title>" in drawn
     assert window.state == "complete"
 
 
-def test_a_failure_of_torchs_own_timeline_is_told(tmp_path, monkeypatch):
+def test_where_torchs_own_timeline_fails_phases_are_drawn(tmp_path, monkeypatch):
     def fail(*_, **more):
         raise AssertionError("no such tensor")
 
     monkeypatch.setattr(torch.profiler.profile, "export_memory_timeline", fail)
     window = train(tmp_path, memory_timeline="torch")
-    (item,) = artifacts_of(window, "memory_timeline")
-    assert item.problem == "AssertionError: no such tensor"
-    assert not (rank_directory(tmp_path) / item.path).exists()
+    (failed,) = artifacts_of(window, "memory_timeline_torch")
+    assert failed.problem == "AssertionError: no such tensor"
+    assert not (rank_directory(tmp_path) / failed.path).exists()
+    (page,) = artifacts_of(window, "memory_timeline")
+    assert BEFORE in (rank_directory(tmp_path) / page.path).read_text()
     assert window.state == "complete"
 
 

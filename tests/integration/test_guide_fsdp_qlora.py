@@ -76,7 +76,10 @@ def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
     stacks = (folder / f"{STEM}-stacks.txt").read_text().splitlines()
     assert all(re.fullmatch(r".+ \d+", line) for line in stacks)
     assert any("training.py" in line and "aten::mm" in line for line in stacks)
-    assert "<html" in (folder / f"{STEM}-memory-timeline.html").read_text().lower()
+    page = (folder / f"{STEM}-memory-timeline.html").read_text()
+    assert {f"</i>{name}</span>" in page for name in ("Parameter", "Gradient", "Activation")} == {
+        True
+    }
     manifest = manifest_of(tmp_path / "profiling_outputs")
     assert manifest.step_unit == "micro-batch"
     assert manifest.state == "finished"

@@ -17,6 +17,7 @@ from stepscope.advice.rules import MEMORY_RULES, RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.memory.opening import open_memory
+from stepscope.memory.program.lines import NO_STACK
 from stepscope.memory.questions.composition import by_line
 from stepscope.memory.questions.table import MemoryAnswer, answer, question
 from stepscope.memory.view import MemoryView, held_at
@@ -149,12 +150,13 @@ def _verdict(view: MemoryView, findings: Sequence[Finding]) -> str:
         .row(0)
     )
     line = by_line(held).row(0, named=True)
-    of = "of unknown category" if kind == "unknown" else kind.replace("_", " ")
+    of = "of no known category" if kind == "unknown" else f"of it {kind.replace('_', ' ')}"
     when = "the peak" if view.has_history(device) else "what was held at the dump (not a peak)"
-    return (
-        f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; the line with "
-        f"most is {line['line']} ({percent(line['allocated_share'])})"
-    )
+    share = percent(line["allocated_share"])
+    place = f"the line with most is {line['line']} ({share})"
+    if line["line"] == NO_STACK:
+        place = f"of {share} no stack was recorded"
+    return f"{NOTHING}: {when} is {binary_size(total)}, {percent(most / total)} {of}; {place}"
 
 
 def name_of(summary: SnapshotSummary) -> str:

@@ -11,6 +11,9 @@ import orjson
 
 from stepscope.run.layout import WINDOW_FILE
 
+TORCH_TIMELINE = "memory_timeline_torch.json.gz"
+"""In a window's folder: the memory timeline that torch exported in the training process."""
+
 
 @dataclass(frozen=True)
 class FinishJob:

@@ -1,16 +1,22 @@
-"""Memory over time, from the trace's memory events, by the phase that allocated it.
+"""Memory over time: by the phase that allocated it, or by torch's own categories.
 
-The live bytes at each moment are divided by where they were allocated: inside an annotation of the
-loop, in the backward pass (autograd's calls), in operators outside both, or before the window
-(including what was freed without a recorded allocation). The parts add up to the total that the
-allocator reported.
+From the trace's memory events, the live bytes at each moment are divided by where they were
+allocated: inside an annotation of the loop, in the backward pass (autograd's calls), in operators
+outside both, or before the window (including what was freed without a recorded allocation). The
+parts add up to the total that the allocator reported.
+
+Torch's categories are those of the timeline that torch exported. Where torch could not make one,
+the page shows phases.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
+import gzip
 import html
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +31,18 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
-from stepscope.artifacts.files import EmptyArtifactError, make_file
-from stepscope.artifacts.job import FinishJob
+from stepscope.artifacts.files import EmptyArtifactError, listed, make_file
+from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import BACKWARD
 
 BEFORE = "before the window"
 OPERATORS = "operators"
+_CATEGORIES = (
+    "Parameter", "Optimizer state", "Input", "Temporary", "Activation", "Gradient",
+    "Autograd detail", "Unknown",
+)  # fmt: skip
+"""Torch's categories, in the order of its columns."""
 _HTML_FILE = "memory_timeline.html"
 _JSON_FILE = "memory_timeline.json"
 _MOST_POINTS = 2000
@@ -62,29 +73,61 @@ class MemoryTimeline:
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
-    """Draw memory over time, if the option `memory_timeline` requests it from the trace."""
-    if options["memory_timeline"] != "trace":
+    """Draw memory over time, if the option `memory_timeline` requests it."""
+    if options["memory_timeline"] == "off":
         return []
+    by_torch = job.window_path / TORCH_TIMELINE
+    if by_torch.is_file():
+        read = functools.partial(_torch_timeline, by_torch)
+        return [_page(job, window, lambda: [read()]), listed("memory_timeline_torch", by_torch)]
     timelines = memory_timelines(window)
-
-    def check(_: Path) -> None:
-        if not timelines:
-            raise EmptyArtifactError("no memory events were recorded")
-
     return [
-        make_file(
-            "memory_timeline",
-            job.window_path / _HTML_FILE,
-            lambda path: write_html(timelines, window.step_bounds, path),
-            check,
-        ),
+        _page(job, window, lambda: timelines),
         make_file(
             "memory_timeline_json",
             job.window_path / _JSON_FILE,
-            lambda path: write_json(timelines, path),
-            check,
+            lambda path: write_json(_check(timelines), path),
         ),
     ]
+
+
+def _page(
+    job: FinishJob, window: WindowCalls, timelines: Callable[[], list[MemoryTimeline]]
+) -> ArtifactRecord:
+    return make_file(
+        "memory_timeline",
+        job.window_path / _HTML_FILE,
+        lambda path: write_html(_check(timelines()), window.step_bounds, path),
+    )
+
+
+def _check(timelines: list[MemoryTimeline]) -> list[MemoryTimeline]:
+    if not timelines:
+        raise EmptyArtifactError("no memory events were recorded")
+    return timelines
+
+
+def _torch_timeline(path: Path) -> MemoryTimeline:
+    """The timeline that torch exported: times in microseconds, and a row of sizes for each."""
+    with gzip.open(path) as file:
+        times, sizes = orjson.loads(file.read())
+    if not times:
+        raise EmptyArtifactError("torch's timeline is empty")
+    bucket = -(-len(times) // _MOST_POINTS)
+    best = [
+        max(range(first, min(first + bucket, len(times))), key=lambda row: sum(sizes[row]))
+        for first in range(0, len(times), bucket)
+    ]
+    columns = zip(*(sizes[row][1:] for row in best), strict=True)
+    parts = dict(zip(_CATEGORIES, map(list, columns), strict=True))
+    return MemoryTimeline(
+        "by torch's categories",
+        [times[row] * 1000 for row in best],
+        [sum(sizes[row]) for row in best],
+        [0] * len(best),
+        parts,
+        len(times),
+    )
 
 
 def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:

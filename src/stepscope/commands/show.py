@@ -88,8 +88,8 @@ def command(
     it is a memory snapshot, or a run (its newest snapshot is used); what-if-ranks also takes a
     table of operations (.parquet). `stepscope show --list` lists the questions.
     """
-    from stepscope.analysis.memory.question_names import memory_question
     from stepscope.analysis.questions import question as question_named
+    from stepscope.memory.questions.names import memory_question
 
     if list_questions or question is None:
         _list_questions()
@@ -333,8 +333,8 @@ def _show_opened_memory(
 
 def _all_questions() -> list[tuple[str, str]]:
     """Name of each question, and what it answers."""
-    from stepscope.analysis.memory.question_names import names
     from stepscope.analysis.questions import QUESTIONS
+    from stepscope.memory.questions.names import names
 
     return [*((one.name, one.about) for one in QUESTIONS), *names()]
 

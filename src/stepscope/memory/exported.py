@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UnreadableInputError, UsageError
@@ -28,6 +27,7 @@ from stepscope.memory.questions.names import ABOUT, NamedQuestion
 from stepscope.memory.questions.over_time import COLUMNS, Mark, OverTime, time_columns
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.memory.recognition import BEGINNING_BYTES, PAGE, is_timeline_file
+from stepscope.memory.replay.arrays import Int64Array
 from stepscope.run.side_json import parse_json
 from stepscope.trace.source.opening import beginning_of, open_source
 from stepscope.trace.source.progress import Progress
@@ -45,18 +45,14 @@ _MOST_BYTES = 256 * 1024**2
 """Unpacked: some four million moments, which take about three gigabytes as numbers of Python's."""
 _LONGEST_TIME_US = 2**53
 
-Int64Array = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class ExportedTimeline:
     """A memory timeline.
 
     Attributes:
-        path: The file.
         form: What wrote it, in words.
         device: The device, in words; empty: the file does not say.
-        time_ns: Moments in order.
         parts: Bytes after each moment, by category or phase.
         allocations: How often memory was requested; None: the file does not say.
         reserved_bytes: What the allocator had reserved after each moment; None likewise.
@@ -80,8 +76,10 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
         UnreadableInputError: It cannot be read, or is damaged.
     """
     if PAGE.search(beginning_of(Path(path), BEGINNING_BYTES)) is not None:
-        beside = Path(path).with_suffix(".json")
-        if not is_timeline_file(str(beside)):
+        page = Path(path)
+        places = (page.with_suffix(".json"), page.with_name(f"{page.stem}_torch.json.gz"))
+        beside = next((place for place in places if is_timeline_file(str(place))), None)
+        if beside is None:
             raise UnreadableInputError(
                 f"{path}: the page of a memory timeline has only a picture: give the JSON "
                 "(export_memory_timeline with a name that ends in .json or .raw.json.gz)"
@@ -211,14 +209,12 @@ class ExportedTotals:
         span_ns: From the first moment to the last.
         peak_allocated_bytes: The most that was held at any moment.
         peak_time_ns: When it was first held.
-        allocated_bytes: What was held at the last moment.
         reserved_bytes: The most that the allocator had reserved; None: the file does not say.
         replay_mismatches: None: there is nothing to hold a timeline against.
         categories: category, allocated_bytes, allocated_share at the peak; the most first. The
             timeline of a run has phases in place of categories.
         timeline: One row per moment, at most 500: for each interval that with the most held:
             time_ns, allocated_bytes, and the bytes of each category.
-        notes: What a reader must know.
     """
 
     form: str
@@ -249,12 +245,7 @@ def answer_of_timeline(
 ) -> MemoryAnswer:
     """Answers a question about a memory timeline.
 
-    Args:
-        path: The file.
-        question: The name of a question about snapshots.
-        device: Of a file about several devices the GPU to answer about; None: the device of which
-            most was held.
-        is_drawn: Whether the answer should bring memory over time.
+    Of a file about several devices, by default about that of which most was held.
 
     Raises:
         UnreadableInputError: The file cannot be read.

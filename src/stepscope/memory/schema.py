@@ -179,7 +179,6 @@ class Snapshot:
     """State and history of the caching allocator, with the tables of `TABLES`.
 
     Attributes:
-        path: Where it was read from, for messages.
         events: The history; read when it is collected.
         settings: What the file says of the allocator's settings, as it says it.
         store: The directory of Parquet files that the tables come from; None: they are in memory.

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import Categories, categorise
 from stepscope.memory.categories.census import Census
-from stepscope.memory.categories.kinds import MemoryCategory, Source
+from stepscope.memory.categories.kinds import Confidence, MemoryCategory, Source
 from stepscope.memory.categories.rules import Rule
 from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
@@ -66,7 +66,6 @@ class OperatorCall:
     """One distinct way in which an operator was called.
 
     Attributes:
-        name: The operator's.
         shapes: Of its tensors, those in lists among them.
         element_bytes: Size of an element of the first.
         asked: The shape that it was told to make; None: it follows from its operands.
@@ -85,7 +84,6 @@ class OperatorCalls:
     Attributes:
         table: start_event, call: its number among the calls; only of requests whose operator is
             known.
-        calls: The distinct calls.
     """
 
     table: pl.DataFrame
@@ -101,9 +99,7 @@ class Moment:
     """A moment of a device's history.
 
     Attributes:
-        device: The device.
         event: The last event that has happened; `START` before the first.
-        time_ns: When; None where the file has no times.
         what: What the moment is, in words.
     """
 
@@ -118,7 +114,6 @@ class MemoryView:
     """A snapshot with what is derived from it. Everything is computed when it is first used.
 
     Attributes:
-        snapshot: The snapshot.
         census: What the training noted about its tensors.
         rules: The user's rules for categories.
         remarks: What could not be read beside the snapshot, and what it does not show.
@@ -327,17 +322,7 @@ class MemoryView:
                 "at some moments more is held than reserved, which cannot be: the history of "
                 "segments is incomplete, and reserved bytes are too low"
             )
-        kept = self.allocations.filter(
-            (pl.col("device") == device)
-            & (pl.col("category") == MemoryCategory.PARAMETER.value)
-            & (pl.col("source") == Source.LIFETIME.value)
-        )
-        if len(kept):
-            found.append(
-                f"{binary_size(int(kept['size_bytes'].sum()))} stay from before the first forward "
-                "pass to the end in a program that only computes: they are taken for weights, and "
-                "a cache that was allocated with them is not told from these"
-            )
+        found += self._kept_by_inference(device)
         if host := self.snapshot.settings.get(HOST_BYTES):
             found.append(
                 f"beside the GPU's memory, {binary_size(host)} of pinned host memory were reserved"
@@ -349,6 +334,40 @@ class MemoryView:
         if self.census is not None and self.census.skipped_lines:
             found.append(f"{self.census.skipped_lines} damaged lines of the census were skipped")
         return (*found, *self.remarks)
+
+    def _kept_by_inference(self, device: int) -> list[str]:
+        """What is taken for weights, and for a static cache, and why."""
+        if not self.categories.is_inference:
+            return []
+        guessed = self.allocations.filter(
+            (pl.col("device") == device) & (pl.col("confidence") == Confidence.GUESSED.value)
+        )
+        found = []
+        caches = guessed.filter(pl.col("category") == MemoryCategory.CACHE.value)
+        in_a_row = caches.filter(pl.col("source") == Source.SIZE.value)
+        if len(in_a_row):
+            found.append(
+                f"{plural(len(in_a_row), 'block')} of one size that stay, "
+                f"{binary_size(int(in_a_row['size_bytes'].sum()))} in all, lie in one row, as many "
+                "for each layer of the weights: they are taken for a static cache (keys and values)"
+            )
+        weights = guessed.filter(
+            (pl.col("category") == MemoryCategory.PARAMETER.value)
+            & (pl.col("source") == Source.LIFETIME.value)
+        )
+        if len(weights):
+            rest = (
+                ""
+                if len(in_a_row)
+                else ", and a cache that was allocated with them is not told "
+                "from these unless it has blocks of one size for each layer, one after the other"
+            )
+            found.append(
+                f"{binary_size(int(weights['size_bytes'].sum()))} stay from before the first "
+                "forward pass to the end in a program that only computes: they are taken for "
+                f"weights{rest}"
+            )
+        return found
 
 
 def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.memory.question_names import PREFIX
-from stepscope.memory.questions.names import NamedQuestion
+from stepscope.memory.questions.names import PREFIX, NamedQuestion
 from stepscope.report import answer, figures
 from stepscope.report.cells import shown
 from stepscope.report.document import (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepscope.viewer.events import Links
     from stepscope.viewer.flame import Forest
     from stepscope.viewer.index import Lane, TraceIndex
-    from stepscope.viewer.memory.content import MemoryContent
+    from stepscope.viewer.memory.history import MemoryContent
     from stepscope.viewer.ranges import RangeBasis
     from stepscope.viewer.search import NameIndex
     from stepscope.viewer.slice_rows import SliceRows
@@ -272,7 +272,7 @@ class Opened:
         snapshot = origin.path if origin.is_memory else origin.snapshot
         if snapshot is not None:
             from stepscope.analysis.memory.opening import open_memory
-            from stepscope.viewer.memory.content import memory_of
+            from stepscope.viewer.memory.history import memory_of
 
             self.memory = memory_of(lambda: open_memory(snapshot).view)
 
@@ -336,7 +336,7 @@ class Opened:
         extras = content.extras
         if self.memory is None and has_host_memory(content.trace):
             from stepscope.analysis.memory.opening import memory_of_trace
-            from stepscope.viewer.memory.content import memory_of
+            from stepscope.viewer.memory.history import memory_of
 
             self.memory = memory_of(lambda: memory_of_trace(content.trace, self.origin.path))
         self.has_extras = extras is not None

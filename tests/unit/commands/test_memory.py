@@ -18,10 +18,9 @@ from tests.support.allocator import MIB, Allocator
 from tests.support.answers import assert_titles
 from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
-from stepscope.analysis.memory.question_names import PREFIX
 from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
-from stepscope.memory.questions.names import ABOUT, NEEDS
+from stepscope.memory.questions.names import ABOUT, NEEDS, PREFIX
 from stepscope.memory.questions.table import QUESTIONS, question
 from stepscope.report.columns import FIRST
 from stepscope.report.outputs import output

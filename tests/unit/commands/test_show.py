@@ -18,12 +18,12 @@ from tests.support.answers import assert_titles
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 from tests.support.rendered import print_blocks, rendered
 
-from stepscope.analysis.memory.question_names import PREFIX
 from stepscope.analysis.questions import QUESTIONS, Answer, Answers, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.commands.main import main
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.memory.questions.names import PREFIX
 from stepscope.report.answer import answer_blocks, number_labels
 from stepscope.report.cells import shown
 from stepscope.report.columns import asked_columns, fit

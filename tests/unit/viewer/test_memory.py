@@ -27,7 +27,7 @@ from stepscope.memory.view import held_at
 from stepscope.run.layout import RankLayout
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.memory.history import MOST_DRAWN, DeviceHistory
-from stepscope.viewer.memory.segments import CELLS, MOST_SEGMENTS, segments_at
+from stepscope.viewer.memory.moments import CELLS, MOST_SEGMENTS, segments_at
 from stepscope.viewer.origins import origins_of
 
 

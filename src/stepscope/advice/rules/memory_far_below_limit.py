@@ -16,10 +16,11 @@ from stepscope.advice.subject import Subject
 from stepscope.run.figures import percent
 
 ID = "memory-far-below-limit"
-_ADVICE = (
+_OF_TRAINING = (
     "Try a larger micro-batch with fewer accumulation steps, less activation checkpointing, or "
     "fewer shards, and compare samples per second."
 )
+_OF_INFERENCE = "Try a larger batch or cache, or fewer GPUs, and compare samples per second."
 _FILLED = 0.9
 """Share of the limit that a larger batch may fill."""
 
@@ -33,6 +34,7 @@ def find(subject: Subject) -> list[Finding]:
     if room.share > subject.thresholds.memory_far_below:
         return []
     times = larger_batch(room)
+    is_inference = subject.memory is not None and subject.memory.categories.is_inference
     larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
     return finding_without_saving(
         subject,
@@ -45,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("limit of the allocator", room.limit_bytes, "bytes"),
             *larger,
         ),
-        advice=_ADVICE,
+        advice=_OF_INFERENCE if is_inference else _OF_TRAINING,
     )
 
 

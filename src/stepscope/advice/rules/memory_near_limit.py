@@ -15,11 +15,15 @@ from stepscope.advice.subject import Subject
 from stepscope.run.figures import percent
 
 ID = "memory-near-limit"
+_OF_TRAINING = "a smaller batch, activation checkpointing, or sharded optimizer states"
+_OF_INFERENCE = "fewer or shorter sequences at once, a smaller cache, or quantised weights"
 
 
 def find(subject: Subject) -> list[Finding]:
     """One finding per device whose reserved memory comes near to its limit."""
     found = []
+    is_inference = subject.memory is not None and subject.memory.categories.is_inference
+    smaller = _OF_INFERENCE if is_inference else _OF_TRAINING
     for room in rooms(subject):
         if room.share < subject.thresholds.memory_near_limit or room.has_failed:
             continue
@@ -38,9 +42,8 @@ def find(subject: Subject) -> list[Finding]:
                 *(source if room.limit_source else ()),
             ),
             advice=(
-                "Leave a tenth free: a smaller batch, activation checkpointing, or sharded "
-                "optimizer states. If far more is reserved than allocated, it is fragmented: set "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+                f"Leave a tenth free: {smaller}. If far more is reserved than allocated, it is "
+                "fragmented: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
             ),
         )
     return found

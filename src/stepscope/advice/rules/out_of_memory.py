@@ -55,7 +55,8 @@ def _advice(failed: OutOfMemory) -> str:
     enough = failed.remedies.filter(pl.col("is_enough").fill_null(value=False)).head(_MOST)
     best = enough if len(enough) else failed.remedies.head(_MOST)
     words = [
-        f"{row['remedy']} (frees {binary_size(row['frees_bytes'])})"
+        row["remedy"]
+        + (f" (frees {binary_size(row['frees_bytes'])})" if row["frees_bytes"] else "")
         for row in best.iter_rows(named=True)
     ]
     first = ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
-from stepscope.artifacts.job import FinishJob
+from stepscope.artifacts.job import TORCH_TIMELINE, FinishJob
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.options.config import CaptureConfig, TraceHandler
 from stepscope.capture.options.option import options_of
@@ -25,8 +25,6 @@ from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
-
-TORCH_TIMELINE = "memory_timeline_torch.json.gz"
 
 SCRATCH = ".raw"
 """Folder inside a window's folder for files that are only needed until the window is finished."""
@@ -71,9 +69,6 @@ def hand_over(
         problem = _torch_memory_timeline(profiler, job.window_path)
         if problem is not None:
             record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
-        else:
-            made = (*job.made, ("memory_timeline", TORCH_TIMELINE))
-            job = dataclasses.replace(job, made=made)
     record = finisher.submit(profiler, job, record, is_raw_there=bool(handlers))
     return record, interruption
 
@@ -141,13 +136,19 @@ def _torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | N
             finally:
                 written.unlink(missing_ok=True)
     except Exception as error:  # noqa: BLE001 - torch asserts on real models
-        return ArtifactRecord("memory_timeline", TORCH_TIMELINE, problem=error_in_words(error))
+        return ArtifactRecord(
+            "memory_timeline_torch", TORCH_TIMELINE, problem=error_in_words(error)
+        )
     return None
 
 
 def _device_of(profiler: Any) -> str:
     device = getattr(profiler, "use_device", None)
-    return f"{device}:0" if device else "cpu"
+    if not device:
+        return "cpu"
+    import torch
+
+    return f"{device}:{getattr(torch, device).current_device()}"
 
 
 def job_of(

@@ -7,8 +7,7 @@ the optimizer's state. Whatever the answer, it carries how sure it is and what i
 up: each allocation has one category.
 
 Where no stack, range or census shows a backward pass or an optimizer, nothing is kept for a
-backward pass, and what a forward pass makes is temporary. Not so where the recording ends with a
-request that failed: the backward pass may not have been reached.
+backward pass, and what a forward pass makes is temporary: `inference` says what else there is.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.memory.categories.census import Census, Joined, join_census
+from stepscope.memory.categories.inference import kept_by_inference, may_have_backward
 from stepscope.memory.categories.kinds import (
     CATEGORY,
     CONFIDENCE,
@@ -30,14 +30,13 @@ from stepscope.memory.categories.kinds import (
 from stepscope.memory.categories.rules import (
     DEFAULT_RULES,
     GIVES_GRADIENTS_BACK,
-    OF_BACKWARD,
     Rule,
     categories_of_stacks,
 )
 from stepscope.memory.program.lines import stacks_with
 from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
 from stepscope.memory.replay.replay import Replay
-from stepscope.memory.schema import Action, Types
+from stepscope.memory.schema import Types
 
 CATEGORIES: Types = {
     "allocation": pl.Int64,  # -> allocations; row for row
@@ -52,6 +51,9 @@ CATEGORIES: Types = {
 
 ANNOTATION_PREFIX = "stepscope:"
 """Annotations that name a category: "stepscope:parameter:layers.0.weight"."""
+
+_NAMES_OF_CACHES = r"(?i)kv_?cache|(?:^|[._])(?:k|v|key|value)s?_cache|cache_(?:k|v|key|value)s?\b"
+"""Buffers of a module that hold keys and values."""
 
 _RECORDERS_WORDS = {
     "parameter": MemoryCategory.PARAMETER,
@@ -71,13 +73,15 @@ class Categories:
 
     Attributes:
         table: With the columns of `CATEGORIES`.
-        ranges: The program's steps and phases.
         census: The census as it was joined; None without one.
+        is_inference: Whether forward passes were recorded, and nothing shows that a backward pass
+            follows.
     """
 
     table: pl.DataFrame
     ranges: Ranges
     census: Joined | None
+    is_inference: bool
 
 
 def categorise(
@@ -127,32 +131,35 @@ def categorise(
         if joined is None
         else joined.allocations
     ).rename({"kind": "seen", "name": "seen_name"})
+    is_cache = (pl.col("seen") == MemoryCategory.BUFFER.value) & pl.col("seen_name").str.contains(
+        _NAMES_OF_CACHES
+    )
+    seen = seen.with_columns(
+        seen=pl.when(is_cache)
+        .then(pl.lit(MemoryCategory.CACHE.value, dtype=CATEGORY))
+        .otherwise("seen")
+    )
     table = table.join(seen, on="allocation", how="left", maintain_order="left")
-    has_backward = _has_backward(replay, table, ranges)
+    is_forward = (table["stacked"] == MemoryCategory.ACTIVATION.value).fill_null(value=False)
+    has_backward = _shows_backward(table, ranges) or may_have_backward(replay, is_forward)
     decided = _by_size(_decided(table, has_backward=has_backward), allocations)
     if not has_backward:
-        is_forward = table["stacked"] == MemoryCategory.ACTIVATION.value
-        decided = _of_inference(decided, allocations, is_forward.fill_null(value=False))
-    return Categories(decided, ranges, joined)
+        parameters = seen.filter(pl.col("seen") == MemoryCategory.PARAMETER.value)
+        counted = allocations["device"].gather(parameters["allocation"]).unique()
+        kept = kept_by_inference(allocations, decided["category"], is_forward, counted)
+        joined_kept = decided.join(kept, on="allocation", how="left", maintain_order="left")
+        decided = _guessed(joined_kept, "kind", pl.col("source_right"))
+    is_made = is_forward & allocations["start_event"].is_not_null()
+    return Categories(decided, ranges, joined, not has_backward and bool(is_made.any()))
 
 
-def _has_backward(replay: Replay, table: pl.DataFrame, ranges: Ranges) -> bool:
-    """Whether a backward pass may have been recorded, or would have followed."""
-    events = replay.snapshot.events.select("stack", "action").collect()
-    last = events["action"].cast(pl.String).tail(1).to_list()
-    if last == [Action.OOM.value] or (events["action"] == Action.OOM.value).any():
-        return True
+def _shows_backward(table: pl.DataFrame, ranges: Ranges) -> bool:
+    """Whether a census, a note or a range shows a backward pass or an optimizer."""
     known = {MemoryCategory.GRADIENT.value, MemoryCategory.OPTIMIZER_STATE.value}
-    for column in ("seen", "annotated", "said", "recorded"):
-        if table[column].cast(pl.String).is_in(known).any():
-            return True
-    if (ranges.table["phase"].cast(pl.String).is_in(["backward", "optimizer"])).any():
-        return True
-    # A backward pass runs on threads of C++, of which Python's stacks show nothing.
-    made = replay.allocations.filter(pl.col("start_event").is_not_null())
-    if made["stack"].null_count() or (replay.snapshot.stacks["frames"].list.len() == 0).any():
-        return True
-    return bool(stacks_with(replay.snapshot, OF_BACKWARD).any())
+    return any(
+        table[column].cast(pl.String).is_in(known).any()
+        for column in ("seen", "annotated", "said", "recorded")
+    ) or bool(ranges.table["phase"].cast(pl.String).is_in(["backward", "optimizer"]).any())
 
 
 def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -195,107 +202,20 @@ def _by_size(decided: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     ).drop_nulls()
     made = crossing.select("allocation", by_size=pl.lit(MemoryCategory.GRADIENT.value))
     table = table.join(pl.concat([found, made]), on="allocation", how="left", maintain_order="left")
-    return _guessed(table, "by_size", Source.SIZE)
+    return _guessed(table, "by_size", pl.lit(Source.SIZE.value))
 
 
-def _of_inference(
-    decided: pl.DataFrame, allocations: pl.DataFrame, is_forward: pl.Series
-) -> pl.DataFrame:
-    """What a program that only computes keeps: its weights, and what one call keeps for the next.
-
-    What is unknown and stays from before the first request of a forward pass to after the last is
-    the model. What a line of the forward pass makes is a cache if it holds several at once, and
-    renews all of them again and again (`_renewed`): each layer's keys and values.
-    """
-    lives = allocations.select(
-        "allocation", "device", "stack", "start_event", "free_event",
-        is_forward=is_forward,
-        is_unknown=decided["category"] == MemoryCategory.UNKNOWN.value,
-    )  # fmt: skip
-    forward = lives.filter("is_forward")
-    span = forward.group_by("device").agg(
-        first=pl.col("start_event").min(),
-        last=pl.max_horizontal(pl.col("start_event").max(), pl.col("free_event").max()),
-    )
-    stays = (pl.col("start_event").is_null() | (pl.col("start_event") < pl.col("first"))) & (
-        pl.col("free_event").is_null() | (pl.col("free_event") > pl.col("last"))
-    )
-    weights = lives.filter("is_unknown").join(span, on="device").filter(stays)
-    found = pl.concat(
-        [
-            weights.select("allocation", by_life=pl.lit(MemoryCategory.PARAMETER.value)),
-            _renewed(forward).select("allocation", by_life=pl.lit(MemoryCategory.CACHE.value)),
-        ]
-    )
-    return _guessed(
-        decided.join(found, on="allocation", how="left", maintain_order="left"),
-        "by_life",
-        Source.LIFETIME,
-    )
-
-
-_LEAST_HELD, _LEAST_RENEWED = 3, 3
-_LEAST_KEPT, _LEAST_LIFE = 0.5, 0.75
-"""Of the most that are held at once: what must be held from then on, and through how many further
-requests each must live."""
-
-
-def _renewed(made: pl.DataFrame) -> pl.DataFrame:
-    """Of requests those that are several at once, and whose like take their place in turn.
-
-    What rises and falls within each call, such as what an encoder keeps for its decoder, is none.
-    """
-    key = ["device", "stack"]
-    made = made.filter(pl.col("start_event").is_not_null())
-    changes = pl.concat(
-        [
-            made.select("allocation", *key, event="start_event", change=pl.lit(1)),
-            made.filter(pl.col("free_event").is_not_null()).select(
-                "allocation", *key, event="free_event", change=pl.lit(-1)
-            ),
-        ]
-    ).sort(*key, "event", "change")
-    is_request = pl.col("change") == 1
-    held = pl.col("held")
-    counted = (
-        changes.with_columns(
-            held=pl.col("change").cum_sum().over(key), requests=is_request.cum_sum().over(key)
-        )
-        .with_columns(stretch=((held == 0).cum_sum() - (held == 0)).over(key))
-        .with_columns(
-            most=held.max().over(*key, "stretch"),
-            is_later=(pl.int_range(pl.len()) >= held.arg_max()).over(*key, "stretch") & is_request,
-        )
-        .with_columns(
-            least=held.filter("is_later").min().over(*key, "stretch"),
-            later=pl.col("is_later").sum().over(*key, "stretch"),
-        )
-    )
-    ends = counted.filter(~is_request).select("allocation", until="requests")
-    most = pl.col("most")
-    return (
-        counted.filter(is_request)
-        .join(ends, on="allocation", how="left")
-        .filter(
-            (most >= _LEAST_HELD)
-            & (pl.col("later") >= _LEAST_RENEWED * most)
-            & (pl.col("least") >= _LEAST_KEPT * most)
-            & (pl.col("until") - pl.col("requests") >= _LEAST_LIFE * most).fill_null(value=True)
-        )
-    )
-
-
-def _guessed(table: pl.DataFrame, column: str, source: Source) -> pl.DataFrame:
+def _guessed(table: pl.DataFrame, column: str, source: pl.Expr) -> pl.DataFrame:
     """The categories, with what a column says of them put first."""
     is_found = pl.col(column).is_not_null()
 
-    def chosen(value: str, name: str) -> pl.Expr:
-        return pl.when(is_found).then(pl.lit(value)).otherwise(pl.col(name).cast(pl.String))
+    def chosen(value: pl.Expr, name: str) -> pl.Expr:
+        return pl.when(is_found).then(value).otherwise(pl.col(name).cast(pl.String))
 
     return table.with_columns(
         category=pl.coalesce(column, pl.col("category").cast(pl.String)),
-        confidence=chosen(Confidence.GUESSED.value, "confidence"),
-        source=chosen(source.value, "source"),
+        confidence=chosen(pl.lit(Confidence.GUESSED.value), "confidence"),
+        source=chosen(source, "source"),
     ).select(pl.col(name).cast(dtype) for name, dtype in CATEGORIES.items())
 
 

@@ -23,7 +23,6 @@ class Rule:
     """A frame that tells a category.
 
     Attributes:
-        category: The category that it stands for.
         pattern: A regular expression, searched for in "file:function".
         if_kept: The category of what outlives the step that it was made in; None: the same.
     """

@@ -42,11 +42,16 @@ def by_batch(view: MemoryView, requests: pl.Series, batch: float) -> tuple[Bools
         "requested_bytes",
         "start_event",
         pl.col("category").cast(pl.String),
-        # What an inference keeps is guessed to be weights, but may be a cache, which grows.
+        # What an inference keeps is guessed to be weights, but may be a cache, which grows; and a
+        # static cache may be made for the batch, or fill the memory that there is.
         is_unknown=(pl.col("category") == MemoryCategory.UNKNOWN.value)
         | (
             (pl.col("category") == MemoryCategory.PARAMETER.value)
             & (pl.col("source") == Source.LIFETIME.value)
+        )
+        | (
+            (pl.col("category") == MemoryCategory.CACHE.value)
+            & (pl.col("source") == Source.SIZE.value)
         ),
         in_optimizer=(pl.col("phase") == Phase.OPTIMIZER.value).fill_null(value=False)
         | of_optimizer.gather(view.allocations["stack"]).fill_null(value=False),

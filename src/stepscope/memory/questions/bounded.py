@@ -24,14 +24,7 @@ _FEW_PROBES, _MANY_PROBES = 3, 8
 
 @dataclass(frozen=True)
 class Change:
-    """A changed program, or a changed allocator.
-
-    Attributes:
-        replay: The history.
-        requests: What it asks for.
-        settings: Of the allocator.
-        capacity: What the allocator can reserve.
-    """
+    """A changed program, or a changed allocator."""
 
     replay: Replay
     requests: Requests
@@ -40,11 +33,7 @@ class Change:
 
 
 class BoundedRuns:
-    """Runs of one device's history with the memory that there was.
-
-    Attributes:
-        recorded: What was recorded.
-    """
+    """Runs of one device's history with the memory that there was."""
 
     def __init__(self, replay: Replay, device: int) -> None:
         self._device = device
@@ -71,10 +60,8 @@ class BoundedRuns:
     ) -> Simulation:
         """One simulation.
 
-        Args:
-            change: What is run.
-            capacity_bytes: What the allocator can reserve; None: without a bound.
-            is_anew: Whether it begins with an empty allocator, rather than with the recorded state.
+        Without a capacity, memory has no bound; unless `is_anew`, it begins with the recorded
+        state, rather than with an empty allocator.
         """
         is_limited = change.capacity.is_limit or change.settings.garbage_collection_threshold > 0
         return simulate(
@@ -134,7 +121,6 @@ class Run:
     Attributes:
         size: The batch size, the sequence length, the ranks that share the state, or whatever was
             varied.
-        view: Its memory.
     """
 
     size: float

@@ -24,20 +24,12 @@ class Churn:
     """How often memory was requested and given back, within the recording.
 
     Attributes:
-        device: The device.
-        requests: Requests of the program.
-        requested_bytes: What they asked for, in all.
         device_requests: How often the allocator asked the device for memory.
-        device_requested_bytes: What it asked for, in all.
-        device_releases: How often memory went back to the device.
-        device_released_bytes: How much, in all.
         retries: How often the device had no room, so that everything cached was given back first.
         emptied: How often the program emptied the cache (`torch.cuda.empty_cache`).
         lines: line, requests, requested_bytes, median_life_ns (from the request to when the
             program gives it back; null where nothing was given back), device_requests (that one of
             its requests caused), category. Most requests first.
-        steps: step, requests, requested_bytes.
-        notes: What a reader must know.
     """
 
     device: int

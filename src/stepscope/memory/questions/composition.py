@@ -38,10 +38,6 @@ class Composition:
     """What was held at a moment.
 
     Attributes:
-        device: The device.
-        moment: Which moment, in words.
-        event: The last event that had happened; -1: before the first.
-        time_ns: When; None where the file has no times.
         allocated_bytes: What the program held, in rounded sizes.
         requested_bytes: What it had asked for.
         reserved_bytes: What the allocator had reserved of the device.
@@ -54,7 +50,6 @@ class Composition:
         sizes: size class of blocks, allocated_bytes, allocated_share, allocations.
         allocations: The allocations: allocation, allocated_bytes, requested_bytes, category,
             confidence, name, line, step, phase, stream, since_event. Largest first.
-        notes: What a reader must know.
     """
 
     device: int
@@ -197,17 +192,10 @@ class Difference:
     """What is held at one moment against another. Each table's changes sum to `change_bytes`.
 
     Attributes:
-        before: The first moment, in words.
-        after: The second.
-        before_bytes: What was held at the first, in rounded sizes.
-        after_bytes: What was held at the second.
-        change_bytes: The second less the first.
-        reserved_change_bytes: The same of what was reserved.
+        reserved_change_bytes: The change of what was reserved.
         categories: category, before_bytes, after_bytes, change_bytes. The largest change first.
         lines: line, before_bytes, after_bytes, change_bytes, before_allocations,
             after_allocations.
-        modules: module, before_bytes, after_bytes, change_bytes.
-        notes: What a reader must know.
     """
 
     before: str

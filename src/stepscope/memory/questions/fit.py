@@ -64,9 +64,6 @@ class Fit:
     """The peak at other sizes.
 
     Attributes:
-        device: The device of the runs.
-        sizes: The sizes that were run.
-        verdict: What the answer is, in one sentence.
         matched_share: How much of the largest run's requested bytes has its like in all runs; with
             one run, how much is known to stay or to grow.
         covered_share: How much of what the largest run holds at its peak has.
@@ -76,13 +73,11 @@ class Fit:
         largest_size: The largest whole size that certainly fits; None without a capacity, and where
             too little is covered.
         largest_size_at_most: The largest whole size that may fit; None without a capacity.
-        settings: Of the simulated allocator.
         targets: One row per size that was asked for, after those that were run: size, is_observed,
             peak_requested_bytes, the range that it is in (at_least_bytes, at_most_bytes: the error,
             and what may stay or grow), peak_allocated_bytes (rounded to blocks),
             peak_reserved_bytes (by simulation), fits (null: without a capacity, or it cannot be
             said).
-        notes: What a reader must know.
     """
 
     device: int
@@ -108,12 +103,7 @@ def will_it_fit(
 ) -> Fit:
     """Predicts the peak at other sizes.
 
-    Args:
-        runs: One to three runs of the same program at different sizes.
-        targets: Sizes to predict.
-        device: The device; None: the fullest of the largest run.
-        capacity_bytes: What the device has for the allocator.
-        settings: Of the simulated allocator; None: as recorded.
+    By default on the fullest device of the largest run, with the settings as recorded.
 
     Raises:
         UsageError: There are too few or too many runs, or two have the same size.

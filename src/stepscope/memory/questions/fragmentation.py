@@ -28,16 +28,10 @@ class Fragmentation:
     of `groups` and `segments`.
 
     Attributes:
-        device: The device.
-        moment: Which moment, in words.
-        event: The last event that had happened; -1: before the first.
-        time_ns: When; None where the file has no times.
-        reserved_bytes: What the allocator had reserved.
         in_use_bytes: In blocks that the program held, or that another stream still used.
         releasable_bytes: Free, and goes back to the device when it is asked to: segments that are
             wholly free, and whole free pages of expandable segments.
         pinned_bytes: Free, but in segments that are partly in use.
-        largest_free_bytes: The largest free block.
         groups: One row per pool, size class and stream: pool, size_class, stream, reserved_bytes,
             in_use_bytes, rounding_bytes (of what is in use, what nobody asked for),
             releasable_bytes, pinned_bytes, largest_free_bytes, free_blocks, fragmented_share (how
@@ -47,7 +41,6 @@ class Fragmentation:
             and pin_category (of the largest of them).
         lines: What pins: line, pinned_bytes (free bytes of the segments in which the line holds
             the largest block), in_use_bytes, segments, category.
-        notes: What a reader must know.
     """
 
     device: int

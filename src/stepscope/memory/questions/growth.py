@@ -39,7 +39,6 @@ class Growth:
     """How memory grows over the steps.
 
     Attributes:
-        device: The device.
         growth_per_step_bytes: How much more is held at the end of each step than at the end of the
             step before, on average, the first step left out; None with fewer than three steps.
         leaked_bytes: What the lines that leak had accumulated at the end of the last step.
@@ -53,7 +52,6 @@ class Growth:
             those between the first and the last. Those that leak come first, then by size. Without
             steps: lines that make something again and again, evenly over the history, and free none
             of it, while other memory comes and goes; a "step" is then from one to the next.
-        notes: What a reader must know.
     """
 
     device: int

@@ -85,12 +85,6 @@ def cut(
     What is held at its end is what the whole history held then, so that every question has the
     answer that a recording of that part alone would have. Events are numbered anew.
 
-    Args:
-        view: The whole history.
-        device: The device; None: the fullest.
-        from_text: The moment at which it begins; None: the start.
-        to_text: The moment at which it ends; None: the end.
-
     Raises:
         UsageError: The history has no such moment, or the part ends before it begins.
     """

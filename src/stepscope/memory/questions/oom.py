@@ -44,33 +44,22 @@ class OutOfMemory:
     """A request that failed.
 
     Attributes:
-        device: The device.
-        event: The event.
-        time_ns: When; None where the file has no times.
         failures: How many requests failed in the recording; this is the last.
         requests_after: How many requests were served after it.
-        line: The line that asked.
         asked_bytes: What it asked for, rounded.
         needed_bytes: What the device would have had to give: a whole segment.
         device_free_bytes: What the device had free; None where the file does not say.
-        reserved_bytes: What the allocator had reserved.
         allocated_bytes: What the program held of it.
         releasable_bytes: Free, and would have gone back to the device.
         pinned_bytes: Free, but in segments that were partly in use.
-        largest_free_bytes: The largest free block.
         private_pools_bytes: What was reserved for CUDA graphs and other private pools: what is free
             in it serves nothing else.
         outside_bytes: What of the GPU was neither free nor reserved: outside torch's allocator (the
             CUDA context, NCCL, other processes). None: nobody sampled how large the GPU is.
         capacity_bytes: The most that the allocator could reserve; None where nothing says. With a
             limit of the process, the most that it is known to have reserved.
-        cause: What the request failed of.
         why: The same in a sentence, with figures.
-        remedies: What would have helped: `remedies.REMEDIES`.
         categories: What was held, by category, as in `composition.Composition`.
-        lines: The same by line.
-        allocations: The same by allocation.
-        notes: What a reader must know.
     """
 
     device: int
@@ -104,10 +93,8 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Explains the last request that failed.
 
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest of those on which a request failed.
-        total_bytes: What the GPU has, if that is known from elsewhere than samples.
+    By default on the fullest device on which one failed. `total_bytes` is what the GPU has, if that
+    is known from elsewhere than samples.
 
     Raises:
         UsageError: None failed.

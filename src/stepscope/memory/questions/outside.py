@@ -38,18 +38,12 @@ class Outside:
     """Memory outside torch's allocator.
 
     Attributes:
-        device: The device.
-        gpu: The sampled GPU, in words.
-        total_bytes: What the GPU has; None: not sampled.
         used_peak_bytes: The most that was used of the GPU in any sample within the history.
         outside_bytes: The median of what was outside the allocator.
-        outside_least_bytes: The least of it.
-        outside_most_bytes: The most of it.
         limit_bytes: What is left for the allocator: `total_bytes` less `outside_bytes`.
         peak_reserved_bytes: The most that the allocator had reserved.
         left_bytes: `limit_bytes` less that.
         samples: With the columns of `OUTSIDE`; only samples within the history.
-        notes: What a reader must know.
     """
 
     device: int

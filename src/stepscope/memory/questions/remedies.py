@@ -24,7 +24,6 @@ from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
 from stepscope.memory.simulator.operations import Requests, failed_requests
 from stepscope.memory.view import MemoryView
-from stepscope.run.figures import plural
 
 _NOTHING = 1  # bytes: the simulator identifies allocations by their place, so none is removed
 _LARGE_SHARE = 0.05
@@ -32,6 +31,8 @@ _MOST_PIECES = 64
 _RANKS = (2, 4, 8, 16, 32, 64)
 
 _OF_MODEL = (MemoryCategory.PARAMETER, MemoryCategory.GRADIENT, MemoryCategory.OPTIMIZER_STATE)
+_WHOLE = (*_OF_MODEL, MemoryCategory.CACHE)
+"""What is needed as a whole, and cannot be computed in pieces."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,12 @@ _SMALLER = (
         "much speed", 5, "nothing of them stays on the GPU",
     ),
     _Smaller(
-        OF_BATCH, 0.5, "halve the batch, and accumulate gradients over two",
+        (MemoryCategory.CACHE,), 0.5,
+        "halve the cache: half the length or the sequences at once, or keys and values in 8 bit",
+        "shorter answers, some speed or other numbers", 3, "nothing else of it is made smaller",
+    ),
+    _Smaller(
+        OF_BATCH, 0.5, "halve the batch",
         "some speed", 4, "activations, caches, inputs and temporaries halve with the batch",
     ),
 )  # fmt: skip
@@ -115,8 +121,6 @@ class Failure:
     """The request that failed.
 
     Attributes:
-        event: The event.
-        line: The line that asked.
         category: What its stack says that it is for; None: nothing.
         asked_bytes: What it asked for, rounded.
         card_bytes: What the card has for the allocator if nothing else takes of it; None: unknown.
@@ -148,13 +152,17 @@ def remedies(
         With the columns of `REMEDIES`.
     """
     tried = _Tried(view, failure, held, bounded)
+    is_training = not view.categories.is_inference
     rows = [
         *tried.best_of(_settings(bounded.recorded.settings)),
         *(tried.row(one) for one in _of_the_limit(failure, bounded.capacity)),
         *(tried.row(one) for one in _of_places(view, held.device)),
-        *(tried.row(one) for one in _of_what_is_held(held, grown, failure)),
+        *(
+            tried.row(one)
+            for one in _of_what_is_held(held, grown, failure, is_training=is_training)
+        ),
         *tried.first_enough(_pieces(failure)),
-        *tried.first_enough(_shards(held, failure)),
+        *tried.first_enough(_shards(held, failure, is_training=is_training)),
     ]
     table = pl.DataFrame(rows, schema={"rank": pl.Int64, **REMEDIES}, orient="row")
     is_enough = pl.col("is_enough").fill_null(value=False)
@@ -306,8 +314,8 @@ def _of_places(view: MemoryView, device: int) -> list[_Remedy]:
     if private:
         found.append(
             _Remedy(
-                f"do without the {plural(private, 'private pool')} (of CUDA graphs or "
-                "torch.cuda.MemPool): what it caches serves nothing else",
+                f"do without {'the private pool' if private == 1 else f'{private} private pools'} "
+                "(of CUDA graphs or torch.cuda.MemPool): what it caches serves nothing else",
                 "some speed",
                 3,
                 "what is in them lives as long as recorded; a graph must not be replayed then",
@@ -317,8 +325,11 @@ def _of_places(view: MemoryView, device: int) -> list[_Remedy]:
     return found
 
 
-def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list[_Remedy]:
+def _of_what_is_held(
+    held: Composition, grown: Growth, failure: Failure, *, is_training: bool
+) -> list[_Remedy]:
     """Changes of the program that hold less."""
+    accumulated = ", and accumulate gradients over two" if is_training else ""
     category = pl.col("category").cast(pl.String)
     share = dict(held.categories.select("category", "allocated_share").iter_rows())
     found = [
@@ -338,7 +349,7 @@ def _of_what_is_held(held: Composition, grown: Growth, failure: Failure) -> list
         if sum(share.get(kind.value, 0.0) for kind in remedy.kinds) >= _LARGE_SHARE:
             found.append(
                 _Remedy(
-                    remedy.what,
+                    remedy.what + (accumulated if remedy.kinds == OF_BATCH else ""),
                     remedy.cost,
                     remedy.rank,
                     remedy.assumption,
@@ -381,7 +392,7 @@ def _of_activations(held: Composition) -> list[_Remedy]:
 
 def _of_the_largest(held: Composition) -> list[_Remedy]:
     """Splitting the largest tensor, if it is a large part of the whole and can be split."""
-    kept = [kind.value for kind in _OF_MODEL]
+    kept = [kind.value for kind in _WHOLE]
     movable = held.allocations.filter(~pl.col("category").cast(pl.String).is_in(kept))
     return [
         _Remedy(
@@ -400,7 +411,7 @@ def _of_the_largest(held: Composition) -> list[_Remedy]:
 
 def _pieces(failure: Failure) -> list[_Remedy]:
     """The failed request in pieces, of which one is held at a time."""
-    if failure.category in [kind.value for kind in _OF_MODEL]:
+    if failure.category in [kind.value for kind in _WHOLE]:
         return []
     counts = [2**power for power in range(1, _MOST_PIECES.bit_length())]
     return [
@@ -415,18 +426,23 @@ def _pieces(failure: Failure) -> list[_Remedy]:
     ]
 
 
-def _shards(held: Composition, failure: Failure) -> list[_Remedy]:
+def _shards(held: Composition, failure: Failure, *, is_training: bool) -> list[_Remedy]:
     """The model's state over several ranks."""
+    what = (
+        "shard weights, gradients and optimizer state over {} GPUs (FSDP, ZeRO 3)"
+        if is_training
+        else "shard the weights over {} GPUs (tensor or pipeline parallelism)"
+    )
     share = dict(held.categories.select("category", "allocated_share").iter_rows())
     if sum(share.get(kind.value, 0) for kind in _OF_MODEL) < _LARGE_SHARE:
         return []
     kinds = [kind.value for kind in _OF_MODEL]
     return [
         _Remedy(
-            f"shard weights, gradients and optimizer state over {ranks} GPUs (FSDP, ZeRO 3)",
+            what.format(ranks),
             "more GPUs",
             6,
-            "the buffers for what travels are left out: see `shard`",
+            "the buffers for what travels are left out" + (": see `shard`" if is_training else ""),
             is_scaled=pl.col("category").cast(pl.String).is_in(kinds),
             factor=1 / ranks,
             request_factor=_if_of(failure, 1 / ranks, *_OF_MODEL),

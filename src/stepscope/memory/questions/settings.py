@@ -60,8 +60,6 @@ class SettingsAnswer:
     """What settings would have reserved.
 
     Attributes:
-        device: The device.
-        settings: Those of the recording.
         peak_allocated_bytes: The most that the program held: no setting reserves less.
         peak_reserved_bytes: The most that was reserved in the recording.
         reproduction_error_share: By how much the model, with the settings of the recording and
@@ -74,7 +72,6 @@ class SettingsAnswer:
             device_requests, device_releases, retries, is_out_of_memory (a request that was served
             in the recording would fail, or the last that failed would fail again; null: not known),
             is_recorded.
-        notes: What a reader must know.
     """
 
     device: int
@@ -112,11 +109,8 @@ def settings(
 ) -> SettingsAnswer:
     """Simulates settings of the allocator.
 
-    Args:
-        view: The snapshot.
-        device: The device; None: the fullest.
-        asked: Values of PYTORCH_CUDA_ALLOC_CONF; options that they do not name are as recorded.
-            None: those that help most often.
+    `asked` are values of PYTORCH_CUDA_ALLOC_CONF, by default those that help most often; options
+    that they do not name are as recorded.
 
     Raises:
         UsageError: A value is not understood.

@@ -82,24 +82,18 @@ class Shard:
     """The peak at other sharding degrees.
 
     Attributes:
-        device: The device.
         ranks: How many ranks shared the state in the run that the prediction is made from.
-        parameter_bytes: Parameters that were held at the peak.
-        gradient_bytes: Gradients that were held at the peak.
-        optimizer_state_bytes: Optimizer state that was held at the peak.
         unknown_share: How much of the peak is of unknown category: it is not divided.
         unit_bytes: The parameters of the largest unit, on all ranks together.
         error_share: By how much the peak is missed at the worst of the other runs, with what is
             divided there taken to be what fits best; None without other runs.
         capacity_bytes: What the device has for the allocator; None: not given.
-        settings: Of the simulated allocator.
         targets: One row per run, one for the simulation of the first, with which the others are
             compared, then for each target one for each of what can be divided: ranks,
             divided, is_observed, peak_requested_bytes, peak_allocated_bytes (rounded to blocks),
             peak_reserved_bytes, saved_bytes (of the reserved peak, both by simulation; null for
             runs), buffer_bytes (what travels, within the peaks; null for runs), fits (null without
             a capacity).
-        notes: What a reader must know.
     """
 
     device: int
@@ -125,13 +119,8 @@ def shard(
 ) -> Shard:
     """Predicts the peak at other sharding degrees.
 
-    Args:
-        runs: Runs of the same program; their sizes are the ranks that share the state. The one with
-            the fewest is what the prediction is made from; the others tell its error.
-        targets: How many ranks share the state; by default 2, 4 and 8.
-        device: The device; None: the fullest.
-        capacity_bytes: What the device has for the allocator.
-        settings: Of the simulated allocator; None: as recorded.
+    The sizes of the runs are the ranks that share the state. The one with the fewest is what the
+    prediction is made from; the others tell its error. `targets` are 2, 4 and 8 ranks by default.
 
     Raises:
         UsageError: A number of ranks is none, or nothing of the peak is known to be state.
@@ -186,6 +175,11 @@ def shard(
 
 def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes: int) -> list[str]:
     notes = [_KEPT]
+    if base.view.categories.is_inference:
+        notes.append(
+            "the program only computes: ZeRO 1 and 2 divide nothing of it, and tensor or pipeline "
+            "parallelism, which is not simulated, divides weights and caches without the buffers"
+        )
     if error is None:
         notes.append(
             "with one run the error is not known: add a run at another degree (--also RUN=RANKS)"

@@ -44,8 +44,6 @@ class Asked:
         settings: Values of PYTORCH_CUDA_ALLOC_CONF to simulate.
         before: For a difference, the snapshot to compare with; None: the same one.
         before_at: The moment to compare with; None: the same one.
-        runs: For a prediction, the runs with their sizes.
-        targets: The sizes to predict.
         capacity_bytes: What the device has for the allocator.
     """
 
@@ -64,7 +62,6 @@ class MemoryQuestion(NamedQuestion):
     """One question.
 
     Attributes:
-        ask: Answers it.
         takes: The fields of `Asked` that it heeds, beside the device.
     """
 
@@ -77,10 +74,7 @@ class MemoryAnswer:
     """The answer to a question about a snapshot.
 
     Attributes:
-        question: The question.
-        path: The snapshot.
         origin_ns: The time of its first event; people read other moments relative to it.
-        result: The answer.
         kind: What the file is, in words.
         drawn: Memory over time, for an output that draws it; None where it was not asked for, and
             for answers about other runs than the recorded one.

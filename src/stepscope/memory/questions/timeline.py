@@ -24,18 +24,13 @@ class Timeline:
     """Memory over time.
 
     Attributes:
-        device: The device.
-        start_ns: The time of the first event; None where the file has no times.
         is_by_event: Whether the buckets divide the events, not the time, for want of times.
-        peak_allocated_bytes: The most that was allocated.
-        peak_reserved_bytes: The most that was reserved.
         timeline: One row per bucket with an event, at the moment when the most was allocated in
             it: time_ns, event, step, phase, allocated_bytes, reserved_bytes (the most within the
             bucket), and one column for each category, such as parameter_bytes, which sum to
             allocated_bytes.
         steps: One row per step of the program: step, start_ns, end_ns, peak_allocated_bytes,
             peak_reserved_bytes, end_allocated_bytes, allocations.
-        notes: What a reader must know.
     """
 
     device: int

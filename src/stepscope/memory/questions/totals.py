@@ -30,7 +30,6 @@ class Totals:
     """A snapshot in numbers. The numbers are about one device; `devices` has all of them.
 
     Attributes:
-        device: The device.
         allocations: Blocks that were active at any time of the recording.
         events: Events of the recorded history.
         span_ns: From the first event to the last; None where the file has no times.
@@ -39,15 +38,12 @@ class Totals:
         peak_reserved_bytes: The most that the allocator had reserved of the device.
         allocated_bytes: What the program held when the snapshot was taken, in rounded sizes.
         reserved_bytes: What the allocator had reserved then.
-        out_of_memory: Requests that failed.
         replay_mismatches: How often the history contradicts itself or the state at the end; 0: it
             leads exactly to what the snapshot found. On all devices.
         settings: What PYTORCH_CUDA_ALLOC_CONF was, as far as the file says.
         devices: Each device: the columns of `DEVICES`, defined as above.
         categories: What was held at the peak by category, as in `composition.Composition`.
-        lines: The same by line.
         mismatches: contradiction, count, device, event, address, message.
-        notes: What a reader must know.
     """
 
     device: int

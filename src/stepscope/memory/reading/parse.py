@@ -18,9 +18,8 @@ import numpy.typing as npt
 import orjson
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.reading import tree as t
+from stepscope.memory.reading import walk_pickle as w
 from stepscope.memory.reading.tree import Tree
-from stepscope.memory.reading.walk_pickle import walk_pickle
 from stepscope.memory.reading.words import VALUES_FROM, word_table
 from stepscope.run.side_json import parse_json
 from stepscope.trace.machine.jit import jit
@@ -43,10 +42,7 @@ Progress = Callable[[int], None]
 def parse(data: Data, name: str, progress: Progress | None = None) -> Tree:
     """The tree of a file.
 
-    Args:
-        data: The whole file, unpacked.
-        name: What it is called in messages.
-        progress: Called with numbers of bytes that were read: each byte is read twice.
+    `progress` is called with numbers of bytes that were read: each byte is read twice.
 
     Raises:
         UnreadableInputError: It is neither a pickle of plain values nor JSON, or is damaged, or
@@ -114,19 +110,19 @@ class _Walk:
 
     def run(self, is_building: bool, arrays: tuple[Any, ...] | None = None) -> Any:
         """Walks through the whole file, and returns the final state."""
-        state, marks = np.zeros(t.STATE_FIELDS, np.int64), np.zeros(t.MOST_NESTING, np.int64)
+        state, marks = np.zeros(w.STATE_FIELDS, np.int64), np.zeros(w.MOST_NESTING, np.int64)
         if arrays is None:
-            arrays = _tree_arrays(np.zeros(t.STATE_FIELDS, np.int64), self._handle(0))
+            arrays = _tree_arrays(np.zeros(w.STATE_FIELDS, np.int64), self._handle(0))
         stack = arrays[0]
         walk = compiled_walk(stack.dtype)
         size = len(self.data)
-        while state[t.STATUS] == t.RUNNING:
-            before = int(state[t.POSITION])
+        while state[w.STATUS] == w.RUNNING:
+            before = int(state[w.POSITION])
             until = min(size, before + _SLICE_BYTES)
             walk(self.data, *word_table(), state, marks, *arrays, until, is_building)
             if self.progress is not None:
-                self.progress(int(state[t.POSITION]) - before)
-        if state[t.STATUS] != t.DONE:
+                self.progress(int(state[w.POSITION]) - before)
+        if state[w.STATUS] != w.DONE:
             raise UnreadableInputError(f"{self.name}: {self._reason(state)}")
         return state
 
@@ -136,13 +132,13 @@ class _Walk:
         Raises:
             UnreadableInputError: It would be too large, or the walk fails.
         """
-        handle = self._handle(int(counted[t.CONTAINERS]))
-        if counted[t.HIGHEST_MEMO] > counted[t.MEMO_PUTS] + _SPARE_MEMO:
+        handle = self._handle(int(counted[w.CONTAINERS]))
+        if counted[w.HIGHEST_MEMO] > counted[w.MEMO_PUTS] + _SPARE_MEMO:
             raise UnreadableInputError(
                 f"{self.name}: damaged or hostile: the pickle numbers its values up to "
-                f"{int(counted[t.HIGHEST_MEMO]):,}, but has only {int(counted[t.MEMO_PUTS]):,}"
+                f"{int(counted[w.HIGHEST_MEMO]):,}, but has only {int(counted[w.MEMO_PUTS]):,}"
             )
-        if max(int(counted[field]) for field in (t.CONTAINERS, t.CHUNKS, t.DEEPEST)) >= 2**31:
+        if max(int(counted[field]) for field in (w.CONTAINERS, w.CHUNKS, w.DEEPEST)) >= 2**31:
             raise UnreadableInputError(
                 f"{self.name}: too large: it has more than two billion parts; record fewer events "
                 "(max_entries)"
@@ -156,7 +152,7 @@ class _Walk:
         kinds, firsts, _, starts, counts, nexts, items = arrays[-7:]
         base = VALUES_FROM + len(self.data)
         return Tree(
-            self.data, int(state[t.ROOT]), base, kinds, firsts, starts, counts, nexts, items
+            self.data, int(state[w.ROOT]), base, kinds, firsts, starts, counts, nexts, items
         )
 
     def _handle(self, containers: int) -> type[np.uint32] | type[np.int64]:
@@ -165,33 +161,33 @@ class _Walk:
         return np.uint32 if highest < 2**32 else np.int64
 
     def _reason(self, state: Any) -> str:
-        status, place = int(state[t.STATUS]), int(state[t.PLACE])
-        if status == t.FORBIDDEN:
+        status, place = int(state[w.STATUS]), int(state[w.PLACE])
+        if status == w.FORBIDDEN:
             code = chr(self.data[place])
             names = [opcode.name for opcode in pickletools.opcodes if opcode.code == code]
             return (
                 f"no memory snapshot: the pickle uses {names[0] if names else repr(code)} at byte "
                 f"{place:,}, which may run code and which no recorder writes; nothing was executed"
             )
-        if status == t.TRUNCATED:
+        if status == w.TRUNCATED:
             return _ends_early("pickle", len(self.data))
-        if status == t.NESTED_TOO_DEEP:
+        if status == w.NESTED_TOO_DEEP:
             return f"nested deeper than any snapshot, at byte {place:,}; nothing was read"
         return f"the pickle is damaged at byte {place:,}; nothing was read"
 
 
 def _tree_bytes(counted: Any, handle: type[np.uint32] | type[np.int64]) -> int:
     wide = np.dtype(handle).itemsize
-    containers, chunks, items = (int(counted[f]) for f in (t.CONTAINERS, t.CHUNKS, t.ITEMS))
-    stacked = int(counted[t.DEEPEST]) + 1 + int(counted[t.HIGHEST_MEMO]) + 1
+    containers, chunks, items = (int(counted[f]) for f in (w.CONTAINERS, w.CHUNKS, w.ITEMS))
+    stacked = int(counted[w.DEEPEST]) + 1 + int(counted[w.HIGHEST_MEMO]) + 1
     return containers * (1 + 4 + 4) + chunks * (wide + 4 + 4) + (items + stacked) * wide
 
 
 def _tree_arrays(counted: Any, handle: type[np.uint32] | type[np.int64]) -> tuple[Any, ...]:
-    containers, chunks, items = (int(counted[f]) for f in (t.CONTAINERS, t.CHUNKS, t.ITEMS))
+    containers, chunks, items = (int(counted[f]) for f in (w.CONTAINERS, w.CHUNKS, w.ITEMS))
     return (
-        np.empty(int(counted[t.DEEPEST]) + 1, handle),
-        np.zeros(int(counted[t.HIGHEST_MEMO]) + 1, handle),
+        np.empty(int(counted[w.DEEPEST]) + 1, handle),
+        np.zeros(int(counted[w.HIGHEST_MEMO]) + 1, handle),
         np.empty(containers, np.uint8),
         np.empty(containers, np.int32),
         np.empty(containers, np.int32),
@@ -204,4 +200,4 @@ def _tree_arrays(counted: Any, handle: type[np.uint32] | type[np.int64]) -> tupl
 
 def compiled_walk(handle: np.dtype[Any]) -> Callable[..., None]:
     """The loop for a type of values, as machine code."""
-    return jit(walk_pickle, handle)
+    return jit(w.walk_pickle, handle)

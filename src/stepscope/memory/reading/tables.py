@@ -73,10 +73,7 @@ Array = npt.NDArray[Any]
 def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = None) -> Snapshot:
     """Reads the tables.
 
-    Args:
-        tree: Of the file.
-        name: What the file is called in messages.
-        progress: Called with numbers of bytes of the file that were converted: each byte once.
+    `progress` is called with numbers of bytes that were converted: each byte once.
 
     Raises:
         UnreadableInputError: It is no snapshot, or was made to take more than its size allows.

@@ -19,27 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.machine.arrays import Written
-from stepscope.trace.machine.helpers import jit_helper
-
 LIST, TUPLE, DICT = 1, 2, 3
 """Kinds of containers."""
-
-MOST_NESTING = 64
-"""Open containers at one time; a snapshot has about six."""
-
-# What a walker keeps in its `state`.
-(
-    POSITION, DEPTH, MARKS, CONTAINERS, CHUNKS, ITEMS, MEMO_LENGTH, MEMO_PUTS, HIGHEST_MEMO,
-    DEEPEST, STATUS, PLACE, ROOT,
-) = range(13)  # fmt: skip
-STATE_FIELDS = 13
-
-# How a walk ends.
-(
-    RUNNING, DONE, TRUNCATED, FORBIDDEN, UNDERFLOW, NESTED_TOO_DEEP, ODD_PAIRS, BAD_TARGET,
-    UNKNOWN_MEMO, LEFT_OVER,
-) = range(10)  # fmt: skip
 
 Handle = TypeVar("Handle", np.uint32, np.int64)
 """How values are kept: in 32 bits as far as the file is small enough."""
@@ -56,35 +37,11 @@ Arrays = tuple[
 """What loops read of a tree: data, kinds, firsts, starts, counts, nexts and items."""
 
 
-@jit_helper
-def append_items(
-    container: int, at: int, count: int, chunk: int, place: int, stack: npt.NDArray[Handle],
-    firsts: Written[np.int32], lasts: Written[np.int32], starts: Written[Handle],
-    counts: Written[np.int32], nexts: Written[np.int32], items: Written[Handle],
-) -> None:  # fmt: skip
-    """Moves values from the stack into a container, as a new chunk.
-
-    `chunk` is the number of the new chunk, `place` where in `items` the values go; they begin at
-    `at` on the stack, and there is at least one. The arrays are those of `Tree`.
-    """
-    for offset in range(count):
-        items[place + offset] = stack[at + offset]
-    starts[chunk] = place
-    counts[chunk] = count
-    nexts[chunk] = -1
-    if firsts[container] < 0:
-        firsts[container] = chunk
-    else:
-        nexts[lasts[container]] = chunk
-    lasts[container] = chunk
-
-
 @dataclass(frozen=True)
 class Tree:
     """What a file says, as flat arrays.
 
     Attributes:
-        data: The file.
         root: The value of the whole.
         base: The value of the first container.
         kinds: Of each container: `LIST`, `TUPLE` or `DICT`.

@@ -16,40 +16,26 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.arithmetic import as_long
-from stepscope.memory.reading.tree import (
-    BAD_TARGET,
-    CHUNKS,
-    CONTAINERS,
-    DEEPEST,
-    DEPTH,
-    DICT,
-    DONE,
-    FORBIDDEN,
-    HIGHEST_MEMO,
-    ITEMS,
-    LEFT_OVER,
-    LIST,
-    MARKS,
-    MEMO_LENGTH,
-    MEMO_PUTS,
-    MOST_NESTING,
-    NESTED_TOO_DEEP,
-    ODD_PAIRS,
-    PLACE,
-    POSITION,
-    ROOT,
-    RUNNING,
-    STATUS,
-    TRUNCATED,
-    TUPLE,
-    UNDERFLOW,
-    UNKNOWN_MEMO,
-    Handle,
-    append_items,
-)
+from stepscope.memory.reading.tree import DICT, LIST, TUPLE, Handle
 from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.helpers import jit_helper
+
+MOST_NESTING = 64
+"""Open containers at one time; a snapshot has about six."""
+
+# What a walker keeps in its `state`.
+(
+    POSITION, DEPTH, MARKS, CONTAINERS, CHUNKS, ITEMS, MEMO_LENGTH, MEMO_PUTS, HIGHEST_MEMO,
+    DEEPEST, STATUS, PLACE, ROOT,
+) = range(13)  # fmt: skip
+STATE_FIELDS = 13
+
+# How a walk ends.
+(
+    RUNNING, DONE, TRUNCATED, FORBIDDEN, UNDERFLOW, NESTED_TOO_DEEP, ODD_PAIRS, BAD_TARGET,
+    UNKNOWN_MEMO, LEFT_OVER,
+) = range(10)  # fmt: skip
 
 _PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
 _EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29
@@ -68,6 +54,29 @@ def little_endian(data: npt.NDArray[np.uint8], at: int, count: int) -> int:
     for place in range(count):
         value |= as_long(data[at + place]) << as_long(8 * place)
     return value
+
+
+@jit_helper
+def _append_items(
+    container: int, at: int, count: int, chunk: int, place: int, stack: npt.NDArray[Handle],
+    firsts: Written[np.int32], lasts: Written[np.int32], starts: Written[Handle],
+    counts: Written[np.int32], nexts: Written[np.int32], items: Written[Handle],
+) -> None:  # fmt: skip
+    """Moves values from the stack into a container, as a new chunk.
+
+    `chunk` is the number of the new chunk, `place` where in `items` the values go; they begin at
+    `at` on the stack, and there is at least one. The arrays are those of `Tree`.
+    """
+    for offset in range(count):
+        items[place + offset] = stack[at + offset]
+    starts[chunk] = place
+    counts[chunk] = count
+    nexts[chunk] = -1
+    if firsts[container] < 0:
+        firsts[container] = chunk
+    else:
+        nexts[lasts[container]] = chunk
+    lasts[container] = chunk
 
 
 def walk_pickle(
@@ -227,7 +236,7 @@ def walk_pickle(
                     break
             if taken:
                 if is_building:
-                    append_items(
+                    _append_items(
                         target, depth, taken, chunks, item_count,
                         stack, firsts, lasts, starts, counts, nexts, items,
                     )  # fmt: skip
@@ -252,7 +261,7 @@ def walk_pickle(
                 lasts[containers] = -1
             if taken:
                 if is_building:
-                    append_items(
+                    _append_items(
                         containers, depth, taken, chunks, item_count,
                         stack, firsts, lasts, starts, counts, nexts, items,
                     )  # fmt: skip

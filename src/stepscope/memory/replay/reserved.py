@@ -52,7 +52,6 @@ class ReservedHistory:
     """What was reserved.
 
     Attributes:
-        stretches: With the columns of `RESERVED`.
         contradictions: Kind (of `pairing`), event (`NONE` at the snapshot), device and address.
         is_whole: False where the history of expandable segments was too long to follow.
     """

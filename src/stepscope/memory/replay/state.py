@@ -46,10 +46,6 @@ class State:
     """The state of one device's allocator after an event.
 
     Attributes:
-        device: Its number.
-        event: The event; -1: before the first.
-        segments: With the columns of `SEGMENTS_AT`.
-        blocks: With the columns of `BLOCKS_AT`.
         outside: Blocks in use that lie in no segment, because events are missing; they are left
             out.
     """

@@ -29,7 +29,6 @@ class Capacity:
     Attributes:
         bytes: The most that it could have reserved; None: the history does not tell.
         is_exact: Whether that is what the device said, rather than less than some request needed.
-        source: How it is known, in words.
         is_limit: Whether it is a limit of the process, rather than of the device.
         most_bytes: What it certainly could not have reserved more than; None: not known.
     """

@@ -16,26 +16,42 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.memory.allocator.rounding import (
+    LARGE_STEP_BYTES,
     LEAST_BYTES,
     SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
     rounded,
+    segment_bytes,
+    up_to_multiple,
 )
 from stepscope.memory.arithmetic import as_long
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
+    ADDRESS_SPACE,
     AFTER,
     ALLOCATED,
+    BEFORE,
+    BORN,
+    CAPACITY,
     CLASS,
     COLLECT_ABOVE,
     COUNTS,
+    DEVICE_ALLOCS,
+    DEVICE_FREES,
     EXPANDABLE,
     FREE,
     FREE_ONES,
+    GIVEN,
+    GIVEN_END,
     GROUP,
+    LARGE_SEGMENT,
+    LIMIT,
     MAX_SPLIT,
+    NEXT_ADDRESS,
     NONE,
     OWNER,
     PENDING,
+    POOL,
     RELEASABLE,
     RESERVED,
     RETRIES,
@@ -45,27 +61,263 @@ from stepscope.memory.simulator.blocks import (
     SIZE,
     SLOTS,
     STATE,
+    UNLIMITED,
     UNMAPPED,
     USED,
+    VOIDS,
     Blocks,
     Machine,
+    drop_block,
     first_at_least,
+    new_block,
     put,
     put_joined,
     split,
     take,
 )
-from stepscope.memory.simulator.segments import (
-    collect_garbage,
-    give_back,
-    grow,
-    is_whole,
-    release_all,
-    release_large,
-)
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.machine.arrays import Written
 from stepscope.trace.machine.helpers import jit_helper
+
+# -- memory from the device, and back to it: segments, and pages of expandable ones
+
+
+@jit_helper
+def _new_address(machine: Machine, group: int, size: int) -> int:
+    """Where the device puts a segment: where it was in the recording, if that is known."""
+    _, _, numbers, _, groups, _, _, given = machine
+    at = groups[GIVEN, group]
+    if at < groups[GIVEN_END, group] and given[0, at] in (size, NONE):
+        groups[GIVEN, group] = at + 1
+        return as_long(given[1, at])
+    address = as_long(numbers[NEXT_ADDRESS])
+    numbers[NEXT_ADDRESS] += up_to_multiple(size, as_long(LARGE_STEP_BYTES))
+    return address
+
+
+@jit_helper
+def _page_bytes(config: Int64Array, group: int) -> int:
+    """The size of the pages that an expandable segment of a group consists of."""
+    return as_long(SMALL_SEGMENT_BYTES) if group & 1 else as_long(config[LARGE_SEGMENT])
+
+
+@jit_helper
+def _whole(size: int, config: Int64Array, group: int) -> int:
+    """Bytes of the pages of a group that fit into a size."""
+    page = _page_bytes(config, group)
+    return as_long(np.uint64(size) // np.uint64(max(page, as_long(1))) * np.uint64(page))
+
+
+@jit_helper
+def _up_to_pages(size: int, config: Int64Array, group: int) -> int:
+    """Bytes of the pages of a group that hold a size."""
+    return _whole(size + _page_bytes(config, group) - 1, config, group)
+
+
+@jit_helper
+def _is_open(blocks: Blocks, block: int) -> bool:
+    return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
+
+
+@jit_helper
+def _map(machine: Machine, block: int, wanted: int) -> int:
+    """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
+    blocks, _, numbers, config, _, _, _, _ = machine
+    size = _up_to_pages(min(as_long(blocks[SIZE, block]), wanted), config, blocks[GROUP, block])
+    size = min(size, as_long(blocks[SIZE, block]))
+    if numbers[RESERVED] + size > config[CAPACITY]:
+        return as_long(NONE)
+    take(machine, block)
+    if blocks[SIZE, block] > size:
+        put(machine, split(machine, block, size), as_long(UNMAPPED))
+    put_joined(machine, block, as_long(FREE))
+    numbers[RESERVED] += size
+    numbers[DEVICE_ALLOCS] += 1
+    return block
+
+
+@jit_helper
+def _grow_expandable(machine: Machine, size: int, group: int) -> int:
+    """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
+    blocks, orders, numbers, config, _, _, _, _ = machine
+    candidate = as_long(NONE)
+    at = first_at_least(machine, as_long(VOIDS), group, 0, 0)
+    while candidate == NONE and at < numbers[COUNTS + VOIDS]:
+        start = as_long(orders[numbers[ROOM] + at])
+        if blocks[GROUP, start] != group:
+            break
+        before = as_long(blocks[BEFORE, start])
+        if _is_open(blocks, before):
+            start = before
+        room, block = as_long(0), start
+        while room < size and _is_open(blocks, block):
+            room += blocks[SIZE, block]
+            block = as_long(blocks[AFTER, block])
+        if room >= size:
+            candidate = start
+        at += 1
+    if candidate == NONE:
+        space = _up_to_pages(as_long(config[ADDRESS_SPACE]), config, group)
+        address = _new_address(machine, group, space)
+        candidate = new_block(machine, address, space, UNMAPPED, group, address)
+        put(machine, candidate, as_long(UNMAPPED))
+    if blocks[STATE, candidate] == UNMAPPED:
+        candidate = _map(machine, candidate, size)
+    while candidate != NONE and blocks[SIZE, candidate] < size:
+        after = as_long(blocks[AFTER, candidate])
+        candidate = _map(machine, after, size - blocks[SIZE, candidate])
+    if candidate != NONE:
+        take(machine, candidate)
+    return candidate
+
+
+@jit_helper
+def _unmap(machine: Machine, block: int) -> None:
+    """Gives the whole pages within a free block of an expandable segment back to the device."""
+    blocks, _, numbers, config, _, _, _, _ = machine
+    group = blocks[GROUP, block]
+    begin = blocks[ADDRESS, block] - blocks[SEGMENT, block]
+    end = begin + blocks[SIZE, block]
+    first, last = _up_to_pages(begin, config, group), _whole(end, config, group)
+    if first >= last:
+        return
+    take(machine, block)
+    if first > begin:
+        head = block
+        block = split(machine, head, first - begin)
+        put(machine, head, as_long(FREE))
+    if end > last:
+        put(machine, split(machine, block, last - first), as_long(FREE))
+    numbers[RESERVED] -= last - first
+    numbers[DEVICE_FREES] += 1
+    put_joined(machine, block, as_long(UNMAPPED))
+    if blocks[BEFORE, block] == NONE and blocks[AFTER, block] == NONE:
+        take(machine, block)  # nothing of the segment is left
+        drop_block(machine, block)
+
+
+@jit_helper
+def _grow(machine: Machine, size: int, group: int) -> int:
+    """Asks the device for room; a block that is in no order, or `NONE`."""
+    _, _, numbers, config, _, _, _, _ = machine
+    asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
+    if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:
+        return as_long(NONE)
+    if config[EXPANDABLE]:
+        return _grow_expandable(machine, size, group)
+    if numbers[RESERVED] + asked > config[CAPACITY]:
+        return as_long(NONE)
+    address = _new_address(machine, group, asked)
+    numbers[RESERVED] += asked
+    numbers[DEVICE_ALLOCS] += 1
+    return new_block(machine, address, asked, FREE, group, as_long(NONE))
+
+
+@jit_helper
+def _is_whole(blocks: Blocks, block: int) -> bool:
+    """Whether a block is all of a segment, and no part of an expandable one."""
+    has_neighbour = blocks[BEFORE, block] != NONE or blocks[AFTER, block] != NONE
+    return not has_neighbour and blocks[SEGMENT, block] == NONE
+
+
+@jit_helper
+def _give_back(machine: Machine, block: int) -> None:
+    """Gives a free block that is a whole segment back to the device."""
+    blocks, _, numbers, _, _, _, _, _ = machine
+    take(machine, block)
+    numbers[RESERVED] -= blocks[SIZE, block]
+    numbers[DEVICE_FREES] += 1
+    drop_block(machine, block)
+
+
+@jit_helper
+def _release_all(machine: Machine) -> None:
+    """Gives everything back that is cached, after waiting for blocks that are pending."""
+    blocks, orders, numbers, _, groups, _, of_allocation, _ = machine
+    for block in range(numbers[SLOTS]):
+        if blocks[STATE, block] == PENDING:
+            of_allocation[blocks[OWNER, block]] = NONE
+            put_joined(machine, as_long(block), as_long(FREE))
+    at = as_long(0)
+    while at < numbers[COUNTS]:
+        block = as_long(orders[at])
+        if groups[RELEASABLE, blocks[GROUP, block]] and _is_whole(blocks, block):
+            _give_back(machine, block)
+        else:
+            at += 1
+    # Unmapping changes the order, but no block that another address begins at.
+    for block in range(numbers[SLOTS]):
+        if (
+            blocks[STATE, block] == FREE
+            and blocks[SEGMENT, block] != NONE
+            and groups[RELEASABLE, blocks[GROUP, block]]
+        ):
+            _unmap(machine, as_long(block))
+
+
+@jit_helper
+def _release_large(machine: Machine, size: int, group: int) -> bool:
+    """Gives blocks of a group back that are too large to be split; whether that may be enough."""
+    blocks, orders, numbers, config, _, _, _, _ = machine
+    if config[MAX_SPLIT] >= UNLIMITED:
+        return False
+    wanted = max(as_long(config[MAX_SPLIT]), size)
+    at = first_at_least(machine, as_long(FREE_ONES), group, wanted, 0)
+    if at < numbers[COUNTS] and blocks[GROUP, orders[at]] == group:
+        if not _is_whole(blocks, as_long(orders[at])):
+            return False
+        _give_back(machine, as_long(orders[at]))
+        return True
+    released = as_long(0)
+    at -= 1
+    while (
+        at >= 0
+        and released < wanted
+        and blocks[GROUP, orders[at]] == group
+        and blocks[SIZE, orders[at]] >= config[MAX_SPLIT]
+        and _is_whole(blocks, as_long(orders[at]))
+    ):
+        released += blocks[SIZE, orders[at]]
+        _give_back(machine, as_long(orders[at]))
+        at -= 1
+    return released >= wanted
+
+
+@jit_helper
+def _collect_garbage(machine: Machine) -> None:
+    """Gives the oldest unused segments of the default pool's large class back."""
+    blocks, orders, numbers, config, groups, ages, _, _ = machine
+    if not config[COLLECT_ABOVE] or numbers[RESERVED] <= config[COLLECT_ABOVE]:
+        return
+    target = numbers[RESERVED] - config[COLLECT_ABOVE]
+    total, count = as_long(0), as_long(0)
+    for at in range(numbers[COUNTS]):
+        block = as_long(orders[at])
+        group = blocks[GROUP, block]
+        if groups[POOL, group] == 0 and not group & 1 and _is_whole(blocks, block):
+            total += ages[groups[CLASS, group]] - blocks[BORN, block]
+            count += 1
+    reclaimed, has_freed = as_long(0), True
+    while reclaimed < target and has_freed and count > 0:
+        all_ages, all_count = total, count
+        has_freed = False
+        place = as_long(0)
+        while place < numbers[COUNTS]:
+            block = as_long(orders[place])
+            group = blocks[GROUP, block]
+            is_candidate = groups[POOL, group] == 0 and not group & 1 and _is_whole(blocks, block)
+            age = ages[groups[CLASS, group]] - blocks[BORN, block]
+            if is_candidate and age * all_count >= all_ages:  # no younger than the mean
+                has_freed = True
+                reclaimed += blocks[SIZE, block]
+                total -= age
+                count -= 1
+                _give_back(machine, block)
+            else:
+                place += 1
+
+
+# -- requests
 
 
 @jit_helper
@@ -117,14 +369,14 @@ def _allocate(machine: Machine, size: int, group: int) -> int:
     blocks, _, numbers, config, _, _, _, _ = machine
     block = _take_free(machine, size, group)
     if block == NONE:
-        collect_garbage(machine)
-        block = grow(machine, size, group)
-    if block == NONE and release_large(machine, size, group):
-        block = grow(machine, size, group)
+        _collect_garbage(machine)
+        block = _grow(machine, size, group)
+    if block == NONE and _release_large(machine, size, group):
+        block = _grow(machine, size, group)
     if block == NONE:
-        release_all(machine)
+        _release_all(machine)
         numbers[RETRIES] += 1
-        block = grow(machine, size, group)
+        block = _grow(machine, size, group)
     if block == NONE:
         return block
     left = blocks[SIZE, block] - size
@@ -151,17 +403,15 @@ _SPARE_SLOTS = 16
 def run_by_loop(
     whats: Int64Array, sizes: Int64Array, places: Int64Array, allocations: Int64Array, start: int,
     is_tried: bool, machine: Machine, divisions: Int64Array, reserved: Written[np.int64],
-    allocated: Written[np.int64], addresses: Written[np.int64], block_sizes: Written[np.int64],
-    is_served: Written[np.bool_], status: Written[np.int64],
+    allocated: Written[np.int64], is_served: Written[np.bool_], status: Written[np.int64],
 ) -> int:  # fmt: skip
     """Runs operations from one on.
 
     Operations are as in `Operations`. Requests that failed in the recording are tried again if
-    `is_tried`. The arrays from `reserved` on
-    receive, for each operation, the reserved and allocated bytes after it, for each allocation
-    its address and the size of its block, and for each failed request whether it could be
-    served now. `status` receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too
-    small to go on, or `OUT_OF_MEMORY` where the operation failed.
+    `is_tried`. The arrays from `reserved` on receive, for each operation, the reserved and
+    allocated bytes after it, and for each failed request whether it could be served now. `status`
+    receives `FINISHED`, `NEEDS_ROOM` where the arrays of blocks are too small to go on, or
+    `OUT_OF_MEMORY` where the operation failed.
 
     Returns:
         The operation that comes next, or that failed.
@@ -187,8 +437,6 @@ def run_by_loop(
                 elif what == REQUEST:
                     blocks[OWNER, block] = allocation
                     of_allocation[allocation] = block
-                    addresses[allocation] = blocks[ADDRESS, block]
-                    block_sizes[allocation] = blocks[SIZE, block]
                 else:  # how long it would have lived is not known
                     is_served[at] = True
                     numbers[ALLOCATED] -= blocks[SIZE, block]
@@ -203,12 +451,12 @@ def run_by_loop(
                     of_allocation[allocation] = NONE
                     put_joined(machine, block, as_long(FREE))
         elif what == RELEASE:
-            release_all(machine)
+            _release_all(machine)
         elif what == RELEASE_SEGMENT:
             for place in range(numbers[COUNTS]):
                 block = as_long(orders[place])
-                if blocks[ADDRESS, block] == places[at] and is_whole(blocks, block):
-                    give_back(machine, block)
+                if blocks[ADDRESS, block] == places[at] and _is_whole(blocks, block):
+                    _give_back(machine, block)
                     break
         else:
             groups[RELEASABLE, places[at]] = 1

@@ -134,7 +134,6 @@ class History:
     """A replayed history for the simulator.
 
     Attributes:
-        operations: In order.
         retries: Of the operations, whether each is a release of the allocator's own, which another
             allocator may not need.
     """
@@ -154,14 +153,9 @@ def operations_of(
 ) -> History:
     """The operations of a device, in order.
 
-    Args:
-        replay: The history.
-        device: Its number.
-        places: The number of each pair of pool and stream; those that are new are added.
-        stretches: What was reserved of the device.
-        is_by_segment: Whether the allocator may give single segments back (garbage collection, or
-            blocks that are never split): then each goes as recorded.
-        failed: The requests that failed, as `failed_requests` returns them; None: as recorded.
+    Pairs of pool and stream that are new are added to `places`. If `is_by_segment`, the allocator
+    may give single segments back (garbage collection, or blocks that are never split): then each
+    goes as recorded. `failed` are the requests that failed, by default as recorded.
     """
     if failed is None:
         failed = failed_requests(replay, device)

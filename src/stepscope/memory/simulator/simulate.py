@@ -56,20 +56,13 @@ class Simulation:
     """What the allocator would have done.
 
     Attributes:
-        device: Whose.
-        settings: Of the simulated allocator.
         capacity_bytes: The most that it could reserve; None: without a bound.
         curve: What was reserved and allocated after each of the history's events that concerns the
             simulation: event (-1 before the first), reserved_bytes, allocated_bytes.
-        allocations: Where each allocation is, and in how large a block: allocation, address,
-            size_bytes.
         failures: Requests that failed in the recording: event, size_bytes, and is_served, whether
             they could be served now.
         failed_event: The event at which a request fails that did not in the recording; the
             simulation ends there. None: none fails.
-        failed_bytes: What it asked for.
-        device_allocs: How often the device was asked for memory.
-        device_frees: How often memory went back to it.
         retries: How often everything cached had to be given back first.
         machine: The simulated allocator at the end.
         places: Its pairs of pool and stream, by their numbers.
@@ -79,10 +72,8 @@ class Simulation:
     settings: AllocatorSettings
     capacity_bytes: int | None
     curve: pl.DataFrame
-    allocations: pl.DataFrame
     failures: pl.DataFrame
     failed_event: int | None
-    failed_bytes: int | None
     device_allocs: int
     device_frees: int
     retries: int
@@ -123,16 +114,10 @@ def simulate(
     Calls of `empty_cache` are the program's, and happen as recorded. What the recorded allocator
     gave back because it needed room does not: the simulated one does so when it needs to.
 
-    Args:
-        replay: The history.
-        device: Its number.
-        settings: Of the simulated allocator.
-        capacity_bytes: The most that it can reserve (`capacity_of`); None: without a bound.
-        limit_bytes: What the process is allowed (`set_per_process_memory_fraction`); garbage
-            collection needs it.
-        initial: "recorded": it begins with the segments and blocks of the recording; "anew": what
-            was allocated before the recording is requested again, in order of addresses.
-        requests: What the history asked for, if it is known already from another simulation.
+    With `initial` "recorded", it begins with the segments and blocks of the recording; "anew", what
+    was allocated before the recording is requested again, in order of addresses. Without a capacity
+    (`capacity_of`), memory has no bound; `limit_bytes` is what the process is allowed
+    (`set_per_process_memory_fraction`). `requests` are known already from another simulation.
 
     Raises:
         UsageError: A threshold for garbage collection without a limit.
@@ -186,7 +171,6 @@ class _Run:
         machine, count = self.machine, len(operations.event)
         _configure(machine.config, self.settings, capacity_bytes, limit_bytes)
         reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        addresses, sizes = self._initial_blocks()
         served = np.zeros(count, np.bool_)
         divisions = np.array(self.settings.power2_divisions, np.int64)
         before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
@@ -194,8 +178,7 @@ class _Run:
         while status[0] == NEEDS_ROOM:
             at = jit(run_by_loop)(
                 operations.what, operations.size, operations.place, operations.allocation, at,
-                is_tried, machine.arrays, divisions, reserved, allocated, addresses, sizes, served,
-                status,
+                is_tried, machine.arrays, divisions, reserved, allocated, served, status,
             )  # fmt: skip
             if status[0] == NEEDS_ROOM:
                 machine.grow()
@@ -206,27 +189,14 @@ class _Run:
             settings=self.settings,
             capacity_bytes=capacity_bytes,
             curve=_curve(operations, at, reserved, allocated, before),
-            allocations=_placed(addresses, sizes),
             failures=_failures(operations, at, served),
             failed_event=int(operations.event[at]) if has_failed else None,
-            failed_bytes=int(operations.size[at]) if has_failed else None,
             device_allocs=int(numbers[b.DEVICE_ALLOCS]),
             device_frees=int(numbers[b.DEVICE_FREES]),
             retries=int(numbers[b.RETRIES]),
             machine=self.machine,
             places=tuple(self.requests.places),
         )
-
-    def _initial_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Address and size of the block of each allocation that is there from the beginning."""
-        machine = self.machine
-        addresses = np.full(len(machine.of_allocation), b.NONE, np.int64)
-        sizes = addresses.copy()
-        there = np.flatnonzero(machine.of_allocation != b.NONE)
-        block = machine.of_allocation[there]
-        addresses[there] = machine.blocks[b.ADDRESS, block]
-        sizes[there] = machine.blocks[b.SIZE, block]
-        return addresses, sizes
 
 
 def _configure(
@@ -268,13 +238,6 @@ def _curve(
     return pl.DataFrame({name: values[last] for name, values in table.items()})
 
 
-def _placed(addresses: Int64Array, sizes: Int64Array) -> pl.DataFrame:
-    known = np.flatnonzero(addresses != b.NONE)
-    return pl.DataFrame(
-        {"allocation": known, "address": addresses[known], "size_bytes": sizes[known]}
-    )
-
-
 def _failures(operations: Operations, done: int, served: npt.NDArray[np.bool_]) -> pl.DataFrame:
     rows = np.flatnonzero(operations.what[:done] == FAILED)
     return pl.DataFrame(
@@ -295,13 +258,11 @@ class Reproduction:
     """A simulation with the settings of the recording, beside what was observed.
 
     Attributes:
-        simulation: What the model did.
-        largest_error_bytes: The largest difference of reserved bytes at any event.
-        largest_error: The same as a share of what was observed then.
+        largest_error: The largest difference of reserved bytes at any event, as a share of what was
+            observed then.
     """
 
     simulation: Simulation
-    largest_error_bytes: int
     largest_error: float
 
     @property
@@ -325,4 +286,4 @@ def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> 
     observed = compared["observed"].to_numpy()
     off = np.abs(compared["reserved_bytes"].to_numpy() - observed)
     share = off / np.maximum(observed, 1)
-    return Reproduction(simulation, int(off.max(initial=0)), float(share.max(initial=0.0)))
+    return Reproduction(simulation, float(share.max(initial=0.0)))

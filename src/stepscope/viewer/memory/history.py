@@ -1,4 +1,4 @@
-"""One device's history of memory, arranged so that any part of it can be drawn.
+"""A view of memory, with the history of each device arranged so that any part of it can be drawn.
 
 A part is divided into columns of equal width. A column shows the moment in it at which the program
 held most, so that no peak is lost, as `memory.questions.timeline` does; a column in which nothing
@@ -10,6 +10,8 @@ columns they are in, are drawn; the others are what is left of their category.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +25,7 @@ from stepscope.memory.categories.kinds import STACKED
 from stepscope.memory.questions.over_time import HeldBytes, programs_own, time_columns
 from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
+from stepscope.viewer.background import Background
 from stepscope.viewer.encoding import encode
 
 MOST_COLUMNS = 2048
@@ -67,10 +70,7 @@ class Columns:
 class DeviceHistory:
     """The history of one device.
 
-    Args:
-        view: The memory.
-        device: The device.
-        origin_ns: Times count from here.
+    Times count from `origin_ns`.
     """
 
     def __init__(self, view: MemoryView, device: int, origin_ns: int) -> None:
@@ -213,3 +213,46 @@ def encode_columns(found: Columns, about: dict[str, Any]) -> bytes:
             "size": found.size_bytes.astype(np.float64),
         },
     )
+
+
+class MemoryContent:
+    """Memory that is ready.
+
+    Attributes:
+        view: What questions are asked of.
+        asking: Held while a question is answered, so that nothing is worked out twice.
+    """
+
+    def __init__(self, view: MemoryView) -> None:
+        self.view = view
+        self.asking = threading.RLock()
+        self._histories: dict[int, DeviceHistory] = {}
+
+    def history(self, device: int | None) -> DeviceHistory:
+        """The history of a device; None: of the fullest.
+
+        Raises:
+            UsageError: The snapshot has nothing of it.
+        """
+        with self.asking:
+            chosen = self.view.device(device)
+            if chosen not in self._histories:
+                self._histories[chosen] = DeviceHistory(self.view, chosen, self.view.origin_ns)
+            return self._histories[chosen]
+
+
+def memory_of(read: Callable[[], MemoryView]) -> Background[MemoryContent]:
+    """Memory that is read in the background when it is first looked at.
+
+    Args:
+        read: Reads it.
+    """
+
+    def work(enter: Callable[[str], None]) -> MemoryContent:
+        content = MemoryContent(read())
+        enter("arranging")
+        history = content.history(None)
+        history.columns(not history.has_times, 0, 1, 1)  # arranges the allocations
+        return content
+
+    return Background("memory", work)

@@ -13,8 +13,7 @@ from stepscope.viewer.routes.answers import Asked, route
 
 if TYPE_CHECKING:
     from stepscope.viewer.background import Background
-    from stepscope.viewer.memory.content import MemoryContent
-    from stepscope.viewer.memory.history import DeviceHistory
+    from stepscope.viewer.memory.history import DeviceHistory, MemoryContent
 
 _MOST_STEPS = 2000
 _DEVICES = (-1, 1 << 20)

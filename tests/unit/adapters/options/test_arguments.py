@@ -142,7 +142,7 @@ def test_help_of_a_yes_or_no_flag_names_no_other_values(capsys):
     stepscope.add_arguments(parser, dialect="fsdp-qlora")
     parser.print_help()
     said = " ".join(capsys.readouterr().out.split())
-    about = "Draw memory over time. Implies stacks and shapes. [default: false]"
+    about = "Draw memory by category over time. Implies stacks and shapes. [default: false]"
     assert f"--export_memory_timeline [true|false] {about}" in said
 
 
@@ -150,7 +150,7 @@ def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
     words = ["--export_memory_timeline", "true", "--with_stack", "false", "--with_shapes=false"]
     arguments = parsed(words, "fsdp-qlora")
     config = stepscope.Profiler.from_args(arguments).config
-    assert config.memory_timeline == "trace"
+    assert config.memory_timeline == "torch"
     assert config.with_stack
     assert config.record_shapes
     assert config.profile_memory

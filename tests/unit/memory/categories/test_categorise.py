@@ -15,10 +15,7 @@ from stepscope.errors import UsageError
 from stepscope.memory.categories.categorise import CATEGORIES, categorise
 from stepscope.memory.categories.census import parse_census
 from stepscope.memory.categories.rules import parse_rules
-from stepscope.memory.questions.bounded import Run
-from stepscope.memory.questions.fit import will_it_fit
 from stepscope.memory.replay.replay import replay
-from stepscope.memory.view import MemoryView
 
 
 def replayed(snapshot):
@@ -304,85 +301,6 @@ def test_an_empty_device_holds_nothing():
     found = replayed({"segments": [], "device_traces": [[]]})
     categories = categorise(found)
     assert categories.table.is_empty()
-
-
-LAYERS, TOKENS = 8, 12
-
-
-def generation(is_recorded, is_cached=True):
-    """A model that generates: its weights, and for each layer keys and values that grow."""
-    allocator, stack = Allocator(), Frames()
-    weights = stack("serve.py:5:load_weights")
-    for _ in range(LAYERS):
-        for size in (12, 4, 16, 16):
-            allocator.malloc(size * MIB, frames=weights)
-    if not is_recorded:
-        allocator.events.clear()
-        for segment in allocator.segments:
-            for block in segment.blocks:
-                block.frames = []
-    kept = {}
-    for token in range(TOKENS):
-        hidden = []
-        for layer in range(LAYERS):
-            between = allocator.malloc(3 * MIB, frames=stack("model.py:21:forward"))
-            if is_cached:
-                longer = allocator.malloc((2 + token) * MIB, frames=stack("model.py:30:forward"))
-                if layer in kept:
-                    allocator.free(kept[layer])
-                kept[layer] = longer
-            hidden.append(allocator.malloc(MIB, frames=stack("model.py:33:forward")))
-            allocator.free(between)
-        for one in hidden:
-            allocator.free(one)
-    return allocator.snapshot()
-
-
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_an_inference_keeps_its_weights_and_a_cache(is_recorded):
-    """Results of all layers that a call holds together, and gives back with it, are no cache."""
-    found = replayed(generation(is_recorded))
-    categories = categorise(found)
-    rows = {(size // MIB, kind) for size, _, kind, *_ in rows_of(categories, found)}
-    assert {size for size, kind in rows if kind == "parameter"} == {4, 12, 16}
-    assert {size for size, kind in rows if kind == "cache"} == set(range(2, 2 + TOKENS))
-    assert {size for size, kind in rows if kind == "temporary"} == {1, 3}
-    assert "unknown" not in {kind for _, kind in rows}
-    by_life = categories.table.filter(pl.col("source") == "lifetime")
-    assert set(by_life["confidence"]) == {"guessed"}
-    view = MemoryView(found.snapshot)
-    assert any("are taken for weights" in note for note in view.notes(0))
-    # They may be a cache that was allocated with the weights, so nothing is said to fit.
-    predicted = will_it_fit([Run(4, view)], [8], capacity_bytes=2**40)
-    assert predicted.targets["fits"][-1] is None
-    assert predicted.verdict.startswith("cannot say")
-
-
-def test_without_a_cache_nothing_is_one():
-    found = replayed(generation(is_recorded=True, is_cached=False))
-    assert "cache" not in set(categorise(found).table["category"])
-
-
-def test_what_an_encoder_keeps_for_its_decoder_is_no_cache():
-    """One function makes it all, as far as a recorder without line numbers tells."""
-    allocator, stack = Allocator(), Frames()
-    forward = stack("unet.py:10:forward")
-    for _ in range(6):
-        kept = []
-        for _ in range(6):
-            between = allocator.malloc(3 * MIB, frames=forward)
-            kept.append(allocator.malloc(2 * MIB, frames=forward))
-            allocator.free(between)
-        last = allocator.malloc(MIB, frames=forward)
-        while kept:
-            between = allocator.malloc(3 * MIB, frames=forward)
-            result = allocator.malloc(MIB, frames=forward)
-            for one in (between, last, kept.pop()):
-                allocator.free(one)
-            last = result
-        allocator.free(last)
-    found = replayed(allocator.snapshot())
-    assert set(categorise(found).table["category"]) == {"temporary"}
 
 
 def test_what_a_training_holds_from_before_is_not_taken_for_weights_without_evidence():

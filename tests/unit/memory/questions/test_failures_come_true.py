@@ -64,7 +64,7 @@ def remedied(program: Program, remedy: str) -> Program | None:
         return replace(program, total=int(program.card * CARD_SHARE))
     if remedy.startswith("allocate on one stream"):
         return program.with_requests(lambda one: replace(one, stream=0))
-    if remedy.startswith("do without the"):
+    if remedy.startswith("do without"):
         return program.with_requests(lambda one: replace(one, pool=DEFAULT_POOL))
     if pieces := re.search(r"asked for in (\d+) pieces", remedy):
         return scaled(program, lambda one: one is last, 1 / int(pieces[1]))

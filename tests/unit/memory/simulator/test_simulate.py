@@ -40,12 +40,12 @@ def compared(found, made):
 def assert_exact(found, made):
     both = compared(found, made)
     assert both["reserved_bytes"].equals(both["observed"].alias("reserved_bytes"))
-    assert made.largest_error_bytes == 0
+    assert made.largest_error == 0
     assert made.is_right
-    placed = found.allocations.filter(
-        (pl.col("device") == made.simulation.device) & pl.col("start_event").is_not_null()
-    ).join(made.simulation.allocations, on="allocation", suffix="_simulated")
-    assert placed["address"].equals(placed["address_simulated"].alias("address"))
+    held = found.allocations.filter(
+        (pl.col("device") == made.simulation.device) & pl.col("end_event").is_null()
+    ).join(blocks_of(made.simulation), on="allocation", suffix="_simulated")
+    assert held["address"].equals(held["address_simulated"].alias("address"))
 
 
 def blocks_of(simulation):
@@ -120,7 +120,7 @@ def test_a_recording_that_began_late_is_reproduced(before, steps, expandable, mo
     allocator.events = type(allocator.events)(maxlen=most)
     program.run(steps)
     found = reproduce(replayed(allocator.snapshot()), 0)
-    assert found.largest_error_bytes == 0
+    assert found.largest_error == 0
 
 
 PLAIN_STEPS = st.lists(
@@ -177,8 +177,8 @@ def test_other_settings_would_have_reserved_what_they_do_reserve(steps, recorded
         found.append(reserved)
     assert found == truth
     failed = None if made.failed_event is None else one.events[made.failed_event]
-    seen = None if failed is None else (failed["action"], failed["size"], made.failed_bytes)
-    assert seen == (("alloc", step[1], step[1]) if as_other.is_over else None)
+    seen = None if failed is None else (failed["action"], failed["size"])
+    assert seen == (("alloc", step[1]) if as_other.is_over else None)
 
 
 @settings(max_examples=2 * settings.default.max_examples // 5)
@@ -200,7 +200,6 @@ def test_the_compiled_loop_is_the_plain_one(steps, chosen):
         simulating.jit = original
     for one, other in zip(compiled, plain, strict=True):
         assert one.curve.equals(other.curve)
-        assert one.allocations.equals(other.allocations)
         assert blocks_of(one).equals(blocks_of(other))
         assert (one.device_allocs, one.device_frees) == (other.device_allocs, other.device_frees)
 
@@ -357,4 +356,4 @@ def test_a_small_request_needs_a_small_segment():
     allocator.malloc(KIB)
     made = reproduce(replayed(allocator.snapshot()), 0).simulation
     assert made.peak_reserved_bytes == 2 * MIB
-    assert made.allocations["size_bytes"].to_list() == [KIB]
+    assert blocks_of(made).filter(~pl.col("is_free"))["size_bytes"].to_list() == [KIB]
