@@ -175,12 +175,7 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        passing = {
-            r.rank: dict(zip(r.window_steps, r.passing_ns, strict=True))
-            for r in ranks
-            if r.passing_ns
-        }
-        between = RankComparison.of(matched, means, costs, by_step, passing)
+        between = RankComparison.of(matched, means, costs, by_step)
     if any(rank.exchanges for rank in ranks):
         skew = None  # stages of a pipeline, which wait for each other by design
     windows = _compared(ranks, between)
@@ -188,8 +183,9 @@ def judge(
         arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
         notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
     if between is not None:
-        if windows is not None and windows.accused is not None:
-            between = replace(between, accused=windows.accused.ranks)
+        if windows is not None and windows.is_comparable:
+            accused = () if windows.accused is None else windows.accused.ranks
+            between = replace(between, accused=accused, gains=windows.blame.gains)
         ranks = limited_by_the_next(ranks, between, limits)
     # Only windows of devices beside step records make use of the single steps.
     has_use = windows is not None and skew is not None and not windows.of_host

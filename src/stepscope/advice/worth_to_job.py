@@ -261,12 +261,12 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
 
 def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
     """The gain, no more than the ranks allow that have no such finding."""
-    after = between.after_fixing(fixed)
+    after = between.gain_of_fixing(fixed)
     if after is None:
         return gain
     step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
-    share = after.most_ns / max(1, between.steps) / step_ns
-    return gain if share >= gain.share else _Gain(share, after.rank)
+    share = after.gain_ns / step_ns
+    return gain if share >= gain.share else _Gain(share, after.next_rank)
 
 
 def _limited(
