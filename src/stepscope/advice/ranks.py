@@ -1,6 +1,6 @@
 """The ranks of a run compared: who waits for whom, and what is each one's own time.
 
-Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
+Collectives are matched between the ranks by `analysis.blame.compared`, over the steps that
 all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
 longer than its kernel where ranks may leave before all have come. While it waits, its GPU may have
 other work, which goes on: what the waits cost it is what its step is shorter by without them. Its
@@ -22,11 +22,11 @@ from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
 from stepscope.analysis.selection.partition import Partition
-from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
 from stepscope.skew.rank_skew import RankSteps, rank_steps
 
 if TYPE_CHECKING:
+    from stepscope.analysis.blame.compared import Compared, StragglerReport
     from stepscope.analysis.blame.gains import Gains, OnTime
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -58,32 +58,51 @@ _NOTABLE_COST = 0.05
 
 @dataclass(frozen=True)
 class RankMatch:
-    """The collectives of several ranks, matched.
+    """The collectives of several ranks, matched over the steady steps that all windows have.
 
     Attributes:
-        report: Who waits for whom.
-        steps: Number of steps that it covers; 1 where the traces have none in common.
-        windows: Number of the window that each rank's collectives are from.
-        whole: The same over all steps, those too that are no example of the others.
+        compared: Who waits for whom, with sends and receives.
+        steps: The steps; empty where the traces have none in common.
+        meetings: What is known of each of the ranks.
     """
 
-    report: StragglerReport
-    steps: int
-    windows: dict[int, int]
-    whole: StragglerReport
+    compared: Compared
+    steps: tuple[int, ...]
+    meetings: tuple[Meeting, ...]
+
+    @property
+    def tells_waits(self) -> bool:
+        """Whether it is known how long ranks wait in their collectives."""
+        report = self.report
+        return not self.compared.of_host and report.fits and not report.sets.is_empty()
+
+    @cached_property
+    def report(self) -> StragglerReport:
+        """Who waits for whom, without sends and receives."""
+        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared.report
+
+    def _report_of(self, steps: tuple[int, ...]) -> StragglerReport:
+        from stepscope.analysis.blame.compared import compare_ranks
+
+        arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
+        return compare_ranks(arrivals, steps or None, point_to_point=False).report
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
-        if rank not in self.windows:
+        windows = {one.rank: one.window for one in self.meetings}
+        window = windows.get(rank)
+        if window is None or not self.tells_waits:
             return None
-        table = self._waits.get((rank,), pl.DataFrame(schema=WAITS))
-        return Waits(self.windows[rank], table)
+        return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)))
 
     @cached_property
     def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:
-        """Of each rank, columns `WAITS`."""
-        waits = self.whole.arrivals.join(
-            self.whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
+        """Of each rank, columns `WAITS`, over all steps, those too that are like no others."""
+        in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
+        is_same = in_all == set(self.steps)
+        whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
+        waits = whole.arrivals.join(
+            whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
         ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
         return waits.partition_by("rank", as_dict=True, include_key=False)
 
@@ -127,6 +146,7 @@ class RankComparison:
             step_costs_ns: The same by rank and step. If known of all, only steps that all have
                 count: how long a rank waits in others is not known.
         """
+        steps = max(1, len(match.steps))
         met = match.report.ranks.filter(pl.col("sets") > 0)
         of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
         of_shared = {
@@ -143,14 +163,14 @@ class RankComparison:
         table = (
             met.join(mean_steps, on="rank")
             .join(costs, on="rank", how="left")
-            .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
+            .with_columns(wait_ns=(pl.col("total_wait_ns") / steps).round().cast(pl.Int64))
             .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
             .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
             .sort("rank")
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
         )
         of_table = _of_all(step_costs_ns, table["rank"].to_list())
-        return cls(match.report, match.steps, table, of_table)
+        return cls(match.report, steps, table, of_table)
 
     @property
     def straggler(self) -> int | None:
@@ -294,31 +314,24 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     """Match the collectives of ranks over the steady steps that all their windows have.
 
     Returns:
-        The match, None where fewer than two communicate together; and why it was refused, where
-        traces do not go together.
+        The match, None where fewer than two communicate; and why it was refused, or tells no waits,
+        where traces do not go together.
     """
-    opened = [one for one in meetings if one.window is not None]
-    shared = set.intersection(*(set(one.window_steps) for one in opened)) if opened else set()
-    steps = tuple(sorted(shared))
-    met = [one.arrivals for one in opened if one.arrivals is not None]
-    known = [one for one in met if not one.of_host]
-    if len(known) < 2:
+    met = tuple(one for one in meetings if one.arrivals is not None)
+    if len(met) < 2:
         return None, ()
+    from stepscope.analysis.blame.compared import compare_ranks
+
+    steps = tuple(sorted(set.intersection(*(set(one.window_steps) for one in met))))
+    arrivals = [one.arrivals for one in met if one.arrivals is not None]
     try:
-        report = compare_arrivals(known, steps or None, point_to_point=False)
+        found = RankMatch(compare_ranks(arrivals, steps or None), steps, met)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
-    if report.sets.is_empty():
-        return None, ()
-    if not report.fits:
-        return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
-    windows = {one.rank: one.window for one in opened if one.window is not None}
-    in_all = set.intersection(*(set(one.all_steps) for one in opened))
-    whole = report
-    if in_all != shared:
-        every = tuple(sorted(in_all)) or None
-        whole = compare_arrivals(known, every, point_to_point=False)
-    return RankMatch(report, max(1, len(steps)), windows, whole), ()
+    report = found.report
+    if found.compared.of_host or report.fits or report.sets.is_empty():
+        return found, ()
+    return found, tuple(f"the ranks are not compared: {note}" for note in report.notes)
 
 
 def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:
