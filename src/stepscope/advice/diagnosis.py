@@ -44,7 +44,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
 from stepscope.advice.worth_of_waits import limited_by_the_next
-from stepscope.advice.worth_to_job import limited_by_the_job
+from stepscope.advice.worth_to_job import limited_by_the_job, limited_to_transfers
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
@@ -196,6 +196,8 @@ def judge(
         judged = None if stage.saving_ns is not None else judged
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
+    if late is None and windows is not None and windows.of_host and windows.is_comparable:
+        ranks = limited_to_transfers(ranks, windows, limits)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}

@@ -212,16 +212,6 @@ class RankComparison:
         """How much of all waiting in collectives is for the late ranks."""
         return sum(self._share_of_waiting(rank) for rank in self.late)
 
-    @property
-    def share_through_late(self) -> float:
-        """The same with what is for ranks that late ones made late, by what waiting costs.
-
-        A rank that has waited for a late one is late itself in its next group.
-        """
-        fixed = self.gain_of_fixing(self.late)
-        gone = 0.0 if fixed is None else fixed.gain_ns / max(1, self.others_wait_ns)
-        return max(self.share_for_late, min(1.0, gone))
-
     def _share_of_waiting(self, rank: int) -> float:
         total_ns = sum(self.waits_for_ranks.values())
         return self.waits_for_ranks.get(rank, 0) / total_ns if total_ns else 0.0
