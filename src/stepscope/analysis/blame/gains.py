@@ -114,7 +114,9 @@ class Gains:
         last = matched.rank[rows[first]]
         up_to = np.bincount(last, waited_ns[collective], len(is_fixed))
         gain = self.of(less)
-        gain_ns = max(0, round(gain.sure_ns))
+        # Who comes late to its first collective once is late in no step of the steady state.
+        steady_ns = gain.recorded_ns if gain.long_run_ns is None else gain.long_run_ns
+        gain_ns = max(0, round(min(gain.recorded_ns, steady_ns)))
         next_rank = matched.ranks[~is_fixed][int(up_to[~is_fixed].argmax())]
         return OnTime(gain_ns, int(next_rank), gain.recorded_ns > 2 * gain_ns)
 

@@ -163,6 +163,10 @@ class Replay:
             less: What is shortened.
         """
         ends, first = self.ends_ns(less)
+        if less is not None and less.on_time is not None:
+            # What only ranks take part in that nobody waits for holds nobody up.
+            matched = self._matched
+            ends = ends[np.bincount(matched.collective, ~less.on_time, len(ends)) > 0]
         return int(ends.max()) - first if len(ends) else 0
 
     def ends_ns(self, less: Less | None = None) -> tuple[Numbers, int]:
