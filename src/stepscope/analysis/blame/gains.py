@@ -9,10 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.analysis.blame.long_run import LongRun
-from stepscope.analysis.blame.matched import Matched
+from stepscope.analysis.blame.matched import SYNCHRONISING, Matched
 from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
 
 _NEARLY = 0.8
+_NOTABLE = 0.02
+"""Of a step."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,9 @@ class Gains:
         is_fixed = np.isin(matched.ranks, ranks)
         if is_fixed.all():
             return None
-        less = Less(on_time=is_fixed[matched.rank])
+        # The stages of a pipeline wait in sends and receives for each other by design.
+        is_exchange = (matched.kind == SYNCHRONISING.index(POINT_TO_POINT))[matched.collective]
+        less = Less(on_time=is_fixed[matched.rank] & ~is_exchange)
         # The others of each collective, the one that then waits least first.
         rows = np.flatnonzero(~is_fixed[matched.rank])
         rows = rows[np.lexsort((self.replay.waits_ns(less)[rows], matched.collective[rows]))]
@@ -118,7 +123,8 @@ class Gains:
         steady_ns = gain.recorded_ns if gain.long_run_ns is None else gain.long_run_ns
         gain_ns = max(0, round(min(gain.recorded_ns, steady_ns)))
         next_rank = matched.ranks[~is_fixed][int(up_to[~is_fixed].argmax())]
-        return OnTime(gain_ns, int(next_rank), gain.recorded_ns > 2 * gain_ns)
+        least_ns = max(2 * gain_ns, _NOTABLE * self.whole_ns / self.steps)
+        return OnTime(gain_ns, int(next_rank), gain.recorded_ns > least_ns)
 
     @cached_property
     def _on_time(self) -> dict[tuple[int, ...], OnTime | None]:
