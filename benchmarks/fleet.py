@@ -222,7 +222,6 @@ def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
 
 def _held(job: Any, clocks: Any, dice: random.Random) -> list[bool]:
     """Of some ranks, whether the bound of their clock's error held, first and last."""
-    import numpy as np
     import polars as pl
 
     ends = job.arrivals.with_columns(true=pl.Series(job.true_end_ns)).sort("true")
@@ -231,8 +230,9 @@ def _held(job: Any, clocks: Any, dice: random.Random) -> list[bool]:
         own = ends.filter(pl.col("rank") == rank)
         bound = clocks.ranks.filter(pl.col("rank") == rank)["error_ns"][0]
         for row in (own.row(0, named=True), own.row(-1, named=True)):
-            read = np.array([row["end_ns"]])
-            said = int(read[0] - clocks.common(rank, read)[0])
+            own_clock = clocks.ranks.filter(pl.col("rank") == rank)
+            read = own_clock.with_columns(read=pl.lit(row["end_ns"]))
+            said = row["end_ns"] - read.select(clocks.corrected("read")).item()
             held.append(bool(job.clock_error_ns(rank, 0, row["true"], said) <= bound))
     return held
 

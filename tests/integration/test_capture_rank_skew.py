@@ -95,5 +95,5 @@ def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):
     evidence = {item.value for finding in diagnosis.findings for item in finding.evidence}
     assert not evidence & {"in backward", "in communication"}
     assert not any("after c10d::" in str(value) for value in evidence)
-    assert f"rank {late} comes late: the others wait" in result.stderr
-    assert f"rank {late} comes late" in run.ranks[0].manifest.verdict
+    assert f"rank {late} makes the others wait" in result.stderr
+    assert f"rank {late} makes the others wait" in run.ranks[0].manifest.verdict

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.trace.model import Trace
 from tests.support.gpu_trace import GpuTrace, ms, us
 
@@ -35,4 +35,4 @@ def compare_traces(
 ) -> StragglerReport:
     """Compares the arrivals of ranks, from their traces."""
     read = [read_arrivals(rank, trace, scope) for rank, trace in ranks]
-    return compare_arrivals(read, clock=clock)
+    return compare_ranks(read, clock=clock).report

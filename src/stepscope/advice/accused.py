@@ -29,7 +29,6 @@ import polars as pl
 
 from stepscope.advice.rules.late_rank import is_late
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE, HOST
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.run.figures import duration
@@ -297,30 +296,19 @@ class InWindows:
 
 
 def compare_windows(
-    ranks: Sequence[RankArrivals],
-    steps: tuple[int, ...] | None = None,
-    step_ns: int = 0,
-    waits_ns: Waits | None = None,
-    clock: Clock | str = Clock.AUTO,
+    compared: Compared, step_ns: int = 0, waits_ns: Waits | None = None
 ) -> InWindows:
-    """Compares the recorded windows of several ranks.
+    """What the recorded windows of several ranks show.
 
     Args:
-        ranks: The arrivals, read `with_causes`.
-        steps: Steps that count; default: those that were read.
-        step_ns: Their mean.
+        compared: Their collectives.
+        step_ns: The mean of their steps.
         waits_ns: By rank and step, what waiting for the others costs it.
-        clock: How clocks are brought together.
-
-    Raises:
-        UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
     """
-    # Reports of single ranks that are cached start without these.
-    from stepscope.analysis.blame.compared import compare_ranks
+    # Reports of single ranks that are cached start without it.
     from stepscope.analysis.blame.report import find_blame
 
-    compared = compare_ranks(ranks, steps, clock)
-    is_used = compared.of_host or len(ranks) < FEWEST_RANKS
+    is_used = compared.of_host or len(compared.report.ranks) < FEWEST_RANKS
     waits = waits_ns if waits_ns is not None and is_used else {}
     return InWindows(compared, find_blame(compared.matched, compared.offset_ns), step_ns, waits)
 
@@ -411,6 +399,8 @@ def _with_accused(
             return recorded
     if windows.of_host or not is_late(seen, limits):
         return recorded
+    if recorded is None and is_whole and accused.cause == COMPUTE:
+        return None  # the records of many steps see all of it, and do not show it
     if recorded is not None and windows.blame.steps < _FEWEST_STEPS:
         return recorded
     return seen

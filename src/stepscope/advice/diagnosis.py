@@ -44,10 +44,10 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.verdict import verdict_of
 from stepscope.advice.worth_of_waits import limited_by_the_next
-from stepscope.advice.worth_to_job import limited_by_the_job
+from stepscope.advice.worth_to_job import limited_by_the_job, limited_to_transfers
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.reader import Run, one_job, open_run
 from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_skew
@@ -167,7 +167,7 @@ def judge(
     if not any(rank.steps or rank.host or rank.device or rank.is_cut_off for rank in ranks):
         raise UnreadableInputError(f"{run.location}: nothing to judge: {_why_nothing(run, ranks)}")
     between = None
-    if matched is not None:
+    if matched is not None and matched.tells_waits:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         costs = {r.rank: r.cost_of_waits_ns for r in ranks if r.cost_of_waits_ns is not None}
         by_step = {
@@ -175,21 +175,17 @@ def judge(
             for r in ranks
             if r.costs_of_waits_ns is not None
         }
-        passing = {
-            r.rank: dict(zip(r.window_steps, r.passing_ns, strict=True))
-            for r in ranks
-            if r.passing_ns
-        }
-        between = RankComparison.of(matched, means, costs, by_step, passing)
+        between = RankComparison.of(matched, means, costs, by_step)
     if any(rank.exchanges for rank in ranks):
         skew = None  # stages of a pipeline, which wait for each other by design
-    windows = _compared(ranks, between)
+    windows = None if matched is None else _in_windows(matched, ranks, between)
     if windows is not None and windows.is_comparable:
         arrivals = [one for rank in ranks if (one := rank.meeting.arrivals) is not None]
         notes = (*notes, *late_starts_in_words(arrivals, windows.blame.step_ns))
     if between is not None:
-        if windows is not None and windows.accused is not None:
-            between = replace(between, accused=windows.accused.ranks)
+        if windows is not None and windows.is_comparable:
+            accused = () if windows.accused is None else windows.accused.ranks
+            between = replace(between, accused=accused, gains=windows.blame.gains)
         ranks = limited_by_the_next(ranks, between, limits)
     # Only windows of devices beside step records make use of the single steps.
     has_use = windows is not None and skew is not None and not windows.of_host
@@ -200,6 +196,8 @@ def judge(
         judged = None if stage.saving_ns is not None else judged
     recorded = judged if judged is not None and judged.basis != ARRIVALS else None
     late = lateness(judged, limits, ranks, between)
+    if late is None and windows is not None and windows.of_host and windows.is_comparable:
+        ranks = limited_to_transfers(ranks, windows, limits)
     ranks = limited_by_the_job(ranks, between, recorded, limits, late)
     unequal = imbalance(ranks, between) if late is None else None
     paced = {rank.rank for rank in ranks if rank.has_recorded_pace}
@@ -220,31 +218,20 @@ def judge(
     return Diagnosis(run, verdict, tuple(ranks), findings, between, odd, shown, known, notes)
 
 
-def _compared(ranks: Sequence[RankSummary], between: RankComparison | None) -> InWindows | None:
-    """The ranks' windows, over the steady steps that all have; None where they do not go together.
-
-    `match_ranks` says why.
-    """
-    met = [rank for rank in ranks if rank.meeting.arrivals is not None]
-    if len(met) < 2:
-        return None
-    steps = sorted(set.intersection(*(set(one.meeting.window_steps) for one in met)))
+def _in_windows(
+    matched: RankMatch, ranks: Sequence[RankSummary], between: RankComparison | None
+) -> InWindows:
+    """What the ranks' windows show, over the steady steps that all have."""
+    met = [rank for rank in ranks if rank.rank in {one.rank for one in matched.meetings}]
     means = [rank.window_step_ns for rank in met if rank.window_step_ns is not None]
     waits = {} if between is None else dict(between.step_costs_ns)
     for rank in met if between is None else ():
         rows = None if rank.host is None else rank.host.steps
         if rows is not None and "communication_ns" in rows.columns:
             own = dict(zip(rows["step"], rows["communication_ns"], strict=True))
-            waits[rank.rank] = {step: own[step] for step in steps if step in own}
-    try:
-        return compare_windows(
-            [rank.meeting.arrivals for rank in met if rank.meeting.arrivals is not None],
-            tuple(steps) or None,
-            round(statistics.fmean(means)) if means else 0,
-            waits if len(waits) == len(met) else None,
-        )
-    except UsageError:
-        return None
+            waits[rank.rank] = {step: own[step] for step in matched.steps if step in own}
+    mean_ns = round(statistics.fmean(means)) if means else 0
+    return compare_windows(matched.compared, mean_ns, waits if len(waits) == len(met) else None)
 
 
 def _findings(

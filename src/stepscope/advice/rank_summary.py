@@ -156,8 +156,6 @@ class RankSummary:
         cost_of_waits_ns: What its window's step is shorter by if it never waits for other ranks in
             collectives; None if the other ranks' traces do not show how long it waits.
         costs_of_waits_ns: The same of each of `window_steps`; of the whole file without steps.
-        passing_ns: By how much each of `window_steps` takes longer than a step in the steady state.
-            A window may begin while the host is less ahead than later, or has batches in store.
         exchanges: Whether it sends to single ranks or receives, as the stages of a pipeline do.
         exchanges_per_step: How many sends and receives its GPUs run in a step.
         is_cut_off: Whether the file of the window lacks its end: then the window tells at most how
@@ -197,7 +195,6 @@ class RankSummary:
     behind_waits_ns: tuple[tuple[str, int], ...] = ()
     without_collectives_ns: int | None = None
     costs_of_waits_ns: tuple[int, ...] | None = None
-    passing_ns: tuple[int, ...] = ()
     exchanges: bool = False
     exchanges_per_step: float = 0.0
     is_cut_off: bool = False

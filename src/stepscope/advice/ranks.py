@@ -1,6 +1,6 @@
 """The ranks of a run compared: who waits for whom, and what is each one's own time.
 
-Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
+Collectives are matched between the ranks by `analysis.blame.compared`, over the steps that
 all ranks recorded. What a rank waits in a collective is the latest arrival less its own, but no
 longer than its kernel where ranks may leave before all have come. While it waits, its GPU may have
 other work, which goes on: what the waits cost it is what its step is shorter by without them. Its
@@ -10,22 +10,24 @@ own time is its step less that, so that the rank with the most of it sets the pa
 from __future__ import annotations
 
 import bisect
-import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.advice.late_parts import NOT_OWN
-from stepscope.advice.next_ranks import Meetings, Next
 from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import Turns, find_turns
 from stepscope.analysis.selection.partition import Partition
-from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
 from stepscope.skew.rank_skew import RankSteps, rank_steps
+
+if TYPE_CHECKING:
+    from stepscope.analysis.blame.compared import Compared, StragglerReport
+    from stepscope.analysis.blame.gains import Gains, OnTime
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the collective, in this rank's trace
@@ -50,40 +52,57 @@ ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per part of a rank's step that sets it apart, the greatest difference first."""
 
-_NOTABLY = 0.1
-"""Of all waiting: what must be for a rank that is called late beside the straggler."""
 _NOTABLE_COST = 0.05
 """Of a step: what waiting must cost every rank for ranks that are late in turn within a step."""
 
 
 @dataclass(frozen=True)
 class RankMatch:
-    """The collectives of several ranks, matched.
+    """The collectives of several ranks, matched over the steady steps that all windows have.
 
     Attributes:
-        report: Who waits for whom.
-        steps: Number of steps that it covers; 1 where the traces have none in common.
-        windows: Number of the window that each rank's collectives are from.
-        whole: The same over all steps, those too that are no example of the others.
+        compared: Who waits for whom, with sends and receives.
+        steps: The steps; empty where the traces have none in common.
+        meetings: What is known of each of the ranks.
     """
 
-    report: StragglerReport
-    steps: int
-    windows: dict[int, int]
-    whole: StragglerReport
+    compared: Compared
+    steps: tuple[int, ...]
+    meetings: tuple[Meeting, ...]
+
+    @property
+    def tells_waits(self) -> bool:
+        """Whether it is known how long ranks wait in their collectives."""
+        report = self.report
+        return not self.compared.of_host and report.fits and not report.sets.is_empty()
+
+    @cached_property
+    def report(self) -> StragglerReport:
+        """Who waits for whom, without sends and receives."""
+        return self._report_of(self.steps) if self.compared.has_exchanges else self.compared.report
+
+    def _report_of(self, steps: tuple[int, ...]) -> StragglerReport:
+        from stepscope.analysis.blame.compared import compare_ranks
+
+        arrivals = [one.arrivals for one in self.meetings if one.arrivals is not None]
+        return compare_ranks(arrivals, steps or None, point_to_point=False).report
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
-        if rank not in self.windows:
+        windows = {one.rank: one.window for one in self.meetings}
+        window = windows.get(rank)
+        if window is None or not self.tells_waits:
             return None
-        table = self._waits.get((rank,), pl.DataFrame(schema=WAITS))
-        return Waits(self.windows[rank], table)
+        return Waits(window, self._waits.get((rank,), pl.DataFrame(schema=WAITS)))
 
     @cached_property
     def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:
-        """Of each rank, columns `WAITS`."""
-        waits = self.whole.arrivals.join(
-            self.whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
+        """Of each rank, columns `WAITS`, over all steps, those too that are like no others."""
+        in_all = set.intersection(*(set(one.all_steps) for one in self.meetings))
+        is_same = in_all == set(self.steps)
+        whole = self.report if is_same else self._report_of(tuple(sorted(in_all)))
+        waits = whole.arrivals.join(
+            whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
         ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
         return waits.partition_by("rank", as_dict=True, include_key=False)
 
@@ -98,17 +117,16 @@ class RankComparison:
         table: Columns `RANK_TIMES`.
         step_costs_ns: By rank of the table and step that all have: what waiting costs it then.
             Empty where that is unknown.
-        passing_ns: By rank: what its steps that count take longer than in the steady state, on
-            average: less where the window began with the host ahead, or with batches in store.
         accused: The ranks that make the others wait, where `accused` tells; empty: it does not.
+        gains: The replay that says what a step is shorter by; None: there is none.
     """
 
     report: StragglerReport
     steps: int
     table: pl.DataFrame
     step_costs_ns: Mapping[int, Mapping[int, int]]
-    passing_ns: Mapping[int, int] = field(default_factory=dict)
     accused: tuple[int, ...] = ()
+    gains: Gains | None = None
 
     @classmethod
     def of(
@@ -117,7 +135,6 @@ class RankComparison:
         step_ns: Mapping[int, int],
         cost_ns: Mapping[int, int],
         step_costs_ns: Mapping[int, Mapping[int, int]],
-        passing_ns: Mapping[int, Mapping[int, int]] | None = None,
     ) -> RankComparison:
         """Put the waits and the ranks' mean steps together.
 
@@ -128,8 +145,8 @@ class RankComparison:
                 count.
             step_costs_ns: The same by rank and step. If known of all, only steps that all have
                 count: how long a rank waits in others is not known.
-            passing_ns: By rank and step: what it takes longer than in the steady state.
         """
+        steps = max(1, len(match.steps))
         met = match.report.ranks.filter(pl.col("sets") > 0)
         of_all = _of_all(step_costs_ns, met["rank"].sort().to_list())
         of_shared = {
@@ -146,25 +163,14 @@ class RankComparison:
         table = (
             met.join(mean_steps, on="rank")
             .join(costs, on="rank", how="left")
-            .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
+            .with_columns(wait_ns=(pl.col("total_wait_ns") / steps).round().cast(pl.Int64))
             .with_columns(wait_ns=pl.coalesce("cost_ns", "wait_ns"))
             .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
             .sort("rank")
             .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
         )
         of_table = _of_all(step_costs_ns, table["rank"].to_list())
-        shared = set(next(iter(of_table.values()), {}))
-        passing = {
-            rank: [ns for step, ns in of_rank.items() if step in shared or not shared]
-            for rank, of_rank in (passing_ns or {}).items()
-        }
-        return cls(
-            match.report,
-            match.steps,
-            table,
-            of_table,
-            {rank: _mean(of_rank) for rank, of_rank in passing.items() if of_rank},
-        )
+        return cls(match.report, steps, table, of_table)
 
     @property
     def straggler(self) -> int | None:
@@ -195,46 +201,16 @@ class RankComparison:
             found.setdefault(rank, {})[step] = wait_ns
         return found
 
-    @cached_property
+    @property
     def late(self) -> tuple[int, ...]:
-        """The straggler, and ranks that others wait for as well while waiting costs them little.
-
-        Of two equally slow ranks now one comes last, now the other, and neither alone is worth
-        fixing. Of the eight of a slow machine most are hardly ever the last, but they hardly wait
-        either. A rank that waits, at no cost because its own host is as slow, is not late.
-        """
-        if self.accused:
-            return self.accused
+        """The ranks that make the others wait; where nobody is accused of it, the straggler."""
         straggler = self.straggler
-        if straggler is None:
-            return ()
-        costs = dict(self.table.select("rank", "wait_ns").iter_rows())
-        waits = dict(self.report.ranks.select("rank", "total_wait_ns").iter_rows())
-
-        def is_little(times_ns: Mapping[int, int], rank: int) -> bool:
-            others = [ns for other, ns in times_ns.items() if other != straggler]
-            return times_ns[rank] < (statistics.median(others) if others else 0) / 2
-
-        cheap = [rank for rank in costs if is_little(costs, rank)]
-        late = {rank for rank in cheap if self._share_of_waiting(rank) >= _NOTABLY}
-        quick = {rank for rank in cheap if is_little(waits, rank)}
-        if len(late | quick | {straggler}) <= len(costs) / 2:
-            late |= quick  # what most ranks do is not late
-        return (straggler, *sorted(late - {straggler}))
+        return self.accused or (() if straggler is None else (straggler,))
 
     @property
     def share_for_late(self) -> float:
         """How much of all waiting in collectives is for the late ranks."""
         return sum(self._share_of_waiting(rank) for rank in self.late)
-
-    @property
-    def share_through_late(self) -> float:
-        """The same with what is for ranks that late ones made late, by what waiting costs.
-
-        A rank that has waited for a late one is late itself in its next group.
-        """
-        gone = self.gain_of_fixing(self.late) / max(1, self.others_wait_ns)
-        return max(self.share_for_late, min(1.0, gone))
 
     def _share_of_waiting(self, rank: int) -> float:
         total_ns = sum(self.waits_for_ranks.values())
@@ -246,56 +222,12 @@ class RankComparison:
         last = self.report.sets.select("set", "step", "last_rank")
         return find_turns(self.report.arrivals.join(last, on="set"))
 
-    def gain_of_fixing(self, late: Sequence[int]) -> int:
-        """How much shorter a step gets if some ranks come no later than the next one.
+    def gain_of_fixing(self, late: Collection[int]) -> OnTime | None:
+        """How much shorter a step gets if some ranks come no later than the others.
 
-        In each step that is what waiting costs the other rank that it costs least, less what it
-        costs the late ones. Between the means of ranks the difference would be too small: a rank
-        that is late in most steps waits in the others. It is no more than the others' arrivals
-        allow (`next_ranks`). What ranks are late by only where the window began is no part of it,
-        and what they will be late by later is.
-
-        Args:
-            late: The ranks; there must be others.
+        None where the collectives cannot be replayed, or there are no others.
         """
-        after = self.after_fixing(late)
-        most_ns = None if after is None else round(after.most_ns / max(1, self.steps))
-        if not self.step_costs_ns:
-            costs = dict(self.table.select("rank", "wait_ns").iter_rows())
-            gain_ns = _gain(costs, late)
-        else:
-            steps = self._costs_of_steps
-            gain_ns = round(sum(_gain(costs, late) for costs in steps) / max(1, len(steps)))
-        gain_ns = max(0, gain_ns - self.passing_with(late))
-        return gain_ns if most_ns is None else min(gain_ns, most_ns)
-
-    def passing_with(self, late: Sequence[int]) -> int:
-        """What the late ranks' step takes longer than in the steady state, beyond the next rank's.
-
-        Negative where the next rank's does: then the late ranks will come later than the window
-        shows.
-        """
-        costs = dict(self.table.select("rank", "wait_ns").iter_rows())
-        others = [rank for rank in costs if rank not in late]
-        next_rank = min(others, key=lambda rank: (costs[rank], rank), default=None)
-        of_late_ns = min((self.passing_ns.get(rank, 0) for rank in late), default=0)
-        of_next_ns = 0 if next_rank is None else self.passing_ns.get(next_rank, 0)
-        return of_late_ns - of_next_ns
-
-    def after_fixing(self, ranks: Collection[int]) -> Next | None:
-        """What the job gains at most, over all steps, if some ranks are never late."""
-        these = tuple(sorted(set(ranks)))
-        if these not in self._after:
-            self._after[these] = self._meetings.next_after(these)
-        return self._after[these]
-
-    @cached_property
-    def _meetings(self) -> Meetings:
-        return Meetings.of(self.report)
-
-    @cached_property
-    def _after(self) -> dict[tuple[int, ...], Next | None]:
-        return {}
+        return None if self.gains is None else self.gains.on_time(late)
 
     @cached_property
     def is_uneven(self) -> bool:
@@ -308,7 +240,8 @@ class RankComparison:
             return False
         step_ns = int((self.table["wait_ns"] + self.table["own_ns"]).sum()) / len(self.table)
         least_ns = self.least_cost_ns
-        is_more = least_ns > self.gain_of_fixing(self.late)
+        fixed = self.gain_of_fixing(self.late)
+        is_more = fixed is None or least_ns > fixed.gain_ns
         return is_more and least_ns >= _NOTABLE_COST * step_ns
 
     @cached_property
@@ -357,12 +290,6 @@ def _mean(values: Sequence[int]) -> int:
     return round(sum(values) / len(values))
 
 
-def _gain(costs_ns: Mapping[int, int], late: Sequence[int]) -> int:
-    """What fixing some ranks brings, from what waiting costs each."""
-    next_ns = min((cost for rank, cost in costs_ns.items() if rank not in late), default=0)
-    return max(0, next_ns - min((costs_ns[rank] for rank in late if rank in costs_ns), default=0))
-
-
 def _of_all(
     step_costs_ns: Mapping[int, Mapping[int, int]], ranks: Sequence[int]
 ) -> dict[int, dict[int, int]]:
@@ -377,31 +304,24 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     """Match the collectives of ranks over the steady steps that all their windows have.
 
     Returns:
-        The match, None where fewer than two communicate together; and why it was refused, where
-        traces do not go together.
+        The match, None where fewer than two communicate; and why it was refused, or tells no waits,
+        where traces do not go together.
     """
-    opened = [one for one in meetings if one.window is not None]
-    shared = set.intersection(*(set(one.window_steps) for one in opened)) if opened else set()
-    steps = tuple(sorted(shared))
-    met = [one.arrivals for one in opened if one.arrivals is not None]
-    known = [one for one in met if not one.of_host]
-    if len(known) < 2:
+    met = tuple(one for one in meetings if one.arrivals is not None)
+    if len(met) < 2:
         return None, ()
+    from stepscope.analysis.blame.compared import compare_ranks
+
+    steps = tuple(sorted(set.intersection(*(set(one.window_steps) for one in met))))
+    arrivals = [one.arrivals for one in met if one.arrivals is not None]
     try:
-        report = compare_arrivals(known, steps or None, point_to_point=False)
+        found = RankMatch(compare_ranks(arrivals, steps or None), steps, met)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
-    if report.sets.is_empty():
-        return None, ()
-    if not report.fits:
-        return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
-    windows = {one.rank: one.window for one in opened if one.window is not None}
-    in_all = set.intersection(*(set(one.all_steps) for one in opened))
-    whole = report
-    if in_all != shared:
-        every = tuple(sorted(in_all)) or None
-        whole = compare_arrivals(known, every, point_to_point=False)
-    return RankMatch(report, max(1, len(steps)), windows, whole), ()
+    report = found.report
+    if found.compared.of_host or report.fits or report.sets.is_empty():
+        return found, ()
+    return found, tuple(f"the ranks are not compared: {note}" for note in report.notes)
 
 
 def recorded_steps(meetings: Sequence[Meeting]) -> tuple[RankSteps, ...]:

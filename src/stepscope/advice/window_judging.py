@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stepscope.advice.believable import loss_of
@@ -261,7 +260,6 @@ class WindowJudge:
             meeting=meeting,
             cost_of_waits_ns=cost_ns,
             costs_of_waits_ns=costs_ns,
-            passing_ns=_passing_ns(view),
             clock_lag_ns=view.graph.clock_lag_ns,
             purpose=subject.purpose,
             has_recorded_pace=view.graph.has_recorded_pace,
@@ -271,15 +269,6 @@ class WindowJudge:
             if device is not None
             else 0.0,
         )
-
-
-def _passing_ns(view: WindowView) -> tuple[int, ...]:
-    """By how much each step takes longer than one in the steady state; empty without steps."""
-    graph = view.graph
-    if not graph.steps:
-        return ()
-    durations = np.diff(graph.step_ends_ns, prepend=graph.begin_ns)
-    return tuple((durations - view.per_step(graph.steady_state_ns)).tolist())
 
 
 def _exchanges(view: WindowView, *, has_gpu: bool) -> bool:

@@ -210,16 +210,8 @@ def _worth_nothing(one: Finding, fixed: _Fixed) -> Finding:
 
 def _fixed(waits_for: int, between: RankComparison) -> _Fixed | None:
     """The gain if a rank, and those that are late together with it, come earlier."""
-    costs = dict(between.table.select("rank", "wait_ns").iter_rows())
-    ranks: tuple[int, ...] = (waits_for,)
-    if waits_for in between.late:
-        ranks = between.late
-    others = {rank: cost for rank, cost in costs.items() if rank not in ranks}
-    if not others:
+    ranks = between.late if waits_for in between.late else (waits_for,)
+    fixed = between.gain_of_fixing(ranks)
+    if fixed is None:
         return None
-    next_rank = min(others, key=lambda rank: (others[rank], rank))
-    gain_ns = between.gain_of_fixing(ranks)
-    after = between.after_fixing(ranks)
-    if after is not None and gain_ns == round(after.most_ns / max(1, between.steps)):
-        next_rank = after.rank
-    return _Fixed(ranks, next_rank, gain_ns, between.passing_with(ranks) > gain_ns)
+    return _Fixed(ranks, fixed.next_rank, fixed.gain_ns, fixed.is_passing)

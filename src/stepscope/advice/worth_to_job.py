@@ -18,14 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stepscope.advice.accused import InWindows
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.late_ranks import Lateness
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import OF_COMMUNICATION
-from stepscope.advice.severities import severity_again
+from stepscope.advice.severities import severity_again, with_saving
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.worth_in_a_pipeline import limited_by_the_stages
+from stepscope.analysis.blame.matched import NOT_SYNCHRONISING
+from stepscope.analysis.blame.replay import Less
 from stepscope.run.figures import duration, ranks_in_words
 from stepscope.skew.rank_skew import RankSkew
 
@@ -199,6 +202,52 @@ def _with_waits(one: Finding, otherwise: float) -> float:
     return one.with_waits_ns / max(1, (one.saving_ns or 0) + (one.predicted_step_ns or 0))
 
 
+def limited_to_transfers(
+    ranks: Sequence[RankSummary], windows: InWindows, limits: Thresholds
+) -> tuple[RankSummary, ...]:
+    """The ranks, with no finding about communication that saves more than its transfers take.
+
+    A thread that waits in a collective on CPUs waits for the other ranks as well. Where none comes
+    late, that is nobody's to save: of all ranks replayed at once, a step is shorter by what
+    transfers hold them up.
+
+    Args:
+        ranks: The ranks, none of which is late.
+        windows: Their windows, whose collectives ran on CPUs.
+        limits: Limits for the severity.
+    """
+    matched = windows.compared.matched
+    if NOT_SYNCHRONISING in matched.left_out:
+        return tuple(ranks)
+    gain = windows.blame.gains.of(Less(transfer_ns=matched.transfer_ns)).sure_ns
+    share = max(0.0, gain) / max(1, windows.longest_step_ns)
+    return tuple(
+        _with_findings(rank, tuple(_of_transfers(one, share, limits) for one in rank.findings))
+        for rank in ranks
+    )
+
+
+def _of_transfers(one: Finding, share: float, limits: Thresholds) -> Finding:
+    saving_ns, step_ns = one.saving_ns or 0, (one.saving_ns or 0) + (one.predicted_step_ns or 0)
+    if one.id not in OF_COMMUNICATION or saving_ns <= share * step_ns:
+        return one
+    of_ranks = f"of {duration(saving_ns)} that rank {one.rank} waits, the rest is for other ranks"
+    if share < limits.saving_low:
+        return replace(
+            one,
+            saving_ns=None,
+            predicted_step_ns=None,
+            severity=Severity.INFO,
+            saving_reason=f"transfers take little: {of_ranks}, none of which is always late",
+            assumption="",
+        )
+    return replace(
+        with_saving(one, round(share * step_ns), limits),
+        assumption=f"computation hides all transfers; {of_ranks}, none of which is always late",
+        own_saving_ns=saving_ns,
+    )
+
+
 def _together_with_waits(rank: RankSummary, waits: float) -> float:
     """The same without all its findings; `waits` is what its waits cost it."""
     step_ns = max(1, rank.step_ns or 1)
@@ -261,12 +310,12 @@ def _gain(shares: Mapping[int, float], slack: Slack, *, is_known: bool = True) -
 
 def _as_others_arrive(gain: _Gain, fixed: Mapping[int, float], between: RankComparison) -> _Gain:
     """The gain, no more than the ranks allow that have no such finding."""
-    after = between.after_fixing(fixed)
+    after = between.gain_of_fixing(fixed)
     if after is None:
         return gain
     step_ns = int((between.table["wait_ns"] + between.table["own_ns"]).max() or 1)  # type: ignore[arg-type]
-    share = after.most_ns / max(1, between.steps) / step_ns
-    return gain if share >= gain.share else _Gain(share, after.rank)
+    share = after.gain_ns / step_ns
+    return gain if share >= gain.share else _Gain(share, after.next_rank)
 
 
 def _limited(
@@ -284,14 +333,21 @@ def _limited(
         _with_limit(_fixed_there_too(one, behind, slack), gains.get(one.id), limits, on_time)
         for one in rank.findings
     )
+    most_ns = None if together is None else round(together.share * (rank.step_ns or 0))
+    return _with_findings(rank, findings, most_ns)
+
+
+def _with_findings(
+    rank: RankSummary, findings: tuple[Finding, ...], most_ns: int | None = None
+) -> RankSummary:
+    """A rank whose findings save less than was thought; together they save `most_ns` at most."""
     if findings == rank.findings:
         return rank
     savings = [one.saving_ns for one in findings if one.saving_ns is not None]
-    if not savings or together is None or rank.together_ns is None:
+    if not savings or rank.together_ns is None:
         return replace(rank, findings=findings, together_ns=None, together_own_ns=None)
-    gain_ns = round(together.share * (rank.step_ns or 0))
-    together_ns = max(*savings, 0, min(rank.together_ns, gain_ns, sum(savings)))
-    return replace(rank, findings=findings, together_ns=together_ns)
+    limits_ns = (rank.together_ns, sum(savings), *([] if most_ns is None else [most_ns]))
+    return replace(rank, findings=findings, together_ns=max(*savings, 0, min(limits_ns)))
 
 
 def _fixed_there_too(one: Finding, behind: Mapping[str, set[int]], slack: Slack) -> Finding:

@@ -72,16 +72,11 @@ def late_ranks(layout: RunLayout, world_size: int) -> str:
     """A note for the verdict if some ranks are late, from the last steps of all visible ranks."""
     if world_size < 2:
         return ""
-    from stepscope.skew.frontier import find_frontier  # at the end of a job of several ranks only
+    # At the end of a job of several ranks only.
     from stepscope.skew.rank_skew import last_ranks, rank_skew
 
-    ranks = last_ranks(layout)
-    skew, frontier = rank_skew(ranks), find_frontier(ranks)
-    if skew is None or not skew.is_notable:
-        return f"; {frontier.sentence()}" if frontier is not None and frontier.leader else ""
-    leader = frontier.leader if frontier is not None else None
-    stage = f", mostly because of {leader.stage}" if leader and leader.rank in skew.late else ""
-    return f"; {skew.sentence()}{stage}"
+    skew = rank_skew(last_ranks(layout))
+    return f"; {skew.accusation()}" if skew is not None and skew.accuses else ""
 
 
 def finish_upload(

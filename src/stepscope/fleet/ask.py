@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stepscope.analysis.blame.compared import check_ranks
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import check_ranks
 from stepscope.errors import UsageError
 from stepscope.fleet.collectives import References
 from stepscope.fleet.engines.outcome import Engine

@@ -1,7 +1,7 @@
 """Collectives over all ranks: waiting against transfer, bandwidths, the abnormal, the uneven.
 
 Definitions
-    `analysis.stragglers` defines matching, arrival, wait and transfer. Bandwidths are of the
+    `analysis.blame.compared` defines matching, arrival, wait and transfer. Bandwidths are of the
     transfer, in the convention of nccl-tests, so that waiting for late ranks does not count.
     Like collectives have dimension, kind, number of ranks and message size in common.
     Best: the greatest bus bandwidth among the like; a process group is compared with the best group

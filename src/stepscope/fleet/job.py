@@ -131,17 +131,7 @@ class Job:
     @property
     def scope(self) -> AnsweredScope:
         """What an answer about the job covers."""
-        answered = [part.arrivals.answered() for part in self.parts]
-        excluded: Counter[str] = Counter()
-        for one in answered:
-            excluded.update(one.excluded)
-        return AnsweredScope(
-            answered[0].asked,
-            tuple(sorted({step for one in answered for step in one.steps})),
-            tuple(sorted({device for one in answered for device in one.devices})),
-            sum(one.events for one in answered),
-            dict(excluded),
-        )
+        return AnsweredScope.together([part.arrivals.answered() for part in self.parts])
 
     @property
     def pipelines(self) -> dict[int, RankPipeline]:

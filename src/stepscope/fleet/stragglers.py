@@ -2,7 +2,7 @@
 
 Definitions
     Collectives of different ranks are matched by `analysis.ranks.matching`; clocks are brought
-    together by `ranks.clocks`. `analysis.stragglers` has the definitions of arrivals and waits.
+    together by `ranks.clocks`. `analysis.blame.compared` has the definitions of arrivals and waits.
     What caused the waits is found by `blame`: waits that a rank inherited from another group are
     passed back, so that the last to arrive is not accused of somebody else's delay.
     Of a run, step records and windows are judged together, as its report does it
@@ -26,13 +26,13 @@ from stepscope.advice.accused import (
 )
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.turns import find_turns
+from stepscope.analysis.blame.compared import StragglerReport, compare_ranks
 from stepscope.analysis.blame.report import Blame
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.local_time import COMPUTE
 from stepscope.analysis.ranks.rank_clocks import RankClocks
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope
-from stepscope.analysis.stragglers import StragglerReport
 from stepscope.fleet.job import Job
 from stepscope.fleet.throttled import throttled_gpus, with_throttled
 from stepscope.run.figures import duration, percent
@@ -83,8 +83,8 @@ class Stragglers:
         ranks: Columns `RANKS`.
         causes: Columns `CAUSES`.
         groups: One row per process group, columns `blame.report.GROUPS`.
-        sets: One row per matched collective, columns `analysis.stragglers.SETS`.
-        arrivals: One row per matched collective and rank, columns `analysis.stragglers.ARRIVALS`.
+        sets: One row per matched collective, columns `blame.compared.SETS`.
+        arrivals: One row per matched collective and rank, columns `blame.compared.ARRIVALS`.
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
         notes: What a reader must know.
@@ -152,7 +152,7 @@ class ComparedJob:
         for rank, step, ns in steps.select("rank", "step", "exposed_comm_ns").iter_rows():
             waits.setdefault(rank, {})[step] = ns
         arrivals = [part.arrivals for part in job.parts]
-        windows = compare_windows(arrivals, steady, job.step_ns, waits, clock)
+        windows = compare_windows(compare_ranks(arrivals, steady, clock), job.step_ns, waits)
         steps_of_ranks, slow = job.recorded_steps(), throttled_gpus(job)
         recorded = rank_skew(steps_of_ranks)
         late = find_late(windows, recorded, Thresholds(), steps_of_ranks)

@@ -41,8 +41,8 @@ def blocks_of(state: LiveState) -> Iterator[Block]:
         yield _ranks(state.run)
         if state.run.more_ranks:
             yield Line(f"and {state.run.more_ranks} more ranks", "dim")
-        if state.run.frontier is not None and state.run.frontier.leader is not None:
-            yield Line(state.run.frontier.sentence(), "yellow")
+        if state.run.skew is not None and state.run.skew.accuses:
+            yield Line(state.run.skew.accusation(), "yellow")
     yield Gap()
     yield _gpus(state.samples)
     yield from _hosts(state.samples)

@@ -57,10 +57,18 @@ from stepscope.run.step_record import (
     TRAIN,
     StepRecord,
     input_wait,
+    is_input_phase,
     read_last_steps,
 )
 from stepscope.skew import equal_ranks
-from stepscope.skew.course import Course, EveryNth, course_of, every_nth
+from stepscope.skew.course import (
+    Course,
+    EveryNth,
+    FromOneStep,
+    Rising,
+    course_of,
+    every_nth,
+)
 from stepscope.skew.rank_causes import in_words
 
 STEP_BORDERS = "step borders"
@@ -203,27 +211,17 @@ class RankSkew:
     def accusation(self) -> str:
         """Who makes the others wait, why, and what that costs: the same words everywhere."""
         several = len(self.late) > 1
-        when = f" {self.course.words}" if isinstance(self.course, EveryNth) else ""
+        when = ""
+        if isinstance(self.course, EveryNth | FromOneStep):
+            when = f" {self.course.words}"
+        elif isinstance(self.course, Rising):
+            when = f", {self.course.words}"
         why = f": {self.cause}" if self.cause else ""
         share = percent(self.saving_ns / self.step_ns) if self.step_ns else percent(0)
         return (
             f"{ranks_in_words(self.late)} {'make' if several else 'makes'} the others wait{when}"
             f"{why}. Without that a step would take {duration(self.saving_ns)} less, {share} of it"
         )
-
-    def sentence(self) -> str:
-        """What it costs, as a sentence."""
-        several = len(self.late) > 1
-        margin = f" ± {duration(self.error_ns)}" if self.error_ns else ""
-        late = f"{ranks_in_words(self.late)} come{'' if several else 's'} late"
-        wait = f"the others wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'}"
-        if isinstance(self.course, EveryNth) and self.course.only:
-            return (
-                f"{late} {self.course.words}: {wait} per step on average, "
-                f"{percent(self.share)} of a step"
-            )
-        changing = "" if self.course is None else f", {self.course.words}"
-        return f"{late}: {wait} in each step, {percent(self.share)} of it{changing}"
 
 
 def rank_skew(ranks: Sequence[RankSteps], backward_work: float = 0.0) -> RankSkew | None:
@@ -306,6 +304,9 @@ def _explained(
     more_ns, cause, times = max(found)
     if more_ns >= max(1, _MOSTLY * skew.wait_ns):
         skew = replace(skew, cause=in_words(cause, several=len(culprits) > 1))
+    elif phase := _longer_phase(compared.rows, culprits, others, _MOSTLY * skew.wait_ns / part):
+        whose = "their" if len(culprits) > 1 else "its"
+        skew = replace(skew, cause=f"{whose} {phase} takes longer")
     if more_ns >= max(1, _NEARLY_ALL * skew.wait_ns):
         spent_ns = [list(times[place]) for place in at]
         for spent_of in spent_ns:  # those that wait for one come as much earlier without it
@@ -317,6 +318,28 @@ def _explained(
     else:
         return skew
     return replace(skew, saving_ns=min(skew.step_ns, max(0, round(part * _usual(saved)))))
+
+
+def _longer_phase(
+    rows: Sequence[Sequence[StepRecord]],
+    late: Sequence[int],
+    others: Sequence[int],
+    least_ns: float,
+) -> str:
+    """The phase that takes longest beyond the others' on all late ranks; empty where none does.
+
+    Those count that every step has, and in which ranks do not wait for each other.
+    """
+    is_device = rows[0][0].device_ns is not None
+    of_all = [[one.device_phases if is_device else one.phases for one in row] for row in rows]
+    names = set.intersection(*(set(phases) for row in of_all for phases in row))
+    names = {n for n in names if n not in (BACKWARD, COMMUNICATION) and not is_input_phase(n)}
+    longer: dict[str, float] = {}
+    for name in names:
+        usual = [statistics.fmean(row[i][name] for row in of_all) for i in range(len(rows[0]))]
+        longer[name] = min(usual[i] for i in late) - statistics.median(usual[i] for i in others)
+    worst = max(longer, key=longer.__getitem__, default="")
+    return worst if worst and longer[worst] >= max(1, least_ns) else ""
 
 
 def _without_followers(

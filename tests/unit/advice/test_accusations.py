@@ -70,3 +70,16 @@ def test_report_and_stragglers_say_the_same_of_waits_that_hosts_compute_beside(a
     assert found.accused == found.blamed == found.planted
     assert found.is_same
     assert found.is_close
+
+
+def test_what_ranks_of_a_healthy_job_wait_for_each_other_is_nobodys_to_save(accusations, tmp_path):
+    """On CPUs that other programs use, a rank waits a third of the step, mostly for the others."""
+    times = accusations.simulated(630024, "healthy", 6)
+    assert not times.job.on_gpu
+    found = accusations.diagnosed(times, tmp_path / "job").findings
+    exposed = [one for one in found if one.id == "exposed-communication"]
+    assert len({one.rank for one in exposed}) == len(exposed) > 1
+    shares = [one.saving_ns / (one.saving_ns + one.predicted_step_ns) for one in exposed]
+    assert max(shares) - min(shares) < 0.01  # no rank's step is shorter than another's
+    assert max(shares) < 0.2
+    assert "the rest is for other ranks, none of which is always late" in exposed[0].assumption

@@ -86,6 +86,13 @@ def test_of_300_dumps_none_accuses_wrongly():
     assert found.total() == 300
 
 
+def test_open_operations_that_cannot_be_matched_are_not_called_completed():
+    """All wait for rank 1, but what their dumps begin with is of a coalesced group cut in two."""
+    hang = answered(simulate(50198))
+    assert hang.verdict.startswith("cannot say whether anything hangs: ranks 0, 2 to 6 have open")
+    assert hang.culprits == ()
+
+
 @pytest.mark.parametrize("fault", ["absent", "order", "direction", "size", "output size", "type"])
 def test_who_is_to_blame_is_named_where_all_evidence_is_there(fault):
     found, wrong = judge(range(2000, 2010), fault)

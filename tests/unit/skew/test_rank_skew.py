@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from tests.support.rendered import print_blocks
 from tests.support.step_records import MS, write_run
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.analysis.record.live import LiveState
+from stepscope.analysis.record.watching import look_at
+from stepscope.capture.ending import late_ranks
+from stepscope.report.live import blocks_of
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank, write_record
 from stepscope.run.reader import open_run
@@ -79,8 +86,9 @@ def test_who_waits_least_comes_last(meet):
     assert skew.steps == 35
     assert skew.last_share == 1.0
     assert skew.is_notable
-    assert skew.sentence() == (
-        "rank 1 comes late: the others wait 6.00 ms for it in each step, 32% of it"
+    assert skew.accusation() == (
+        "rank 1 makes the others wait: its forward takes longer. Without that a step would take "
+        "4.00 ms less, 21% of it"
     )
 
 
@@ -107,7 +115,7 @@ def test_several_late_ranks_are_named_together():
     skew = rank_skew(job([10.0, 10.0, 10.0, 10.0, 10.0, 20.0, 19.5, 10.0]))
     assert skew.late == (5, 6)
     assert skew.wait_ns == 10 * MS
-    assert "ranks 5, 6 come late: the others wait 10.0 ms for them" in skew.sentence()
+    assert skew.accusation().startswith("ranks 5, 6 make the others wait: their forward takes")
 
 
 def test_noise_alone_makes_no_rank_late():
@@ -196,7 +204,7 @@ def test_clocks_are_brought_together_and_their_error_bounds_the_claim():
     skew = rank_skew([first, off])
     assert (skew.late, skew.wait_ns, skew.error_ns) == ((1,), 4 * MS, MS)
     assert skew.is_notable
-    assert "4.00 ms ± 1.00 ms" in skew.sentence()
+    assert "would take 4.00 ms less" in skew.accusation()
     unsure = dataclasses.replace(off, clock_error_ns=5 * MS)
     assert not rank_skew([first, unsure]).is_notable
     unknown = dataclasses.replace(second, clock_offset_ns=None)
@@ -305,8 +313,8 @@ def test_processes_of_one_machine_have_one_clock():
 # -- in a run --------------------------------------------------------------------------------------
 
 
-def write(tmp_path, ranks):
-    root = write_run(tmp_path, {rank.rank: list(rank.records) for rank in ranks})
+def write(tmp_path, ranks, name="run"):
+    root = write_run(tmp_path, {rank.rank: list(rank.records) for rank in ranks}, name)
     for rank in ranks:
         path = RunLayout(root).rank(rank.rank).manifest
         write_record(path, dataclasses.replace(read_rank(path), host="here"))
@@ -333,6 +341,26 @@ def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path, monkeypatch):
     # What cannot be read, and a rank that is far behind, are no reason to fail.
     (root / "rank00007").mkdir()
     assert rank_skew(last_ranks(RunLayout(root))).late == (1,)
+
+
+def test_it_is_said_live_and_at_the_end(tmp_path):
+    def said_of(path):
+        view = look_at(path)
+        out = io.StringIO()
+        print_blocks(blocks_of(LiveState(view, (), str(path))), Console(file=out, width=160))
+        return out.getvalue(), late_ranks(RunLayout(path), 4)
+
+    live, verdict = said_of(write(tmp_path, job([10.0, 10.0, 35.0, 10.0])))
+    words = "rank 2 makes the others wait: its forward takes longer. Without that a step would take"
+    assert words in live
+    assert words in verdict
+    live, verdict = said_of(write(tmp_path, job([10.0] * 4, jitter_ms=1.0), "healthy"))
+    assert "make" not in live
+    assert verdict == ""
+    # Of two ranks nobody knows which is as it should be.
+    live, verdict = said_of(write(tmp_path, job([10.0, 35.0]), "two"))
+    assert "make" not in live
+    assert verdict == ""
 
 
 def test_last_steps_are_read_from_the_end(tmp_path):
@@ -369,8 +397,7 @@ def test_a_rank_that_is_late_in_every_third_step_is_late(meet, slow):
     gain_ns = (with_it - without) / 55
     assert skew.saving_ns == pytest.approx(gain_ns, rel=0.1)
     assert skew.step_ns == pytest.approx(with_it / 55, rel=0.15)
-    assert "late in every 3rd step: the others wait" in skew.sentence()
-    assert "per step on average" in skew.sentence()
+    assert "the others wait in every 3rd step" in skew.accusation()
 
 
 def test_all_ranks_that_save_in_every_third_step_are_not_late():
@@ -392,7 +419,7 @@ def test_a_late_rank_that_gets_later_is_said_to():
     skew = rank_skew(job([10.0, rising, 10.0], steps=60, jitter_ms=1.0))
     assert skew.late == (1,)
     assert skew.course.per_step_ns == pytest.approx(0.5 * MS, rel=0.05)
-    assert skew.sentence().endswith("of it, more from step to step")
+    assert "the others wait, more from step to step" in skew.accusation()
     steady = rank_skew(job([10.0, 25.0, 10.0], steps=60, jitter_ms=1.0))
     assert steady.late == (1,)
     assert steady.course is None
@@ -403,11 +430,11 @@ def test_a_rank_that_is_late_from_one_step_on_is_said_to_be():
     skew = rank_skew(job([10.0, level, 10.0], steps=70, jitter_ms=1.0))
     assert skew.late == (1,)
     assert abs(skew.course.step - 25) <= 1
-    assert "since about step 2" in skew.sentence()
+    assert "since about step 2" in skew.accusation()
 
 
 def test_a_rank_that_is_always_late_and_later_in_every_third_step():
     skew = rank_skew(job([10.0, _every_third(25.0), 10.0], steps=60, jitter_ms=1.0))
     assert skew.late == (1,)
     assert skew.wait_ns == pytest.approx(25 * MS, rel=0.1)
-    assert skew.sentence().endswith("of it, most in every 3rd step")
+    assert "the others wait most in every 3rd step" in skew.accusation()

@@ -8,6 +8,8 @@ others do, which may make them the last at times.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -65,10 +67,12 @@ def find(subject: Subject) -> list[Finding]:
     basis = (
         skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS, OFF_CPU) else f"time in {skew.basis}"
     )
-    how = _how(skew)
     step_ns = subject.step_ns or skew.step_ns
     longer = [one for one in subject.longer_parts if one.more_ns >= _NOTABLY * skew.wait_ns]
-    if longer and longer[0].more_ns >= _MOSTLY * skew.wait_ns:
+    is_mostly_one = bool(longer) and longer[0].more_ns >= _MOSTLY * skew.wait_ns
+    says_the_same = is_mostly_one and f" {longer[0].name} takes" in skew.cause
+    how = _how(replace(skew, cause="") if says_the_same else skew)
+    if is_mostly_one:
         there = "on them" if len(skew.late) > 1 else "on it"
         how += f", and '{longer[0].name}' takes {duration(longer[0].more_ns)} longer {there}"
     saving_ns = min(skew.saving_ns, step_ns)

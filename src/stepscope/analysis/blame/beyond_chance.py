@@ -15,8 +15,9 @@ Definitions
     With fewer than three steps only the first condition can be checked.
     One odd step must not excuse a rank that is late in all others, whether it paused in that step
     or others did: of at least four steps, it is enough if all this holds without the one in which
-    its difference to the others is at least three times as far from the median as in any other,
-    and what remains is notable.
+    its difference to the others is at least three times as far from the median as in any other, or
+    if it has a quarter of its most in all, without the one in which another rank has at least three
+    times as much as any other rank has in any other step; and what remains is notable.
 """
 
 from __future__ import annotations
@@ -53,13 +54,19 @@ def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int, least_ns: fl
         return True
     if len(excess_ns) <= _FEWEST_STEPS or excess_ns.shape[1] < 2:
         return False
-    ahead = excess_ns[:, rank] - np.delete(excess_ns, rank, axis=1).mean(axis=1)
-    away = np.abs(ahead - np.median(ahead))
-    second, most = np.sort(away)[-2:]
-    if most < _STANDS_OUT * second:
-        return False
-    rest = np.delete(excess_ns, int(away.argmax()), axis=0)
-    return bool(rest[:, rank].mean() >= least_ns) and _is_beyond_chance(rest, rank)
+    others = np.delete(excess_ns, rank, axis=1)
+    ahead = excess_ns[:, rank] - others.mean(axis=1)
+    least, most = excess_ns[:, rank].min(), excess_ns[:, rank].max()
+    found = [np.abs(ahead - np.median(ahead))]
+    found += [others.max(axis=1)] if least >= _COMES_BACK * most else []
+    for strange in found:
+        second, most = np.sort(strange)[-2:]
+        if most < _STANDS_OUT * second:
+            continue
+        rest = np.delete(excess_ns, int(strange.argmax()), axis=0)
+        if rest[:, rank].mean() >= least_ns and _is_beyond_chance(rest, rank):
+            return True
+    return False
 
 
 def _is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:

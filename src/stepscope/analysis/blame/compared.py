@@ -1,24 +1,133 @@
 """The collectives of several ranks, matched and on one clock: what blame and what-if stand on.
 
-Collectives are matched by `analysis.ranks.matching`, and their process groups named by `groups`.
-Clocks are brought together by `analysis.ranks.clocks`, over all process groups at once.
+Definitions
+    Collectives of different ranks are matched by `ranks.matching`, their process groups named by
+    `groups`, and clocks brought together by `ranks.clocks`, over all process groups at once.
+    A rank arrives when its kernel starts. Its wait is the latest arrival of the set less its own.
+    The straggler is the rank with the least total wait: the others wait for it. Where ranks have
+    part in different numbers of sets, the mean wait per set decides instead.
+    Transfer time of a set: the shortest duration of its kernels, of which only the last to arrive
+    has waited for nobody.
+    The report gives the offsets of the clocks and how far ends still spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.blame.groups import find_groups
 from stepscope.analysis.blame.matched import Matched, Numbers, match
-from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
+from stepscope.analysis.ranks.clocks import (
+    TOLERATED_NS,
+    TOLERATED_ON_HOSTS_NS,
+    Aligned,
+    Clock,
+    align,
+)
 from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.ranks.rank_clocks import RankClocks
-from stepscope.analysis.stragglers import StragglerReport, match_and_align
+from stepscope.analysis.selection.scope import AnsweredScope
+from stepscope.errors import UsageError
+
+SETS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "set": pl.Int64,  # row number, in order of the first arrival
+    "group": pl.String,
+    "step": pl.Int32,
+    "number": pl.Int64,  # in its group, as matched
+    "kind": pl.String,
+    "message_bytes": pl.Int64,
+    "ranks": pl.Int64,
+    "first_rank": pl.Int64,
+    "last_rank": pl.Int64,
+    "spread_ns": pl.Int64,  # last arrival less first arrival
+    "total_wait_ns": pl.Int64,  # of all ranks
+    "transfer_ns": pl.Int64,  # shortest duration
+    "algorithm_bandwidth_gb_per_s": pl.Float64,  # of the transfer time
+    "bus_bandwidth_gb_per_s": pl.Float64,
+}
+"""One row per matched collective."""
+
+ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "set": pl.Int64,
+    "rank": pl.Int64,
+    "event": pl.Int64,  # in the rank's trace
+    "arrival_ns": pl.Int64,  # since the first arrival of any rank, on the common clock
+    "dur_ns": pl.Int64,
+    "wait_ns": pl.Int64,
+}
+"""One row per matched collective and rank."""
+
+RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "sets": pl.Int64,  # matched collectives that it has part in
+    "total_wait_ns": pl.Int64,
+    "mean_wait_ns": pl.Int64,
+    "last": pl.Int64,  # times that others waited and it came when or after all others had
+    "first": pl.Int64,
+    "offset_ns": pl.Int64,  # of its clock, taken off; 0 where clocks are taken as recorded
+    "end_spread_ns": pl.Int64,  # median distance of its ends from the sets' median, after alignment
+}
+"""One row per rank, the least total wait first."""
+
+
+@dataclass(frozen=True)
+class StragglerReport:
+    """Who waits for whom.
+
+    Attributes:
+        straggler: The rank with the least total wait; None where nothing could be matched, or
+            nothing fits.
+        ranks: Columns `RANKS`.
+        sets: Columns `SETS`.
+        arrivals: Columns `ARRIVALS`.
+        clock: `RECORDED` or `ALIGNED`: what was done.
+        clock_reason: Why.
+        matched_by: What told which collectives belong together.
+        scopes: For each rank what its part is about and what was left out of it.
+        scope: The same of all ranks together.
+        notes: What a reader must know.
+        fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
+    """
+
+    straggler: int | None
+    ranks: pl.DataFrame
+    sets: pl.DataFrame
+    arrivals: pl.DataFrame
+    clock: Clock
+    clock_reason: str
+    matched_by: str
+    scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+    fits: bool = field(default=True, metadata={"show": False})
+
+
+_NOTHING = "no collective could be matched between the ranks, so there is nothing to compare"
+_DO_NOT_FIT = (
+    "waits are longer than the collectives that were waited in: these are no ranks of one run, or "
+    "their clocks cannot be brought together; no straggler is named"
+)
+
+
+def check_ranks(numbers: Sequence[int]) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        UsageError: Fewer than two ranks, or a rank twice.
+    """
+    if len(numbers) < 2:
+        raise UsageError("ranks are compared with each other: give the traces of two or more")
+    if len(set(numbers)) != len(numbers):
+        twice = next(rank for rank in numbers if numbers.count(rank) > 1)
+        raise UsageError(f"rank {twice} is given twice: name the ranks apart")
 
 
 @dataclass(frozen=True)
@@ -27,18 +136,43 @@ class Compared:
 
     Attributes:
         report: Arrivals, waits, and whether they fit each other.
-        matched: The collectives that can be replayed.
         clocks: The ranks' clocks.
-        offset_ns: Of each row of `matched`, what its clock reads too much at its start; parts that
-            no collective connects are taken to begin together.
         of_host: Whether the collectives ran on CPUs.
+        has_exchanges: Whether sends and receives are among them.
     """
 
     report: StragglerReport
-    matched: Matched
     clocks: RankClocks
-    offset_ns: Numbers
-    of_host: bool = False
+    of_host: bool
+    has_exchanges: bool
+    _ranks: tuple[RankArrivals, ...]
+    _collectives: pl.DataFrame
+
+    @cached_property
+    def matched(self) -> Matched:
+        """The collectives that can be replayed."""
+        return _matched(self._ranks, self._collectives)
+
+    @cached_property
+    def offset_ns(self) -> Numbers:
+        """Of each row of `matched`, what its clock reads too much at its start.
+
+        Nothing compares the clocks of parts that no collective connects: they are taken to begin
+        together, as the ranks of one job do.
+        """
+        matched, clocks = self.matched, self.clocks
+        ranks, start_ns = matched.ranks[matched.rank], matched.start_ns
+        if self.report.clock is not Clock.ALIGNED or not len(start_ns):
+            return np.zeros_like(start_ns)
+        table = pl.DataFrame({"rank": ranks, "start_ns": start_ns})
+        known = table.join(clocks.ranks, on="rank", how="left", maintain_order="left")
+        common = known.select(clocks.corrected("start_ns")).to_series().to_numpy().copy()
+        begins = common.min()
+        for part in clocks.parts if len(clocks.parts) > 1 else ():
+            inside = np.isin(ranks, part)
+            common[inside] -= common[inside].min() - begins
+        offsets: Numbers = start_ns - common
+        return offsets
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -51,48 +185,63 @@ def compare_ranks(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
+    *,
+    point_to_point: bool = True,
 ) -> Compared:
     """Matches the collectives of several ranks, and brings their clocks together.
 
     Args:
-        ranks: The arrivals, read `with_causes`.
+        ranks: The arrivals, at least two; `matched` takes those that were read `with_causes`.
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
+        point_to_point: Whether sends and receives count. The stages of a pipeline wait in them for
+            each other by design.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
     """
-    report, collectives, clocks = match_and_align(ranks, steps, clock)
-    matched = _matched(ranks, collectives)
-    offsets = np.zeros(len(matched.rank), np.int64)
-    if report.clock is Clock.ALIGNED:
-        offsets = _offsets(matched, clocks)
-    return Compared(report, matched, clocks, offsets, any(rank.of_host for rank in ranks))
-
-
-def _offsets(matched: Matched, clocks: RankClocks) -> Numbers:
-    """What the clock of each row reads too much at its start.
-
-    Nothing compares the clocks of parts that no collective connects: they are taken to begin
-    together, as the ranks of one job do.
-    """
-    common = matched.start_ns.copy()
-    for place, rank in enumerate(matched.ranks.tolist()):
-        own = matched.rank == place
-        common[own] = clocks.within_part(rank, matched.start_ns[own])
-    begins = int(common.min()) if len(common) else 0
-    for part in clocks.parts if len(clocks.parts) > 1 else ():
-        inside = np.isin(matched.ranks[matched.rank], part)
-        common[inside] -= common[inside].min() - begins
-    return matched.start_ns - common
+    numbers = [rank.rank for rank in ranks]
+    check_ranks(numbers)
+    _check_one_job(ranks)
+    found = pl.concat([rank.table(steps) for rank in ranks], how="diagonal")
+    is_exchange = pl.col("kind").eq_missing(POINT_TO_POINT)
+    if not point_to_point:
+        found = found.filter(~is_exchange)
+    matched = match_collectives(found)
+    scopes = {
+        rank.rank: rank.answered(steps).leaving_out(
+            {
+                str(reason): int(count)
+                for _, reason, count in matched.left_out.filter(rank=rank.rank).iter_rows()
+            }
+        )
+        for rank in ranks
+    }
+    on_hosts = any(rank.of_host for rank in ranks)
+    tolerated_ns = TOLERATED_ON_HOSTS_NS if on_hosts else TOLERATED_NS
+    aligned = align(matched.table, numbers, clock, tolerated_ns)
+    table = _ranks(aligned)
+    sets, arrivals = _sets(aligned.table)
+    notes = [_NOTHING] if sets.is_empty() else []
+    report = StragglerReport(
+        straggler=_straggler(table) if aligned.fits else None,
+        ranks=table,
+        sets=sets,
+        arrivals=arrivals,
+        clock=aligned.clock,
+        clock_reason=aligned.reason,
+        matched_by=matched.basis,
+        scopes=scopes,
+        scope=AnsweredScope.together(list(scopes.values())),
+        notes=tuple(notes if aligned.fits else [_DO_NOT_FIT]),
+        fits=aligned.fits,
+    )
+    has_exchanges = not found.filter(is_exchange).is_empty()
+    return Compared(report, aligned.clocks, on_hosts, has_exchanges, tuple(ranks), matched.table)
 
 
 def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
-    """Matches the collectives of several ranks.
-
-    Args:
-        ranks: The arrivals of each.
-    """
+    """Matches the collectives of several ranks, whose clocks do not matter."""
     found = pl.concat([rank.table() for rank in ranks], how="diagonal")
     return _matched(ranks, match_collectives(found).table)
 
@@ -115,3 +264,70 @@ def _matched(ranks: Sequence[RankArrivals], collectives: pl.DataFrame) -> Matche
         group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
     ).drop("place")
     return match(arrivals, groups)
+
+
+def _check_one_job(ranks: Sequence[RankArrivals]) -> None:
+    """Refuse traces that say of themselves that they are of jobs of different sizes."""
+    sizes: dict[int, int] = {}
+    for rank in ranks:
+        if rank.world_size is not None:
+            sizes.setdefault(rank.world_size, rank.rank)
+    if len(sizes) > 1:
+        said = ", ".join(f"rank {rank} is one of {size}" for size, rank in sorted(sizes.items()))
+        raise UsageError(f"these traces are no ranks of one run: {said}")
+
+
+def _ranks(aligned: Aligned) -> pl.DataFrame:
+    table = aligned.table
+    order = ["key", "arrival_ns", "rank"]
+    waited = pl.col("wait_ns").max().over("key") > 0
+    # Of ranks that come last at the same moment, each is the last; where all do, none is.
+    latest = table.filter(waited & (pl.col("wait_ns") == 0))
+    last = latest["rank"].value_counts(name="last")
+    first = table.sort(order).unique("key", keep="first")["rank"].value_counts(name="first")
+    waits = table.group_by("rank").agg(
+        sets=pl.len(),
+        total_wait_ns=pl.col("wait_ns").sum(),
+        mean_wait_ns=pl.col("wait_ns").mean().round(),
+        end_spread_ns=pl.col("spread").median().round(),
+    )
+    return (
+        aligned.offsets.join(waits, on="rank", how="left")
+        .join(last, on="rank", how="left")
+        .join(first, on="rank", how="left")
+        .with_columns(pl.col("sets", "total_wait_ns", "last", "first").fill_null(0))
+        .sort(pl.col("total_wait_ns"), "rank")
+        .select(pl.col(column).cast(dtype) for column, dtype in RANKS.items())
+    )
+
+
+def _straggler(ranks: pl.DataFrame) -> int | None:
+    taking_part = ranks.filter(pl.col("sets") > 0)
+    if taking_part.is_empty():
+        return None
+    by = "total_wait_ns" if taking_part["sets"].n_unique() == 1 else "mean_wait_ns"
+    return int(taking_part.sort(by, "rank")["rank"][0])
+
+
+def _sets(aligned: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    by_arrival = aligned.sort("key", "arrival_ns", "rank")
+    sets = by_arrival.group_by("key", maintain_order=True).agg(
+        pl.col("group", "step", "number", "kind", "group_size").first(),
+        message_bytes=pl.col("message_bytes").max(),
+        ranks=pl.len(),
+        first_rank=pl.col("rank").first(),
+        last_rank=pl.col("rank").last(),
+        spread_ns=pl.col("wait_ns").max(),
+        total_wait_ns=pl.col("wait_ns").sum(),
+        transfer_ns=pl.col("dur_ns").min(),
+    )
+    transfer_ns = pl.col("transfer_ns")
+    sets = sets.with_row_index("set").with_columns(
+        algorithm_bandwidth_gb_per_s=algorithm_bandwidth(transfer_ns),
+        bus_bandwidth_gb_per_s=algorithm_bandwidth(transfer_ns) * bus_factor(),
+    )
+    arrivals = aligned.join(sets.select("key", "set"), on="key").sort("set", "rank")
+    return (
+        sets.select(pl.col(column).cast(dtype) for column, dtype in SETS.items()),
+        arrivals.select(pl.col(column).cast(dtype) for column, dtype in ARRIVALS.items()),
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from stepscope.analysis.blame.long_run import LongRun
-from stepscope.analysis.blame.matched import Matched
+from stepscope.analysis.blame.matched import SYNCHRONISING, Matched
 from stepscope.analysis.blame.replay import Less, Replay
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
 
 _NEARLY = 0.8
+_NOTABLE = 0.02
+"""Of a step."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,21 @@ class Gain:
         if self.long_run_ns >= _NEARLY * self.recorded_ns:
             return self.recorded_ns
         return max(0.0, self.long_run_ns)
+
+
+@dataclass(frozen=True)
+class OnTime:
+    """A job of which some ranks come no later than the others.
+
+    Attributes:
+        gain_ns: What a step is shorter by.
+        next_rank: The one that comes last then to the collectives that these ranks were last to.
+        is_passing: Whether most is gained only where the recording begins.
+    """
+
+    gain_ns: int
+    next_rank: int
+    is_passing: bool
 
 
 class Gains:
@@ -68,6 +87,48 @@ class Gains:
         if self._long_run is None:
             return Gain(recorded_ns, None)
         return Gain(recorded_ns, self._long_run_ns - self._long_run.step_ns(less))
+
+    def on_time(self, ranks: Collection[int]) -> OnTime | None:
+        """What a step is shorter by if some ranks come no later than the others.
+
+        Args:
+            ranks: The ranks.
+
+        Returns:
+            None if there are no others.
+        """
+        these = tuple(sorted(set(ranks)))
+        if these not in self._on_time:
+            self._on_time[these] = self._without_waits_for(these)
+        return self._on_time[these]
+
+    def _without_waits_for(self, ranks: tuple[int, ...]) -> OnTime | None:
+        matched = self._matched
+        is_fixed = np.isin(matched.ranks, ranks)
+        if is_fixed.all():
+            return None
+        # The stages of a pipeline wait in sends and receives for each other by design.
+        is_exchange = (matched.kind == SYNCHRONISING.index(POINT_TO_POINT))[matched.collective]
+        less = Less(on_time=is_fixed[matched.rank] & ~is_exchange)
+        # The others of each collective, the one that then waits least first.
+        rows = np.flatnonzero(~is_fixed[matched.rank])
+        rows = rows[np.lexsort((self.replay.waits_ns(less)[rows], matched.collective[rows]))]
+        collective, first = np.unique(matched.collective[rows], return_index=True)
+        waited_ns = np.bincount(matched.collective, matched.wait_ns, len(matched.group))
+        waited_ns *= is_fixed[matched.rank[matched.last_row]]
+        last = matched.rank[rows[first]]
+        up_to = np.bincount(last, waited_ns[collective], len(is_fixed))
+        gain = self.of(less)
+        # Who comes late to its first collective once is late in no step of the steady state.
+        steady_ns = gain.recorded_ns if gain.long_run_ns is None else gain.long_run_ns
+        gain_ns = max(0, round(min(gain.recorded_ns, steady_ns)))
+        next_rank = matched.ranks[~is_fixed][int(up_to[~is_fixed].argmax())]
+        least_ns = max(2 * gain_ns, _NOTABLE * self.whole_ns / self.steps)
+        return OnTime(gain_ns, int(next_rank), gain.recorded_ns > least_ns)
+
+    @cached_property
+    def _on_time(self) -> dict[tuple[int, ...], OnTime | None]:
+        return {}
 
     @cached_property
     def _long_run(self) -> LongRun | None:

@@ -82,6 +82,7 @@ class LongRun:
             times.launched_work[like],
             times.transfer,
             times.is_launched[like],
+            times.awaited,
         )
 
     @classmethod
@@ -108,7 +109,12 @@ class LongRun:
         matched, replay, circle = self._matched, self._replay, self._circle
         times = self._times
         if less is not None:
-            moved = Less(self._moved(less.work_ns), less.transfer_ns, self._moved(less.host_ns))
+            moved = Less(
+                self._moved(less.work_ns),
+                less.transfer_ns,
+                self._moved(less.host_ns),
+                less.on_time,
+            )
             times = times.without(moved, self._is_ahead)
         like = circle.like
         launches = (
@@ -126,7 +132,8 @@ class LongRun:
         for number in range(_MOST_REPEATED):
             jit(replay_by_loop)(
                 matched.collective, circle.previous, matched.first_row, matched.rows, times.gap,
-                replay.beside, launches, devices, times.transfer, end, arrival, launched, ready,
+                replay.beside, launches, devices, times.transfer, times.awaited, end, arrival,
+                launched, ready,
             )  # fmt: skip
             # Ranks that no collective connects may take differently long.
             mean = float(end.mean())

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.blame.progress import devices, launches
+from stepscope.analysis.calls.collectives import POINT_TO_POINT
 from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
 from stepscope.skew.rank_causes import OTHER
@@ -65,7 +66,8 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per process group."""
 
-SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
+
+SYNCHRONISING = (*matching.SYNCHRONISING, POINT_TO_POINT)
 """Kinds that no rank can leave before all members have arrived."""
 
 LOCAL = "local_"

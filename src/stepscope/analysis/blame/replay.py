@@ -29,11 +29,13 @@ class Less:
         transfer_ns: Of each collective, by how much its transfer is shortened.
         host_ns: Of each row, how much of that work is the host's, which then launches earlier by as
             much. By default all of it.
+        on_time: Of each row, whether its rank comes no later than the others.
     """
 
     work_ns: Numbers | None = None
     transfer_ns: Numbers | None = None
     host_ns: Numbers | None = None
+    on_time: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Times:
         launched_work: Of each row, the work's own time since the launch.
         transfer: Of each collective.
         is_launched: The rows whose launches are known.
+        awaited: Of each row 1 if the others of its collective wait for it, else 0.
     """
 
     gap: Numbers
@@ -58,6 +61,7 @@ class Times:
     launched_work: Numbers
     transfer: Numbers
     is_launched: npt.NDArray[np.bool_]
+    awaited: Numbers
 
     def without(self, less: Less, is_ahead: npt.NDArray[np.bool_] | None = None) -> Times:
         """The same with something shortened.
@@ -88,6 +92,7 @@ class Times:
             device=device,
             launched_work=launched_work,
             transfer=transfer,
+            awaited=self.awaited if less.on_time is None else self.awaited * ~less.on_time,
         )
 
 
@@ -101,7 +106,8 @@ class Replay:
     long the rank's GPU waits, and the time that the host waits for work that it launched itself;
     nor before its GPU has done what the host launched just before it: a GPU that had nothing to do
     begins with that at its launch. A collective
-    ends its transfer time after the last arrival. Ranks' first arrivals are as they were recorded,
+    ends its transfer time after the last arrival of those that are waited for, which are all but
+    those that come on time by assumption. Ranks' first arrivals are as they were recorded,
     on the clocks given. What happens after the last collective is not replayed.
 
     Attributes:
@@ -137,6 +143,7 @@ class Replay:
             matched.launched_work_ns,
             matched.transfer_ns,
             is_launched,
+            np.ones_like(start),
         )
         self.beside = np.zeros_like(start)
         self.launches = np.zeros_like(start)
@@ -156,6 +163,10 @@ class Replay:
             less: What is shortened.
         """
         ends, first = self.ends_ns(less)
+        if less is not None and less.on_time is not None:
+            # What only ranks take part in that nobody waits for holds nobody up.
+            matched = self._matched
+            ends = ends[np.bincount(matched.collective, ~less.on_time, len(ends)) > 0]
         return int(ends.max()) - first if len(ends) else 0
 
     def ends_ns(self, less: Less | None = None) -> tuple[Numbers, int]:
@@ -168,6 +179,17 @@ class Replay:
             return np.zeros(0, np.int64), 0
         end, _, first = self._run(self.times if less is None else self.times.without(less))
         return end, first
+
+    def waits_ns(self, less: Less) -> Numbers:
+        """Of each row, how long it waits for the last that is waited for; negative if it is later.
+
+        Args:
+            less: What is shortened.
+        """
+        times = self.times.without(less)
+        end, arrival, _ = self._run(times)
+        waits: Numbers = (end - times.transfer)[self._matched.collective] - arrival
+        return waits
 
     def _run(self, times: Times) -> tuple[Numbers, Numbers, int]:
         """The end of each collective, the arrival of each row, and the first arrival."""
@@ -185,7 +207,8 @@ class Replay:
         )  # fmt: skip
         first: int = jit(replay_by_loop)(
             matched.collective, matched.previous, matched.first_row, matched.rows, times.gap,
-            self.beside, launches, devices, times.transfer, end, arrival, launched, ready,
+            self.beside, launches, devices, times.transfer, times.awaited, end, arrival, launched,
+            ready,
         )  # fmt: skip
         return end, arrival, first
 
@@ -229,6 +252,7 @@ def replay_by_loop(
     launches: tuple[Numbers, Numbers, Numbers, Numbers, Numbers],
     devices: tuple[Numbers, Numbers, Numbers, Numbers, Numbers],
     transfer: Numbers,
+    awaited: Numbers,
     end: Written[np.int64],
     arrival: Written[np.int64],
     launched: Written[np.int64],
@@ -242,7 +266,8 @@ def replay_by_loop(
     its host does in between, for how long it was queued, and for how long it is at the least.
     `devices` has what is known of its device, the row before of which that is known, what its
     device does in between, how long before the start it was ready, and how long after its launch
-    that can have done what was launched just before it.
+    that can have done what was launched just before it. `awaited` has 1 of each row that the others
+    wait for; where it has 0 of all rows of a collective, they wait for each other all the same.
 
     `first_row` has one number more than there are collectives, and its numbers are places in
     `rows`; these are numbers of rows, as those of `previous` and of the rows launched before are
@@ -254,6 +279,7 @@ def replay_by_loop(
     first = _LATEST
     for meeting in range(len(transfer)):
         latest = _EARLIEST
+        latest_of_all = _EARLIEST
         for place in range(first_row[meeting], first_row[meeting + 1]):
             row = rows[place]
             moment = gap[row]
@@ -286,7 +312,11 @@ def replay_by_loop(
             elif device[row] == 2:
                 ready[row] = max(soonest_done, moment - lag[row])
             arrival[row] = moment
-            latest = max(latest, moment)
+            latest_of_all = max(latest_of_all, moment)
+            if awaited[row] > 0:
+                latest = max(latest, moment)
             first = min(first, moment)
+        if latest == _EARLIEST:
+            latest = latest_of_all
         end[meeting] = latest + transfer[meeting]
     return first

@@ -122,7 +122,11 @@ def compare(
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
     differences = [
         f"the {what} differ: {ours} before, {theirs} after"
-        for what, ours, theirs in (("GPUs", a.gpus, b.gpus), ("jobs", a.ranks, b.ranks))
+        for what, ours, theirs in (
+            ("GPUs", a.gpus, b.gpus),
+            ("machines", a.machine, b.machine),
+            ("jobs", a.ranks, b.ranks),
+        )
         if ours and theirs and ours != theirs
     ]
     if a.basis != b.basis:

@@ -3,9 +3,9 @@
 Definitions
     A condition has a limit. It *fails* if the change found is above the limit and its 95% interval
     excludes no change. It *passes* if the interval lies below the limit. Otherwise it *cannot
-    tell*. Of identical versions, at most 2.5% fail by chance: the interval is two-sided. See
-    `repeated_runs` for the interval; it rests on the difference between runs, never on that between
-    the steps of a run.
+    tell*, nor where each version ran on a machine of its own. Of identical versions, at most 2.5%
+    fail by chance: the interval is two-sided. See `repeated_runs` for the interval; it rests on the
+    difference between runs, never on that between the steps of a run.
 """
 
 from __future__ import annotations
@@ -113,6 +113,15 @@ class FailOn(Condition):
         of = "" if self.what == REGRESSION else " of the step"
         limit = f"more than {percent(self.share)}{of}"
         found = f"{name} {_grew(change.share)}{of} (95% interval {interval_words(change)})"
+        if runs.machines is not None:
+            a, b = runs.machines
+            return Check(
+                self.text,
+                CANNOT_TELL,
+                f"whether {name} grew by {limit}: the runs before are of {a}, those after of {b}, "
+                "and nothing tells the machines from the versions. Run both on one machine, in "
+                "turns (stepscope gate)",
+            )
         if change.share > self.share and change.low_share > 0:
             return Check(self.text, FAILED, f"{found}, {limit}")
         if change.high_share <= self.share:

@@ -115,6 +115,8 @@ def open_side(target: PathTarget, rank: int | None, scope: Scope) -> Side:
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
     side = make_side(as_shown(target.path), trace, records, summarise_steps(records), scope)
+    if target.is_run and target.run.job is not None:
+        side = replace(side, machine=target.run.job.host)
     if rank is None and (said := remark_on(target)):
         # A note begins with the side it is about.
         return replace(side, notes=(said.removeprefix(f"{target.path}: "), *side.notes))

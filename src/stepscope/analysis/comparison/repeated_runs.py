@@ -45,11 +45,13 @@ class RunValues:
 
     Attributes:
         median_ns: Median of its steady steps.
+        machine: The machine that it ran on; empty where nothing says so.
     """
 
     path: str
     median_ns: float
     steps: int
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,22 @@ class RunsChange:
         """Whether a side has several runs."""
         return max(len(self.a), len(self.b)) > 1
 
+    @property
+    def machines(self) -> tuple[str, str] | None:
+        """The machines of both sides where the versions cannot be told from them, else None.
+
+        No machine ran both, and one side has runs of a single one, so that the difference between
+        machines is no part of what runs differ by.
+        """
+        a, b = ({run.machine for run in side} for side in (self.a, self.b))
+        if "" in a | b or a & b or min(len(a), len(b)) > 1:
+            return None
+        return ", ".join(sorted(a)), ", ".join(sorted(b))
+
 
 def values_of(side: Side) -> RunValues:
     """The values of one run."""
-    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns))
+    return RunValues(side.path, float(np.median(side.step_ns)), len(side.step_ns), side.machine)
 
 
 def change_of_runs(

@@ -62,6 +62,7 @@ class Side:
             when `parts` are these.
         queued_share: Share of the steps of the step record in which the training thread waited for
             a CPU; None without a record that says so.
+        machine: The machine that it ran on; empty where nothing says so.
     """
 
     path: str
@@ -79,6 +80,7 @@ class Side:
     ranks: str = ""
     record_parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEASURES))
     queued_share: float | None = None
+    machine: str = ""
 
     @property
     def is_of_gpus(self) -> bool:

@@ -10,7 +10,7 @@ Definitions
     that fit badly count less (Huber's weights). Drift has a prior of 0 ± 100 ppm, so that a short
     recording claims none. A send and its receive are not used.
     All is relative to the lowest rank. Ranks that no chain of groups connects cannot be compared:
-    each connected part has a reference of its own, and `common` refuses to bring parts together.
+    each connected part has a reference of its own, and `problem` says that parts are apart.
 
 Error:
     `error_ns` bounds the offset's error anywhere in the recorded span, in at least 99 of 100
@@ -31,7 +31,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.ranks.matching import SYNCHRONISING
-from stepscope.errors import UsageError
 from stepscope.run.figures import ranks_in_words
 
 Numbers = npt.NDArray[np.int64]
@@ -86,28 +85,6 @@ class RankClocks:
             f"the process groups with synchronising collectives leave {len(self.parts)} parts "
             f"unconnected ({shown}{more}): clocks of different parts cannot be compared"
         )
-
-    def common(self, rank: int, times_ns: Numbers) -> Numbers:
-        """Moments of a rank's clock on the reference's.
-
-        Raises:
-            UsageError: The rank is not known, or not all ranks are connected.
-        """
-        if self.problem is not None:
-            raise UsageError(self.problem)
-        return self.within_part(rank, times_ns)
-
-    def within_part(self, rank: int, times_ns: Numbers) -> Numbers:
-        """Times of a rank on the clock that the ranks of its part have in common.
-
-        Raises:
-            UsageError: The rank has no collectives.
-        """
-        found = self.ranks.filter(pl.col("rank") == rank)
-        if found.is_empty():
-            raise UsageError(f"the clock of rank {rank} is not known")
-        row = found.row(0, named=True)
-        return _corrected(times_ns, row["offset_ns"], row["drift_ppm"], self.middle_ns)
 
     def corrected(self, column: str) -> pl.Expr:
         """Times in a column on the clock of each rank's part.
@@ -360,13 +337,6 @@ def _cheapest(edges: dict[int, list[tuple[int, float]]], start: int) -> dict[int
             if other not in found:
                 heapq.heappush(queue, (cost + price, other))
     return found
-
-
-def _corrected(times: Numbers, offset_ns: int, drift_ppm: float, middle_ns: int) -> Numbers:
-    since = times - middle_ns - offset_ns
-    gained = np.rint(since.astype(np.float64) * (drift_ppm * 1e-6)).astype(np.int64)
-    corrected: Numbers = times - offset_ns - gained
-    return corrected
 
 
 def _medians(values: Reals, of: Numbers, count: int) -> Numbers:

@@ -13,8 +13,7 @@ from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.metrics import last_sample
 from stepscope.run.step_record import StepRecord, read_last_steps
-from stepscope.skew.frontier import Frontier, find_frontier
-from stepscope.skew.rank_skew import rank_steps
+from stepscope.skew.rank_skew import RankSkew, rank_skew, rank_steps
 
 _MOST_RANKS = 64
 _FRESH_NS = 15_000_000_000
@@ -48,13 +47,13 @@ class RunView:
     Attributes:
         ranks: Its ranks, by number; at most the first 64.
         more_ranks: How many more there are.
-        frontier: Which of the ranks sets the pace; None where their steps do not tell.
+        skew: How far apart the ranks come; None where their steps do not tell.
     """
 
     path: Path
     ranks: tuple[RankView, ...]
     more_ranks: int
-    frontier: Frontier | None = None
+    skew: RankSkew | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -86,7 +85,7 @@ def look_at(path: Path) -> RunView:
         path,
         tuple(view for view, _ in looks),
         max(0, len(numbers) - _MOST_RANKS),
-        find_frontier(rank_steps(known)),
+        rank_skew(rank_steps(known)),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -80,3 +81,17 @@ class AnsweredScope:
         """
         more = {reason: count for reason, count in reasons.items() if count}
         return replace(self, excluded={**self.excluded, **more})
+
+    @classmethod
+    def together(cls, scopes: Sequence[AnsweredScope]) -> AnsweredScope:
+        """What an answer about all ranks covers, from what each rank's part does."""
+        excluded: Counter[str] = Counter()
+        for one in scopes:
+            excluded.update(one.excluded)
+        return cls(
+            scopes[0].asked,
+            tuple(sorted({step for one in scopes for step in one.steps})),
+            tuple(sorted({device for one in scopes for device in one.devices})),
+            sum(one.events for one in scopes),
+            dict(excluded),
+        )

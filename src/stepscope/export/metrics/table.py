@@ -173,10 +173,12 @@ def _throttled(moment: Moment) -> Values:
 
 
 def _leads(moment: Moment) -> Values:
-    if moment.run is None or moment.run.frontier is None:
+    if moment.run is None or moment.run.skew is None:
         return
-    for one in moment.run.frontier.ranks:
-        yield (moment.run.path.name, str(one.rank)), max(0, one.lead_ns) / 1e9
+    skew = moment.run.skew
+    for one in skew.ranks:
+        wait_ns = skew.wait_ns if skew.accuses and one.rank in skew.late else 0
+        yield (moment.run.path.name, str(one.rank)), wait_ns / 1e9
 
 
 def _savings(moment: Moment) -> Values:

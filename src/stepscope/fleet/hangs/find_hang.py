@@ -612,6 +612,13 @@ def _verdict(
             "cannot say whether anything hangs: completed operations are left out of the dumps of "
             f"{ranks_in_words(unclear)}, and with them which sends and receives were completed"
         )
+    waiting_ranks = [rank for rank, heads in job.heads.items() if heads]
+    if not hanging and waiting_ranks:
+        return (
+            f"cannot say whether anything hangs: {ranks_in_words(waiting_ranks)} "
+            f"{'have' if len(waiting_ranks) > 1 else 'has'} open operations, and the dumps do not "
+            "show which of the other ranks' are the same"
+        )
     if not hanging:
         but = ", but ranks called some of them differently" if have_differed else ""
         return f"nothing hangs: every recorded operation was completed{but}"

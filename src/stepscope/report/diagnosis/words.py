@@ -21,7 +21,6 @@ MOST_RANKS = 16
 _MOST_ODD = 6
 _MOST_PARTS = 6
 _ROUNDING = 0.005
-_NOTABLY_MORE = 0.1
 _NOTABLY_OTHER = 0.01
 _NO_END = (
     "no end was recorded: the process is still running, was killed, or ended itself (os._exit)"
@@ -211,12 +210,6 @@ def between_ranks(diagnosis: Diagnosis) -> str:
         )
         if len(late) > 1:
             words = f"{share} of all waiting in collectives is for {ranks_in_words(late)}"
-        if between.share_through_late > between.share_for_late + _NOTABLY_MORE:
-            words = (
-                f"{units.percent(between.share_through_late)} of what waiting in collectives costs "
-                f"is for {ranks_in_words(late)}, or for ranks that waited for "
-                f"{'it' if len(late) == 1 else 'them'} before"
-            )
         words += (
             f"; waiting costs the others {units.duration(between.others_wait_ns)} per step on "
             "average"

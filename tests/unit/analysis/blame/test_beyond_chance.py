@@ -55,6 +55,14 @@ def test_one_odd_step_does_not_excuse_a_rank_that_is_late_in_all_others(steps, p
     assert found >= 0.97 * JOBS
 
 
+def test_a_pause_of_another_rank_excuses_nobody_however_late_ranks_differ_from_step_to_step():
+    """Of eight ranks the others' mean moves by an eighth of a pause: hardly more than the rank."""
+    excess = np.zeros((5, 8))
+    excess[:, 2] = np.array([16.76, 17.32, 16.0, 18.65, 15.42]) * MS
+    excess[1, 7] = 59.9 * MS
+    assert accused(excess) == [2]
+
+
 def test_what_remains_without_the_odd_step_must_matter():
     excess = disturbed(0, 8, 4, 0.0)
     excess[:, 2] += 0.4 * MS

@@ -95,6 +95,48 @@ def test_of_identical_pairs_at_most_one_in_twenty_fails(machine, runs):
     assert failed / (PAIRS) <= 0.05
 
 
+@pytest.mark.parametrize("machine", [quiet, uneven, with_bursts, drifting, dependent])
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (5, 2), (3, 4)])
+def test_of_unequally_many_runs_at_most_one_in_twenty_fails(machine, before, after):
+    rng = np.random.default_rng(3)
+    failed = 0
+    for _ in range(PAIRS):
+        first, second = in_turns(10 * machine(rng, 6))
+        failed += outcome(first[:before], second[:after]) == FAILED
+    assert failed / PAIRS <= 0.05
+
+
+def test_one_wild_run_is_no_regression_and_says_how_many_runs_would_tell():
+    steady, wild = [10.0, 10.1, 9.9, 10.05, 9.95], [10.0, 10.1, 13.0, 9.95, 10.05]
+    assert outcome(steady, wild) == CANNOT_TELL
+    check = FailOn.parse("regression>5%").check(
+        Simulated(change_of_runs(runs_of(steady), runs_of(wild)))
+    )
+    assert check.runs_needed > 5
+    # It hides no slowdown of all others either: that is open, too.
+    assert outcome(wild, [1.2 * ms for ms in steady]) == CANNOT_TELL
+
+
+def test_versions_on_a_machine_each_cannot_be_told_from_the_machines():
+    def runs(medians_ms, *machines):
+        return [
+            RunValues("run", 1e6 * ms, 100, one)
+            for ms, one in zip(medians_ms, machines, strict=True)
+        ]
+
+    def check(a, b):
+        return FailOn.parse("regression>5%").check(Simulated(change_of_runs(a, b)))
+
+    fast, slow = [10.0, 10.1, 9.9], [12.0, 12.1, 11.9]
+    apart = check(runs(fast, "x", "x", "x"), runs(slow, "y", "y", "y"))
+    assert (apart.outcome, apart.runs_needed) == (CANNOT_TELL, None)
+    assert "the runs before are of x, those after of y" in apart.reason
+    # On one machine, or on several each, their difference is part of what runs differ by.
+    assert check(runs(fast, "x", "x", "x"), runs(slow, "x", "x", "x")).outcome == FAILED
+    assert check(runs(fast, "x", "y", "z"), runs(slow, "u", "v", "w")).outcome == FAILED
+    assert check(runs(fast, "", "", ""), runs(slow, "y", "y", "y")).outcome == FAILED
+
+
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.035])
 def test_a_slowdown_of_a_tenth_is_caught_on_a_quiet_machine(spread):
     rng = np.random.default_rng(4)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.rank_jobs import compare_traces
 
+from stepscope.analysis.blame.compared import compare_ranks
 from stepscope.analysis.calls.collectives import read_collectives
 from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.rank_arrivals import ARRIVED
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.analysis.stragglers import compare_arrivals
 
 
 def rank_of_job(rank, *, steps=4, collectives=3, metadata=True, late_ms=0, latest_ms=0):
@@ -63,7 +63,7 @@ def test_ranks_compare_by_their_arrivals_as_by_their_traces():
     traces = [(rank, rank_of_job(rank, late_ms=late, latest_ms=7)) for rank, late in delays]
     sent = [pickle.loads(pickle.dumps(read_arrivals(*one))) for one in traces]
     for steps in (None, (1, 2)):
-        ours = compare_arrivals(sent, steps)
+        ours = compare_ranks(sent, steps).report
         theirs = compare_traces(traces, Scope(steps=steps))
         assert ours.straggler == theirs.straggler == 1
         assert ours.scope == theirs.scope
