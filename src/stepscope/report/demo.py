@@ -48,7 +48,8 @@ def _blocks(outcome: DemoOutcome) -> Iterator[Block]:
     yield Line((Span("3.", "bold"), Span(" Look around:")))
     yield Line(f"   stepscope report {before.diagnosis.run.path}")
     yield Line(f"   stepscope report {after.diagnosis.run.path}")
-    yield Line("   Your own training: see docs/quickstart.md")
+    yield Line("   stepscope run -- python train.py    your own training")
+    yield Line("   stepscope explain quickstart        the next steps")
 
 
 def _when_busy(before: bool, after: bool) -> str:

@@ -305,10 +305,10 @@ class Pseudonyms:
 
 
 def ordinary_words() -> frozenset[str]:
-    """The words of the manual's pages on findings: English, and PyTorch's language."""
+    """The words of the pages on findings and questions: English, and PyTorch's language."""
     from stepscope._manual import all_pages
 
-    pages = (page for page in all_pages().values() if page.kind == "findings")
+    pages = (page for page in all_pages().values() if page.kind in {"findings", "questions"})
     return words_in(" ".join(page.path.read_text(encoding="utf-8") for page in pages))
 
 
