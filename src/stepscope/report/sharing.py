@@ -39,6 +39,7 @@ _PUBLIC = frozenset(
         *("apex", "transformer_engine", "flash_attn", "xformers", "bitsandbytes", "vllm", "sglang"),
         *("numpy", "pandas", "polars", "pyarrow", "scipy", "sklearn", "PIL", "cv2", "einops"),
         *("tqdm", "wandb", "mlflow", "tensorboard", "safetensors", "tokenizers", "stepscope"),
+        *("py-spy", "memray", "nsys"),
     }
 )
 """Packages whose files and modules say nothing of who trains what."""
@@ -100,7 +101,7 @@ _OPEN_PAGE = re.compile(
 _KEPT = re.compile(
     r"(trace|key_averages|stacks|steps|manifest|run|metrics|memory_timeline)\.[\w.]+"
     r"|rank\d+|window-\d+|\.raw|profiles|snapshots|\d{8}T\d{6}Z-\d+|stepscope|[A-Za-z]:|~|\.{0,2}"
-    r"|home|Users|users|root|tmp|usr|lib\d*|bin|opt|mnt|data|\.?venv|(python|torchrun)[\d.]*|<\w+>"
+    r"|dev|shm|home|Users|users|root|tmp|usr|lib\d*|bin|opt|mnt|data|\.?venv|(python|torchrun)[\d.]*|<\w+>"
 )
 """Parts of paths that are the same everywhere."""
 _NEW = re.compile(r"(?:host|user|path|model|package|address)\d+|[\d.]*")
