@@ -90,7 +90,7 @@ def bug_report(checks: Sequence[Check]) -> str:
     width = max(len(check.name) for check in shown)
     lines = [f"{one.state.value:<7}  {one.name:<{width}}  {one.detail}" for one in shown]
     versions = f"stepscope {__version__} on {platform.platform()}"
-    return "\n".join(("```", versions, "".join(_verdict(checks).words), *lines, "```", ""))
+    return "\n".join(("```", versions, str(_verdict(checks).words), *lines, "```", ""))
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:
