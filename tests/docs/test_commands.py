@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.fake_nsys import make_nsys
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.project import ROOT
 from tests.support.snapshots import out_of_memory, plain_training
@@ -187,14 +188,16 @@ def test_a_command_that_records(words, tmp_path):
     for name in ("main", "change"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(quick)
-    bin_folder = Path(sys.executable).parent
+    make_nsys(tmp_path / "bin")
+    python_folder = Path(sys.executable).parent
+    programs = (tmp_path / "bin", python_folder, os.environ["PATH"])
     fewer = ["2" if word == "8" else word for word in words]  # ranks
     done = subprocess.run(
         [sys.executable, "-m", "stepscope", *fewer],
         cwd=tmp_path,
         env={
             **os.environ,
-            "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(map(str, programs)),
             "PYTHONPATH": str(ROOT / "src"),
         },
         capture_output=True,

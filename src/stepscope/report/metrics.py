@@ -56,7 +56,9 @@ def verdict(summary: MetricsSummary) -> str:
     if busy:
         words = f"{_gpus_in_words(busy)} busy for {_range(busy)} of the time"
         if min(busy) < _BUSY:
-            found.append(f"low-gpu-utilisation: {words}, and should be for more than {_BUSY:.0%}")
+            found.append(
+                f"low-gpu-utilisation: {words}, and should be for more than {percent(_BUSY)}"
+            )
         else:
             fine.append(words)
     if full:
