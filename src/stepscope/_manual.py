@@ -11,8 +11,18 @@ from stepscope.errors import UnreadableInputError
 
 _INSTALLED = PACKAGE / "manual"
 _SOURCE = PACKAGE.parents[1]
-KINDS = {"findings": "findings", "guides": "guides"}
-"""Folder of pages to what its pages are about."""
+KINDS = {
+    "start": "start here",
+    "findings": "findings",
+    "guides": "guides",
+    "verbs": "verbs",
+    "questions": "questions",
+    "integrations": "frameworks",
+    "capture": "recording",
+}
+"""Folder of pages to what its pages are about; pages outside folders are those to start from."""
+_RANKED = ("findings", *KINDS)
+"""Of two pages with the same name, that of the first kind has the name alone as its ID."""
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?![a-z]+:)([^)\s]+)\)")
 
 
@@ -21,8 +31,9 @@ class Page:
     """A page of the manual.
 
     Attributes:
-        id: Its name for `stepscope explain`.
-        kind: "findings" or "guides".
+        id: Its name for `stepscope explain`: that of the file, or with the folder where another
+            page is called the same.
+        kind: Its key in `KINDS`.
         title: Its first heading.
         path: The file.
     """
@@ -49,24 +60,32 @@ class Example:
 
 
 def all_pages() -> dict[str, Page]:
-    """The pages by ID: findings first.
+    """The pages by ID, in the order of `KINDS`.
 
     Raises:
         UnreadableInputError: The installation has no pages.
     """
-    pages = {}
-    for kind in KINDS:
-        folder = _folder(f"docs/{kind}")
-        for path in sorted(folder.glob("*.md")):
-            first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-            title = first.removeprefix(f"{path.stem}: ")
-            pages[path.stem] = Page(path.stem, kind, title, path)
-    return pages
+    ids = _ids()
+    pages = []
+    for path, name in ids.items():
+        first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        title = first.removeprefix(f"{path.stem}: ")
+        pages.append(Page(name, _kind(path), title, path))
+    kinds = list(KINDS)
+    return {one.id: one for one in sorted(pages, key=lambda one: (kinds.index(one.kind), one.id))}
 
 
 def read_page(path: Path) -> str:
     """A page as Markdown. Links to other pages become what opens them here."""
-    return _LINK.sub(_opened, path.read_text(encoding="utf-8"))
+    ids = _ids()
+
+    def opened(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        name = ids.get((path.parent / target.partition("#")[0]).resolve())
+        is_here = target.startswith("#") or name is None
+        return text if is_here else f"{text} (`stepscope explain {name}`)"
+
+    return _LINK.sub(opened, path.read_text(encoding="utf-8"))
 
 
 def all_examples() -> dict[str, Example]:
@@ -99,15 +118,23 @@ def _folder(name: str) -> Path:
     raise UnreadableInputError(f"{_INSTALLED}: this installation has no {name}: install it again")
 
 
-def _opened(link: re.Match[str]) -> str:
-    """What to type instead of following a link."""
-    text, target = link.groups()
-    path, _, _ = target.partition("#")
-    folder, _, name = path.removesuffix(".md").rpartition("/")
-    if not path:
-        return text
-    if folder.endswith("verbs"):
-        return f"{text} (`stepscope {name} --help`)"
-    if (folder.rpartition("/")[2] or "findings") in KINDS:
-        return f"{text} (`stepscope explain {name}`)"
-    return text
+def _ids() -> dict[Path, str]:
+    """The files of the pages, each with its ID."""
+    folder = _folder("docs").resolve()
+    paths = [
+        path
+        for path in sorted(folder.rglob("*.md"))
+        if path.parent == folder or path.relative_to(folder).parts[0] in KINDS
+    ]
+    paths.sort(key=lambda path: _RANKED.index(_kind(path)))
+    ids: dict[Path, str] = {}
+    taken: set[str] = set()
+    for path in paths:
+        name = path.stem if path.stem not in taken else f"{_kind(path)}/{path.stem}"
+        taken.add(name)
+        ids[path] = name
+    return ids
+
+
+def _kind(path: Path) -> str:
+    return path.parent.name if path.parent.name in KINDS else "start"

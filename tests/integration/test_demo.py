@@ -43,8 +43,12 @@ def test_the_prediction_comes_true_within_20_percent(tmp_path):
         assert outcome["same_loss"]
         assert outcome["predicted_step_ns"] < outcome["before"]["step_ns"]
         errors.append(outcome["prediction_error"])
+        if errors[-1] is None:  # a busy machine says so, instead of a number
+            continue
         if abs(errors[-1]) <= 0.2:
             return
+    if errors == [None] * ATTEMPTS:
+        pytest.skip("the machine was too busy to tell")
     pytest.fail(f"predictions were off by {errors}")
 
 
@@ -59,12 +63,15 @@ def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path, monkeyp
         if code == 0 or "the machine may be too busy" not in printed.err:
             break
     assert code == 0, printed.err
-    for words in ("Verdict", "input-bound", "predicted", "measured", "stepscope report"):
+    for words in ("Verdict", "input-bound", "predicted", "stepscope report"):
         assert words in printed.out
     assert "both trainings end with the same loss" in printed.out
-    assert ("waited for busy CPUs" in printed.out) == any(
-        busy_cpus_found(tmp_path / str(attempt) / name, capfd) for name in ("slow", "fixed")
+    is_busy = any(
+        busy_cpus_found(tmp_path / str(attempt) / name, capfd)
+        for name in ("slow", "fixed", "fixed-again", "slow-again")
     )
+    assert ("waited for CPUs" in printed.out) == is_busy
+    assert ("measured" in printed.out) != ("cannot tell now" in printed.out)
     assert main(["report", str(tmp_path / str(attempt) / "slow"), "--format", "json"]) == 0
     document = json.loads(capfd.readouterr().out)
     found = [finding["id"] for finding in document["findings"]]

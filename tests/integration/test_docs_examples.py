@@ -41,7 +41,8 @@ def run_program(program: str, folder) -> str:
 
 
 def test_the_quick_start(tmp_path, capsys):
-    training, _, reading = programs("docs/quickstart.md")
+    first, training, _, reading = programs("docs/quickstart.md")
+    assert first == (ROOT / "examples" / "slow_input.py").read_text(encoding="utf-8")
     run_program(training, tmp_path)
     (rank,) = stepscope.open_run(tmp_path / "profiles").ranks
     assert rank.manifest is not None
@@ -61,7 +62,7 @@ def test_the_quick_start(tmp_path, capsys):
 
 
 def test_the_loop_without_a_loader(tmp_path):
-    _, loop, _ = programs("docs/quickstart.md")
+    _, _, loop, _ = programs("docs/quickstart.md")
     head = (
         "import stepscope\n"
         "import torch\n"
@@ -96,7 +97,6 @@ READING = {
 }
 """Page to what stands before each of its programs that run here."""
 RECORDING = {
-    "docs/torch-profiler.md": ["batch_of = None\n"],
     "docs/verbs/dialects.md": ["", "", ""],
 }
 

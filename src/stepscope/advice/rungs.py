@@ -247,8 +247,8 @@ class _Climber:
             self.rests_on.append(_peaks_in_words(peaks, types))
         if not known:
             self.missing.append(
-                "The device is not in the table of peaks (docs/devices.md), so its kernels have no "
-                "floor"
+                "The device is not in the table of peaks (`stepscope explain devices`), so its "
+                "kernels have no floor"
             )
         shares = [
             f"{kind.name} {percent(kind.known_ns / kind.total_ns)}"

@@ -80,6 +80,7 @@ class Recorded:
             return ["no window was recorded: the schedule of torch.profiler reached none"]
         if not records(config.ranks, self.identity):
             return [*sentences, self._other_ranks()]
+        sentences += self._absent_ranks()
         if not self.steps and not any(window.state in _RECORDED for window in self.windows):
             return [
                 *sentences,
@@ -90,17 +91,30 @@ class Recorded:
     def _is_empty_request(self, window: WindowRecord) -> bool:
         return window.state in {"abandoned", "empty"} and window.cause != "schedule"
 
+    def _ranks_in_words(self, option: Sequence[int]) -> tuple[str, str]:
+        """What was given for `ranks`, and which ranks there are."""
+        separator = " " if "ranks" in self.names.flags else ","
+        last = self.identity.world_size - 1
+        given = self.names.setting("ranks", separator.join(map(str, option)))
+        return given, f"this job has rank{'s 0 to ' if last else ' '}{last}"
+
+    def _absent_ranks(self) -> list[str]:
+        """The ranks of the list that do not exist, where this rank is one that does."""
+        option = self.config.ranks
+        if isinstance(option, str):
+            return []
+        absent = sorted(rank for rank in option if rank >= self.identity.world_size)
+        if not absent:
+            return []
+        given, here = self._ranks_in_words(option)
+        names = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
+        return [f"there is no {names}, which {given} names: {here}"]
+
     def _other_ranks(self) -> str:
         option, world_size = self.config.ranks, self.identity.world_size
-        here = f"this job has rank{'s 0 to ' if world_size > 1 else ' '}{world_size - 1}"
         if isinstance(option, str):
             return f"this rank records no windows ({self.names.setting('ranks', option)})"
-        shown = (
-            " ".join(map(str, option))
-            if "ranks" in self.names.flags
-            else ",".join(map(str, option))
-        )
-        given = self.names.setting("ranks", shown)
+        given, here = self._ranks_in_words(option)
         there = sorted(rank for rank in option if rank < world_size)
         if not there:
             return (

@@ -19,7 +19,7 @@ from stepscope.report.outputs import Output
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-demo"),
     show_default=True,
-    help="Folder for the two runs; it stays.",
+    help="Folder for the runs; it stays.",
 )
 @click.option(
     "--steps",
@@ -27,14 +27,14 @@ from stepscope.report.outputs import Output
     metavar="N",
     default=60,
     show_default=True,
-    help="Steps of each of the two trainings.",
+    help="Steps of the two trainings; half as many when they run again.",
 )
 @format_option("demo")
 def command(output_dir: Path, steps: int, output: Output) -> None:
     """Train a small transformer with a slow input pipeline, diagnose it, fix it, measure again.
 
-    Takes less than two minutes on two CPU cores. Uses a GPU if torch finds one. The two runs stay
-    in the output folder.
+    Both trainings run twice, in turns. Takes about two minutes on two CPU cores. Uses a GPU if
+    torch finds one. The runs stay in the output folder.
     """
     from stepscope.demo.runner import run_demo
     from stepscope.report.narration import DemoNarration

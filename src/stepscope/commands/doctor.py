@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     help="Only show each recording option, its value here, and where the value comes from.",
 )
 @click.option(
+    "--report",
+    "is_report",
+    is_flag=True,
+    help="Print versions and checks for a bug report, without names of users and hosts.",
+)
+@click.option(
     "--dialect",
     metavar="NAME",
     default="native",
@@ -61,6 +67,7 @@ def command(
     output: Output,
     fail_on: str | None,
     shows_config: bool,
+    is_report: bool,
     dialect: str,
 ) -> int:
     """Check what recording and reading need, and say how to fix what is missing.
@@ -80,7 +87,15 @@ def command(
 
     report = _ask_torch(timeout_seconds)
     checks = examine(this_machine(), this_interpreter(), report, output_dir)
-    output.write(checks, StandardSink())
+    if is_report:
+        from stepscope.report.checks import bug_report
+        from stepscope.report.sharing import Pseudonyms, ordinary_words
+
+        names = Pseudonyms(ordinary_words())
+        names.know_reader()
+        StandardSink().write(names.text(bug_report(checks)))
+    else:
+        output.write(checks, StandardSink())
     failing = {"problem": {State.PROBLEM}, "warning": {State.PROBLEM, State.WARNING}}
     return int(worst(checks) in failing.get(fail_on or "", set()))
 

@@ -1,4 +1,4 @@
-"""`stepscope explain ID`: print the page about a finding, or about a guide."""
+"""`stepscope explain ID`: print a page of the documentation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stepscope.errors import UsageError
 @click.command("explain")
 @click.argument("name", metavar="[ID]", required=False)
 def command(name: str | None) -> None:
-    """Print the page about a finding: what it means, how it is measured, and how to fix it.
+    """Print a page of the documentation, such as the one about a finding.
 
-    ID is the finding's, as the report names it, such as input-bound; or that of a guide for users
-    of another tool's profiling guide. Without ID, all pages are listed.
+    ID is the finding's, as the report names it (input-bound), or that of any other page
+    (quickstart, my-step-is-slow). Without ID, all pages are listed. The pages are part of the
+    installation.
     """
     from stepscope._manual import all_pages, read_page
     from stepscope.report.manual import write_list, write_page

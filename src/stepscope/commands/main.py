@@ -28,7 +28,7 @@ VERBS: dict[str, str] = {
     "try": "Try fixes on a training script without changing it, and measure.",
     "gate": "Run two versions in turns, and fail if the new one is slower.",
     "report": "Show where the step's time goes, why, and what to change.",
-    "explain": "Print the page about a finding, or about a profiling guide.",
+    "explain": "Print a page: of a finding, a question, the quick start.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",

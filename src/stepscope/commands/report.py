@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from stepscope.commands.options import (
     INPUT,
@@ -18,9 +19,10 @@ from stepscope.commands.options import (
     scope_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
+from stepscope.report.outputs import HTML, OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 from stepscope.run.importing import importing
+from stepscope.terminal.plain_text import escaped
 from stepscope.terminal.working import working
 
 if TYPE_CHECKING:
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from stepscope.advice.thresholds import Thresholds
     from stepscope.analysis.selection.scope import Scope
     from stepscope.commands.sinks import CommandSink
+    from stepscope.report.sharing import Pseudonyms
     from stepscope.run.reader import Run
     from stepscope.trace.model import Trace
+
+SHARED_FILE = "stepscope-report.html"
+"""Where `--share` writes without `--output`."""
 
 
 @click.command("report")
@@ -43,6 +49,12 @@ if TYPE_CHECKING:
     "is_full",
     is_flag=True,
     help="Show all of the report: evidence, assumptions, ranks, hardware, notes.",
+)
+@click.option(
+    "--share",
+    "is_shared",
+    is_flag=True,
+    help="Write a page for people outside: names of paths, hosts, users and models are replaced.",
 )
 @click.option("--table", metavar="NAME", help="Table that csv prints.  [default: findings]")
 @click.option(
@@ -62,6 +74,7 @@ def command(
     output: Output,
     file: str | None,
     is_full: bool,
+    is_shared: bool,
     steps: str | None,
     device: str | None,
     events: str,
@@ -82,6 +95,10 @@ def command(
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
         raise click.UsageError(f"--table needs --format {able}")
     check_standard_input_once(*paths, baseline)
+    names = None
+    if is_shared:
+        output, file = _shared_output(output, file)
+        names = _names_to_replace()
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.memory.recognition import snapshots_of
@@ -96,11 +113,13 @@ def command(
         from stepscope.analysis.record.metrics import summarise_metrics
 
         with sink_for(file) as sink:
-            output_of("metrics", output.format.name).write(summarise_metrics(metrics), sink)
+            drawn = output_of("metrics", output.format.name)
+            drawn.write(summarise_metrics(metrics), sink, Layout(names=names))
+        _say_replaced(names)
         return
     runs = resolve_runs(rest) if rest else []
     check_one_document(len(snapshots) + len(runs), output)
-    layout = Layout(table=table, is_full=is_full)
+    layout = Layout(table=table, is_full=is_full, names=names)
     with sink_for(file) as sink:
         for number, (path, found) in enumerate(snapshots.items()):
             if number:
@@ -110,6 +129,39 @@ def command(
             if number:
                 sink.write("\n")
             _show_run(run, Request(limits, scope, known), output, sink, layout)
+    _say_replaced(names)
+
+
+def _shared_output(output: Output, file: str | None) -> tuple[Output, str]:
+    """The page and its file, whatever else was not asked for.
+
+    Raises:
+        click.UsageError: Another format was asked for.
+    """
+    chosen = click.get_current_context().get_parameter_source("output")
+    is_default = chosen is ParameterSource.DEFAULT and file is None
+    if not is_default and output.format is not HTML:
+        raise click.UsageError("--share writes a page: leave --format out, or name a .html file")
+    return output_of("diagnosis", HTML.name), file or SHARED_FILE
+
+
+def _names_to_replace() -> Pseudonyms:
+    from stepscope.report.sharing import Pseudonyms, ordinary_words
+
+    names = Pseudonyms(ordinary_words())
+    names.know_reader()
+    return names
+
+
+def _say_replaced(names: Pseudonyms | None) -> None:
+    """Say on the terminal, and not in the page, which name became which."""
+    if names is None:
+        return
+    given = [(old, new) for kind in names.given.values() for old, new in kind.items()]
+    for old, new in given:
+        scope = " (in paths only: elsewhere it is a word)" if names.is_ordinary(old) else ""
+        click.echo(f"  {escaped(old)} → {new}{scope}", err=True)
+    click.echo("these names were replaced in the page; read it before you send it", err=True)
 
 
 @dataclass(frozen=True)
@@ -127,6 +179,11 @@ def _show_run(run: Run, asked: Request, output: Output, sink: CommandSink, layou
     from stepscope.run.reader import naming_its_location, one_job
 
     run = one_job(run)
+    if layout.names is not None:
+        layout.names.know_run(run)
+        with naming_its_location(run):
+            _write_diagnosis(run, asked, output, sink, layout)
+        return  # what was replaced is in no memory
 
     def write(sink: Sink) -> bool:
         _write_diagnosis(run, asked, output, sink, layout)
@@ -162,7 +219,7 @@ def _write_diagnosis(run: Run, asked: Request, output: Output, sink: Sink, layou
                 raise
             _write_snapshots(run.location, snapshots, asked.limits, output, sink, layout)
             return
-        output_of("samples", output.format.name).write(recordings, sink)
+        output_of("samples", output.format.name).write(recordings, sink, layout)
         return
     if output.wants_details:
         with working("Filling the page"):
@@ -186,7 +243,8 @@ def _write_snapshots(
     drawn = output_of("snapshots", output.format.name)
     found = report_snapshots(location, paths, limits, is_drawn=drawn.wants_details)
     drawn.write(found, sink, layout)
-    sink.remark(f"`stepscope memory {found.shown.path}` answers more about it")
+    if layout.names is None:
+        sink.remark(f"`stepscope memory {found.shown.path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,12 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import busy_cpus, input_bound
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.reader import open_run
+from stepscope.trial.measure import ProcessSteps, Ratio, ratio_of, steps_of
 
+LEAST_STEPS = 24
+"""Steps of the shortest training: those before the window, the window, and enough to measure."""
+_CLEAR = 0.1
+"""How far the ends of the interval may be from the measured step, as a share of it."""
 Progress = Callable[[int, int], None]
 """Called with the steps done and the total."""
 
@@ -35,12 +40,14 @@ class TrainingOutcome:
         loss: Loss of the last step.
         device: Where it trained.
         wait_us: Wait per sample that its storage cost, in microseconds.
+        steps: Its steady steps; None if there are too few.
     """
 
     diagnosis: Diagnosis
     loss: float
     device: str
     wait_us: int
+    steps: ProcessSteps | None = None
 
     @property
     def had_busy_cpus(self) -> bool:
@@ -52,11 +59,15 @@ class TrainingOutcome:
 class Comparison:
     """The prediction of a finding, and what was measured after the fix.
 
+    A step after the fix is measured as a share of the step before, over trainings in turns, so that
+    a machine that becomes slower meanwhile favours neither.
+
     Attributes:
         finding: The finding.
-        before_ns: Steady step before.
+        before_ns: Steady step that the finding was made of.
         predicted_ns: Step that the finding predicted.
-        measured_ns: Steady step after the fix.
+        share: Step after the fix over the step before, with its interval; None if unknown.
+        had_busy_cpus: Whether a training waited for CPUs that others used.
         workers: Number of loader workers that the fix used.
         same_loss: Whether both trainings ended with exactly the same loss.
     """
@@ -64,14 +75,30 @@ class Comparison:
     finding: Finding
     before_ns: int
     predicted_ns: int
-    measured_ns: int
+    share: Ratio | None
+    had_busy_cpus: bool
     workers: int
     same_loss: bool
 
     @property
-    def error(self) -> float:
-        """Difference of prediction and measurement, as a share of the measurement."""
-        return (self.predicted_ns - self.measured_ns) / self.measured_ns
+    def predicted_share(self) -> float:
+        """The step predicted over the step before."""
+        return self.predicted_ns / self.before_ns
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the machine was quiet enough to tell how good the prediction was."""
+        if self.share is None or self.had_busy_cpus:
+            return False
+        reach = max(self.share.high - self.share.value, self.share.value - self.share.low)
+        return reach <= _CLEAR * self.share.value
+
+    @property
+    def error(self) -> float | None:
+        """Difference of prediction and measurement, as a share of it; None if it is not clear."""
+        if self.share is None or not self.is_clear:
+            return None
+        return (self.predicted_share - self.share.value) / self.share.value
 
 
 @dataclass(frozen=True)
@@ -107,30 +134,38 @@ class Audience(Protocol):
     def fix(self, workers: int) -> None:
         """The second training starts, with the fix."""
 
+    def turns(self) -> None:
+        """Both trainings run once more, in the other order."""
+
 
 def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
-    """Train with a planted bottleneck, find it, train again with the fix, and compare.
+    """Train with a planted bottleneck, find it, train with the fix, once more each, and compare.
 
     Raises:
         DemoError: torch is missing, a training failed, or the bottleneck was not found.
     """
 
-    def trained(name: str, workers: int, wait_us: int | None = None) -> TrainingOutcome:
-        with audience.training(steps) as progress:
-            outcome = train(output_dir, name, steps, workers, progress, wait_us)
-        audience.trained(steps, outcome.device)
+    def trained(name: str, workers: int, most: int, wait_us: int | None = None) -> TrainingOutcome:
+        with audience.training(most) as progress:
+            outcome = train(output_dir, name, most, workers, progress, wait_us)
+        audience.trained(most, outcome.device)
         return outcome
 
     if importlib.util.find_spec("torch") is None:
         raise DemoError("the demo trains a model and needs torch: pip install 'stepscope[torch]'")
     audience.begin()
-    before = trained("slow", 0)
+    before = trained("slow", 0, steps)
     finding = input_finding(before)
     audience.report(before.diagnosis)
     workers = workers_needed(finding)
     audience.fix(workers)
-    after = trained("fixed", workers, before.wait_us)
-    return DemoOutcome(before, after, compare(before, after, finding, workers))
+    after = trained("fixed", workers, steps, before.wait_us)
+    audience.turns()
+    fewer = max(LEAST_STEPS, steps // 2)
+    after_again = trained("fixed-again", workers, fewer, before.wait_us)
+    before_again = trained("slow-again", 0, fewer, before.wait_us)
+    compared = compare((before, before_again), (after, after_again), finding, workers)
+    return DemoOutcome(before, after, compared)
 
 
 def train(
@@ -182,11 +217,13 @@ def train(
             f"the demo's training ended with exit code {process.returncode}: "
             f"{last[0] if last else 'no message'} (full log: {log_path})"
         )
+    run = open_run(str(told["run"]))
     return TrainingOutcome(
-        diagnosis=diagnose(open_run(str(told["run"]))),
+        diagnosis=diagnose(run),
         loss=float(str(told["loss"])),
         device=str(told["device"]),
         wait_us=int(str(told["wait_us"])),
+        steps=steps_of(run.ranks[0].steps, warm_up=2),
     )
 
 
@@ -208,16 +245,22 @@ def input_finding(outcome: TrainingOutcome) -> Finding:
 
 
 def compare(
-    before: TrainingOutcome, after: TrainingOutcome, finding: Finding, workers: int
+    befores: Sequence[TrainingOutcome],
+    afters: Sequence[TrainingOutcome],
+    finding: Finding,
+    workers: int,
 ) -> Comparison:
-    """Compare prediction and outcome."""
+    """Compare the prediction, made of the first training, with what all of them took."""
+    slow = [one.steps for one in befores if one.steps is not None]
+    fixed = [one.steps for one in afters if one.steps is not None]
     return Comparison(
         finding=finding,
-        before_ns=before.diagnosis.ranks[0].step_ns or 0,
+        before_ns=befores[0].diagnosis.ranks[0].step_ns or 0,
         predicted_ns=finding.predicted_step_ns or 0,
-        measured_ns=after.diagnosis.ranks[0].step_ns or 0,
+        share=ratio_of(fixed, slow) if slow and fixed else None,
+        had_busy_cpus=any(one.had_busy_cpus for one in (*befores, *afters)),
         workers=workers,
-        same_loss=before.loss == after.loss,
+        same_loss=befores[0].loss == afters[0].loss,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from stepscope._version import __version__
 from stepscope.doctor.check import Check, State, count_by_state, worst
 from stepscope.report.document import (
     LINE_END,
@@ -80,6 +82,15 @@ def _found(check: Check) -> Words:
     quiet = "dim" if check.state in {State.OK, State.ABSENT} else ""
     remedy = (LINE_END, Span(f"→ {check.remedy}", quiet or "bold")) if check.remedy else ()
     return (Span(check.detail, quiet), *remedy)
+
+
+def bug_report(checks: Sequence[Check]) -> str:
+    """Versions and checks as text to paste; extras that are absent are left out."""
+    shown = [one for one in checks if one.state is not State.ABSENT or one.area != "packages"]
+    width = max(len(check.name) for check in shown)
+    lines = [f"{one.state.value:<7}  {one.name:<{width}}  {one.detail}" for one in shown]
+    versions = f"stepscope {__version__} on {platform.platform()}"
+    return "\n".join(("```", versions, str(_verdict(checks).words), *lines, "```", ""))
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.report import units
 from stepscope.report.document import Block, Column, Document, Gap, Line, Span, Table
+from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
     from stepscope.demo.runner import DemoOutcome
@@ -20,48 +21,62 @@ def document(outcome: DemoOutcome, _layout: Layout) -> Document:
 
 def _blocks(outcome: DemoOutcome) -> Iterator[Block]:
     before, after, comparison = outcome.before, outcome.after, outcome.comparison
-    faster = comparison.before_ns / comparison.measured_ns
-    measured = f"the prediction is off by {comparison.error:+.1%}; {faster:.2f}× faster than before"
-    rows = (
-        ("   step before", comparison.before_ns, ""),
-        ("   predicted", comparison.predicted_ns, f"by {comparison.finding.id}"),
-        ("   measured", comparison.measured_ns, measured),
+    predicted = (
+        f"{percent(comparison.predicted_share)} of the step before, by {comparison.finding.id}"
     )
+    rows = [
+        ("   step before", units.duration(comparison.before_ns), ""),
+        ("   predicted", units.duration(comparison.predicted_ns), predicted),
+    ]
+    if comparison.share is not None and comparison.error is not None:
+        share = comparison.share
+        measured = (
+            f"{percent(share.value)} of the step before ({percent(share.low)} to "
+            f"{percent(share.high)}, 95%): the prediction is off by {comparison.error:+.1%}"
+        )
+        took = units.duration(round(share.value * comparison.before_ns))
+        rows.append(("   measured", took, measured))
     yield Gap()
     yield Table(
         (Column("", wraps=False), Column("", is_amount=True, wraps=False), Column("")),
-        tuple((name, units.duration(ns), (Span(about, "dim"),)) for name, ns, about in rows),
+        tuple((name, took, (Span(about, "dim"),)) for name, took, about in rows),
         has_heading=False,
     )
+    if comparison.error is None:
+        yield Line(f"   How good the prediction was, this machine cannot tell now: {_why(outcome)}")
     loss = (
         f"both trainings end with the same loss, {before.loss:.6f}"
         if comparison.same_loss
         else f"loss {before.loss:.6f} before, {after.loss:.6f} after"
     )
     yield Line(f"   {loss}", "dim")
-    if busy := _when_busy(before.had_busy_cpus, after.had_busy_cpus):
-        yield Line(
-            f"   The training thread waited for busy CPUs {busy}: steps differ from one training "
-            "to the next. Try again on a quiet machine."
-        )
     yield Gap()
-    yield Line((Span("3.", "bold"), Span(" Look around:")))
+    yield Line((Span("4.", "bold"), Span(" Look around:")))
     yield Line(f"   stepscope report {before.diagnosis.run.path}")
     yield Line(f"   stepscope report {after.diagnosis.run.path}")
-    yield Line("   Your own training: see docs/quickstart.md")
+    yield Line("   stepscope run -- python train.py    your own training")
+    yield Line("   stepscope explain quickstart        the next steps")
 
 
-def _when_busy(before: bool, after: bool) -> str:
-    if before and after:
-        return "in both trainings"
-    if before:
-        return "before the fix"
-    return "after the fix" if after else ""
+def _why(outcome: DemoOutcome) -> str:
+    """Why the measurement says nothing about the prediction."""
+    share = outcome.comparison.share
+    if outcome.comparison.had_busy_cpus:
+        return (
+            "the trainings waited for CPUs that other programs used. Try again on a quiet machine."
+        )
+    if share is None:
+        return "too few steps were steady. Try again with more --steps."
+    return (
+        f"its steps differ so much from one training to the next that the fixed step is "
+        f"{percent(share.low)} to {percent(share.high)} of the slow one (95%)."
+    )
 
 
 def to_json(outcome: DemoOutcome) -> dict[str, Any]:
     """Prediction and measurement."""
     before, after, comparison = outcome.before, outcome.after, outcome.comparison
+    share = comparison.share
     return {
         "before": {
             "run": str(before.diagnosis.run.path),
@@ -70,12 +85,15 @@ def to_json(outcome: DemoOutcome) -> dict[str, Any]:
         },
         "after": {
             "run": str(after.diagnosis.run.path),
-            "step_ns": comparison.measured_ns,
+            "step_ns": after.diagnosis.ranks[0].step_ns or 0,
             "had_busy_cpus": after.had_busy_cpus,
         },
         "first_finding": before.diagnosis.findings[0].id,
         "predicted_step_ns": comparison.predicted_ns,
-        "measured_step_ns": comparison.measured_ns,
+        "predicted_share": comparison.predicted_share,
+        "measured_share": None if share is None else share.value,
+        "measured_share_low": None if share is None else share.low,
+        "measured_share_high": None if share is None else share.high,
         "prediction_error": comparison.error,
         "workers": comparison.workers,
         "same_loss": comparison.same_loss,

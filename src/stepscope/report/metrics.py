@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stepscope.report.document import Block, Column, Document, Fit, Line, Table
+from stepscope.report.document import Block, Column, Document, Fit, Gap, Line, Span, Table
 from stepscope.report.units import duration, percent, plural, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stepscope.analysis.record.metrics import MetricsSummary
     from stepscope.report.outputs import Layout
 
+_BUSY, _NEARLY_FULL, _FAR_BELOW = 0.8, 0.95, 0.4
+"""Of a monitor's samples: the share of the time that a GPU should be busy, and of its memory."""
 _MOST_ROWS = 32
 _MOST_NOTES = 5
 _HEADINGS = ("GPU", "busy", "tensor", "memory peak", "power", "energy", "heat", "throttled")
@@ -28,8 +30,57 @@ _REASON_WORDS = {
 
 
 def document(summary: MetricsSummary, _layout: Layout) -> Document:
-    """One summary."""
-    return Document(metrics_blocks([("", summary)]))
+    """One summary, below what it says of the GPUs."""
+    return Document(_with_verdict(summary))
+
+
+def _with_verdict(summary: MetricsSummary) -> Iterator[Block]:
+    if words := verdict(summary):
+        yield Line((Span("Verdict  ", "bold"), Span(words)))
+        yield Gap()
+    yield from metrics_blocks([("", summary)])
+
+
+def verdict(summary: MetricsSummary) -> str:
+    """What the load and the memory of the GPUs say; empty without either."""
+    rows = summary.gpus.to_dicts()
+    busy = [
+        row["utilization_percent"] / 100 for row in rows if row["utilization_percent"] is not None
+    ]
+    full = [
+        row["memory_peak_bytes"] / row["memory_total_bytes"]
+        for row in rows
+        if row["memory_peak_bytes"] is not None and row["memory_total_bytes"]
+    ]
+    found, fine = [], []
+    if busy:
+        words = f"{_gpus_in_words(busy)} busy for {_range(busy)} of the time"
+        if min(busy) < _BUSY:
+            found.append(
+                f"low-gpu-utilisation: {words}, and should be for more than {percent(_BUSY)}"
+            )
+        else:
+            fine.append(words)
+    if full:
+        words = f"{_range(full)} of the memory is in use at the peak"
+        if max(full) >= _NEARLY_FULL:
+            found.append(f"memory-near-limit: {words}: a larger batch may not fit")
+        elif min(full) < _FAR_BELOW:
+            found.append(f"memory-far-below-limit: {words}: a larger batch may fit")
+        else:
+            fine.append(words)
+    if not found:
+        return f"nothing stands out: {', and '.join(fine)}" if fine else ""
+    return "; ".join(found)
+
+
+def _gpus_in_words(values: Sequence[float]) -> str:
+    return "the GPU is" if len(values) == 1 else f"the {len(values)} GPUs are"
+
+
+def _range(shares: Sequence[float]) -> str:
+    low, high = percent(min(shares)), percent(max(shares))
+    return low if low == high else f"{low} to {high}"
 
 
 def metrics_blocks(

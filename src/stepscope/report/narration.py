@@ -78,6 +78,13 @@ class DemoNarration:
             f"DataLoader(num_workers={workers})."
         )
 
+    def turns(self) -> None:
+        """Both trainings run once more, in the other order."""
+        self._screen.print(
+            "\n[bold]3.[/] Both once more, in the other order: a machine that becomes slower "
+            "meanwhile favours neither."
+        )
+
     @contextmanager
     def training(self, steps: int) -> Iterator[Callable[[int, int], None]]:
         """Show a progress bar while a training runs; yields a function to report steps to."""

@@ -23,6 +23,8 @@ from stepscope.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stepscope.report.sharing import Pseudonyms
+
 
 class Sink(Protocol):
     """Where an output goes: standard output, a file."""
@@ -55,12 +57,14 @@ class Layout:
         rows: Maximum number of rows of each table; None: all.
         columns: Only these columns of tables; None: the output's default; "all": all of them.
         is_full: Show everything that a default leaves out.
+        names: Replaces names in a page, for people outside; None: names stay.
     """
 
     table: str | None = None
     rows: int | None = None
     columns: tuple[str, ...] | None = None
     is_full: bool = False
+    names: Pseudonyms | None = None
 
 
 @dataclass(frozen=True)

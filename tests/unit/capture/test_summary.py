@@ -93,6 +93,15 @@ def test_a_rank_that_the_job_does_not_have():
     )
 
 
+def test_a_rank_that_the_job_does_not_have_beside_one_that_records():
+    words = resolve(DIALECTS["megatron"], {}, environment={}).names
+    identity = RankIdentity(0, 0, 2)
+    said = recorded(12, window(0, 7, 9), identity=identity, words=words, ranks=[0, 7]).sentences()
+    assert said[-1] == (
+        "there is no rank 7, which --torch-profile-ranks 0 7 names: this job has ranks 0 to 1"
+    )
+
+
 def test_another_rank_records_the_windows():
     _, missed = recorded(9, identity=RankIdentity(0, 0, 2), ranks=[1]).sentences()
     assert missed == "windows are recorded by rank 1 (ranks=1)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -33,6 +34,62 @@ def test_every_guide_is_printed_and_all_are_listed(capsys):
             assert re.search(rf"^  {re.escape(path.stem)} +\S", listed, re.MULTILINE)
     assert main(["explain", "megatron"]) == 0
     assert "--torch-profile-ranks" in capsys.readouterr().out
+
+
+def test_every_page_is_printed_under_an_id_of_its_own(capsys):
+    pages = _manual.all_pages()
+    shown = {one.path.relative_to(ROOT / "docs").as_posix() for one in pages.values()}
+    all_of_them = {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert {name for name in all_of_them - shown if not name.startswith("benchmarks/")} == set()
+    for name in ("quickstart", "my-step-is-slow", "start/out-of-memory", "run", "questions/memory"):
+        assert main(["explain", name]) == 0
+        assert capsys.readouterr().out.startswith("# ")
+
+
+def test_links_to_pages_say_what_opens_them(capsys):
+    assert main(["explain", "quickstart"]) == 0
+    printed = capsys.readouterr().out
+    assert "(`stepscope explain compare`)" in printed
+    assert not re.search(r"(?<!!)\]\((?!https?:)[^)]*\.md", printed)
+
+
+def messages() -> list[tuple[str, str]]:
+    """Each text of the code that is no docstring, with its file."""
+    found = []
+    for path in (ROOT / "src" / "stepscope").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            (path.name, node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in loose
+        ]
+    return found
+
+
+def test_every_page_that_a_message_names_is_installed():
+    """A message names a page by what prints it, because `docs/` is not there once installed."""
+    texts = messages()
+    assert [one for one in texts if re.search(r"docs/[\w/-]+\.md", one[1])] == []
+    named = {
+        name for _, text in texts for name in re.findall(r"stepscope explain ([a-z][\w/-]+)", text)
+    }
+    assert {"quickstart", "devices"} <= named
+    assert named <= set(_manual.all_pages())
+
+
+def test_every_finding_has_a_page_that_its_report_names():
+    rules = (ROOT / "src/stepscope/advice/rules").rglob("*.py")
+    texts = [path.read_text(encoding="utf-8") for path in rules]
+    ids = {
+        one for text in texts for one in re.findall(r'^[A-Z_]*ID = "([\w-]+)"', text, re.MULTILINE)
+    }
+    assert len(ids) > 30
+    assert ids <= set(_manual.all_pages())
 
 
 def test_a_page_that_does_not_exist_names_the_nearest(capsys):
@@ -94,6 +151,7 @@ def test_the_wheel_has_the_pages_and_the_examples(tmp_path):
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
     assert "stepscope/manual/docs/findings/input-bound.md" in names
+    assert "stepscope/manual/docs/quickstart.md" in names
     assert "stepscope/manual/examples/profile_short.sh" in names
     done = subprocess.run(
         [sys.executable, "-m", "stepscope", "explain", "input-bound"],

@@ -58,3 +58,26 @@ def test_errors_of_a_gpu_are_counted_in_words(tmp_path, capsys, monkeypatch, err
     assert main(["report", str(path)]) == 0
     printed = capsys.readouterr().out
     assert re.search(rf"{said}\b(?!s)", printed), printed
+
+
+@pytest.mark.parametrize(
+    ("busy", "used", "said"),
+    [
+        (42, 20000, "low-gpu-utilisation: the GPU is busy for 42% of the time, and should be"),
+        (42, 20000, "memory-far-below-limit: 25% of the memory"),
+        (95, 79000, "memory-near-limit: 98% of the memory"),
+        (95, 65000, "nothing stands out: the GPU is busy for 95% of the time, and 80% of the"),
+    ],
+)
+def test_the_guides_two_thresholds_are_a_verdict(tmp_path, capsys, busy, used, said):
+    """GPU above 80 %, memory close to its capacity: of `utilization.gpu`, used and free memory."""
+    path = tmp_path / "gpu_usage.csv"
+    path.write_text(
+        "timestamp, name, utilization.gpu [%], memory.used [MiB], memory.free [MiB]\n"
+        f"2026/01/31 12:00:00.000, NVIDIA A100, {busy} %, {used} MiB, {81000 - used} MiB\n"
+        f"2026/01/31 12:00:01.000, NVIDIA A100, {busy} %, {used} MiB, {81000 - used} MiB\n"
+    )
+    assert main(["report", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("Verdict")
+    assert said in printed

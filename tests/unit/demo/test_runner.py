@@ -24,6 +24,7 @@ from stepscope.demo.runner import (
     run_demo,
 )
 from stepscope.errors import UsageError
+from stepscope.trial.measure import ProcessSteps
 
 
 def finding(name: str) -> Finding:
@@ -33,18 +34,20 @@ def finding(name: str) -> Finding:
     )  # fmt: skip
 
 
-def training(*names: str, step_ns: int = 100) -> TrainingOutcome:
+def training(*names: str, step_ns: int = 100, error_ns: float = 0.5) -> TrainingOutcome:
     diagnosis = SimpleNamespace(
         findings=tuple(finding(name) for name in names),
         run=SimpleNamespace(path=Path("a/run")),
         ranks=(SimpleNamespace(step_ns=step_ns),),
     )
-    return TrainingOutcome(diagnosis, loss=1.0, device="cpu", wait_us=5)  # type: ignore[arg-type]
+    steps = ProcessSteps(step_ns, error_ns, steps=24, blocks=6)
+    return TrainingOutcome(diagnosis, 1.0, "cpu", 5, steps)  # type: ignore[arg-type]
 
 
 def outcome(before: TrainingOutcome, after: TrainingOutcome) -> DemoOutcome:
     planted = input_finding(before)
-    return DemoOutcome(before, after, compare(before, after, planted, workers=2))
+    compared = compare((before, before), (after, after), planted, workers=2)
+    return DemoOutcome(before, after, compared)
 
 
 def test_the_planted_fault_is_taken_from_below_busy_cpus():
@@ -62,29 +65,47 @@ def test_a_fault_that_was_not_found_is_an_error_with_what_was_found(names, said)
         input_finding(training(*names))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ((), (), None),
-        (("busy-cpus",), (), "before the fix"),
-        ((), ("busy-cpus",), "after the fix"),
-        (("busy-cpus",), ("busy-cpus",), "in both trainings"),
-    ],
-)
-def test_it_says_when_the_cpus_were_busy(before, after, said):
-    result = outcome(training(*before, "input-bound"), training(*after, step_ns=60))
-    written = " ".join(rendered("demo", "table", result).split())
-    if said is None:
-        assert "busy CPUs" not in written
-    else:
-        assert f"waited for busy CPUs {said}: " in written
+def written(result: DemoOutcome) -> str:
+    return " ".join(rendered("demo", "table", result).split())
+
+
+def test_on_a_quiet_machine_it_says_how_good_the_prediction_was():
+    result = outcome(training("input-bound"), training(step_ns=60))
+    assert result.comparison.is_clear
+    assert "measured 60 ns 60% of the step before (" in written(result)
+    assert "the prediction is off by +0.0%" in written(result)
     told = json.loads(rendered("demo", "json", result))
-    assert [told[side]["had_busy_cpus"] for side in ("before", "after")] == [
-        bool(before),
-        bool(after),
-    ]
-    assert told["first_finding"] == (*before, "input-bound")[0]
     assert told["prediction_error"] == 0
+    assert told["measured_share_low"] < told["measured_share"] < told["measured_share_high"]
+    assert told["first_finding"] == "input-bound"
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_on_a_busy_machine_it_says_no_number(before, after):
+    busy = ("busy-cpus",)
+    result = outcome(
+        training(*(busy if before else ()), "input-bound"),
+        training(*(busy if after else ()), step_ns=60),
+    )
+    assert "cannot tell now: the trainings waited for CPUs" in written(result)
+    assert "measured" not in written(result)
+    told = json.loads(rendered("demo", "json", result))
+    assert told["prediction_error"] is None
+    assert told["before"]["had_busy_cpus"] == before
+    assert told["after"]["had_busy_cpus"] == after
+
+
+def test_steps_that_differ_too_much_give_an_interval_and_no_error():
+    result = outcome(training("input-bound"), training(step_ns=60, error_ns=9))
+    assert "% of the slow one (95%)" in written(result)
+    assert json.loads(rendered("demo", "json", result))["prediction_error"] is None
+
+
+def test_a_machine_that_slows_down_meanwhile_favours_neither_training():
+    first, second = training("input-bound"), training("input-bound", step_ns=200)
+    fixed, again = training(step_ns=60), training(step_ns=120)
+    compared = compare((first, second), (fixed, again), input_finding(first), workers=2)
+    assert compared.share.value == pytest.approx(0.6)
 
 
 def test_nothing_is_begun_without_torch(monkeypatch, tmp_path):

@@ -190,3 +190,29 @@ def test_a_pipe_gets_whole_lines_without_padding(capsys):
     said = capsys.readouterr().out
     assert detail in said
     assert said == re.sub("[ ]+\n", "\n", said)
+
+
+def test_a_bug_report_has_no_name_of_a_user(monkeypatch, capsys):
+    from stepscope.commands import doctor
+    from stepscope.commands.main import main
+    from stepscope.doctor import examination
+    from stepscope.doctor.check import Check, State
+
+    monkeypatch.setenv("LOGNAME", "alice")
+    monkeypatch.setattr(doctor, "_ask_torch", lambda _seconds: None)
+    found = [
+        Check(
+            "python and torch", "Python", State.OK, "Python 3.11.7 at /home/alice/env/bin/python"
+        ),
+        Check("devices", "GPU", State.ABSENT, "torch sees none", "check nvidia-smi"),
+        Check("external profilers", "py-spy", State.OK, "/home/alice/env/bin/py-spy"),
+        Check("packages", "extra wandb", State.ABSENT, "not installed", "pip install wandb"),
+    ]
+    monkeypatch.setattr(examination, "examine", lambda *_: found)
+    assert main(["doctor", "--report"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("```\nstepscope ")
+    assert "alice" not in printed
+    assert "ok       py-spy" in printed
+    assert "torch sees none" in printed
+    assert "wandb" not in printed

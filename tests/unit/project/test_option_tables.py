@@ -25,3 +25,14 @@ def test_each_option_has_a_row_with_its_default():
     assert len(rows) == len(stepscope.CaptureConfig.__dataclass_fields__)
     assert any(row.startswith("| `wait` | `5` | ") for row in rows)
     assert "| `--min-free-bytes` | 256MiB | " in "\n".join(option_tables.flags_of_run())
+
+
+def test_the_reference_of_the_api_is_as_the_docstrings_are():
+    spec = importlib.util.spec_from_file_location("api_page", ROOT / "scripts/api_page.py")
+    api_page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(api_page)
+    text = api_page.PAGE.read_text(encoding="utf-8")
+    assert text == api_page.page(), "run scripts/api_page.py"
+    named = {name for names in api_page.SECTIONS.values() for name in names}
+    assert named == set(stepscope.__all__) - {"__version__"}
+    assert "watch(" in text

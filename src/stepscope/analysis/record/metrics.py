@@ -196,7 +196,9 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
             find("utilization.gpu").mean().alias("utilization_percent"),
             find("utilization.memory").mean().alias("memory_utilization_percent"),
             _bytes(find("memory.used").max()).alias("memory_peak_bytes"),
-            _bytes(find("memory.total").max()).alias("memory_total_bytes"),
+            _bytes(
+                pl.coalesce(find("memory.total"), find("memory.used") + find("memory.free")).max()
+            ).alias("memory_total_bytes"),
             find("power.draw").mean().alias("power_watts"),
             find("power.draw").max().alias("power_peak_watts"),
             _growth(find("energy.total")).alias("energy_joules"),

@@ -26,22 +26,29 @@ from stepscope.report.document import (
 )
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
+from stepscope.report.plain import plain
 from stepscope.report.text import sentence
 
 if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
+    from stepscope.report.sharing import Pseudonyms
 
 _MOST_STEPS = 12
 
 
-def write(module: ModuleType, result: Any, sink: Sink, _layout: Layout) -> None:
+def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
     """Write a result as a page."""
-    sink.write(page_of(module, result))
+    sink.write(page_of(module, result, layout.names))
 
 
-def page_of(module: ModuleType, result: Any) -> str:
+def page_of(module: ModuleType, result: Any, names: Pseudonyms | None = None) -> str:
     """A page with as many rows of each table as it can carry."""
-    return in_one_file(lambda rows: _content(module.page(result, rows), rows))
+
+    def content(rows: int) -> Mapping[str, Any]:
+        made = _content(module.page(result, rows), rows)
+        return made if names is None else names.content(plain(made))
+
+    return in_one_file(content)
 
 
 def _content(page: Page, rows: int) -> dict[str, Any]:
