@@ -214,9 +214,23 @@ def test_the_policy_stops_what_a_name_might_have_smuggled_in(browser, files):
 
 def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
     found = opened("run")
-    assert found.page.locator("#steps .history-median").count() == 41
-    assert "slow at the start" in found.text("#steps figcaption")
-    assert "the longest 400 ms, step 0" in found.text("#steps figcaption")
+    bars = found.page.locator("#steps .strip-bars")
+    drawn = found.page.evaluate(
+        """() => [...document.querySelectorAll("#steps .strip-part")].map((one) => [
+            one.dataset.part, one.getAttribute("d").split("z").length - 1,
+            getComputedStyle(one).fill])"""
+    )
+    assert max(number for _, number, _ in drawn) == 41
+    assert len({fill for _, _, fill in drawn}) == len(drawn)
+    assert "slow at the start" in found.text("#steps .strip-keys")
+    assert "the longest 400 ms, step 0" in found.text("#steps .strip-status")
+    assert found.page.locator("#steps .strip-histogram rect").count() > 0
+    bars.focus()
+    bars.press("ArrowRight")
+    assert found.text("#steps .strip-status").startswith("Step 1: ")
+    assert bars.get_attribute("aria-valuetext") == found.text("#steps .strip-status")
+    bars.press("End")
+    assert found.text("#steps .strip-status").startswith("Step 40: ")
 
 
 def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):

@@ -22,6 +22,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.rank_jobs import rank_of_job
 from tests.support.real_traces import path_of
 from tests.support.snapshots import train
+from tests.support.step_records import step_records, write_run
 from tests.support.viewer import serving, training, viewing
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
@@ -944,3 +945,64 @@ def test_a_thousand_ranks_are_readable(browser, viewer):
     assert max(near) <= 2
     assert found["bottom"] == found["usual"]
     page.close()
+
+
+def numbers_of(client):
+    return [one["step"] for one in client.get("/api/traces/{}/overview")["device_steps"]]
+
+
+def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, tmp_path):
+    """By mouse and by keyboard, for each rank; a step outside the window says what it took."""
+    (tmp_path / "alone.json").write_bytes(training().json())
+    with viewing([tmp_path / "alone.json"]) as client:
+        numbers = numbers_of(client)
+    last = numbers[-1]
+    recorded = range(numbers[0], last + 1)
+    records = step_records([40] * last + [120] + [40] * 30, 10, {"forward": 20}, recorded)
+    ranks = {0: records, 1: step_records([50] * (last + 31), 10, {"forward": 20}, recorded)}
+    windows = {rank: training().json() for rank in ranks}
+    with viewing([write_run(tmp_path, ranks, windows=windows)]) as client:
+        page = browser()
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        page.until(COMPLETE)
+        bars = page.page.locator(".run-steps .strip-bars")
+        parts = page.page.locator(".run-steps .strip-part")
+        assert [one.get_attribute("data-part") for one in parts.all()] == [
+            "input",
+            "forward",
+            "other",
+        ]
+        box = bars.bounding_box()
+        slot = box["width"] / len(records)
+        page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
+        page.until("() => window.stepscope.selection.range() !== null")
+        assert page.text(".run-steps .strip-status").startswith(f"Step {last}: 120 ms")
+        assert "recorded in detail" in page.text(".run-steps .strip-status")
+        by_mouse = page.url
+        bars.press("Home")
+        for _ in range(last - 1):
+            bars.press("ArrowRight")
+        bars.press("Enter")
+        page.when(lambda: page.url != by_mouse)
+        bars.press("End")
+        assert "not recorded in detail" in page.text(".run-steps .strip-status")
+        to(page, "view=ranks")
+        page.until("() => document.querySelectorAll('.rank-strips .strip-bars').length === 2")
+        of_other = page.page.locator(".rank-strips .strip-bars").nth(1)
+        box = of_other.bounding_box()
+        page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
+        page.when(lambda: "rank 1" in page.page.title())
+        page.until("() => window.stepscope.selection.range() !== null")
+        check(page, client)
+        page.close()
+
+
+def test_a_trace_without_a_step_record_has_a_strip_of_its_window(page, viewer):
+    parts = page.page.locator(".run-steps .strip-part")
+    page.when(lambda: parts.count() > 0)
+    names = {one.get_attribute("data-part") for one in parts.all()}
+    assert names <= {"compute", "exposed communication", "exposed copies", "idle", "other"}
+    assert {"compute", "exposed communication"} <= names
+    steps = viewer.get("/api/traces/{}/steps")["strips"][0]
+    assert list(steps["first"]) == numbers_of(viewer)

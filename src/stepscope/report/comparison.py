@@ -14,6 +14,7 @@ from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
 from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, Check, interval_words
 from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
+from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
 from stepscope.report.answer import answer_blocks, question_heading
 from stepscope.report.document import (
@@ -38,7 +39,6 @@ from stepscope.report.document import (
     Title,
     Words,
 )
-from stepscope.report.figures import StepGroups
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import scope_words
 from stepscope.report.text import sentence
@@ -242,12 +242,12 @@ def _parts(comparison: Comparison) -> Section:
 
 def _steps(comparison: Comparison) -> Section:
     groups = [
-        StepGroups.of(word, side.steps, side.step_ns.tolist())
+        StepStrip.of(word, side.steps, side.step_ns.tolist())
         for word, side in (("before", comparison.a), ("after", comparison.b))
     ]
     if max(len(one.first) for one in groups) < 2:
         return Section("steps", "Steps")
-    return Section("steps", "Steps", (figures.history(groups),))
+    return Section("steps", "Steps", (figures.strips(groups),))
 
 
 def _section(comparison: Comparison, table: str, rows: int) -> Section:

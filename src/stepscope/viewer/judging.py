@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
+from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import units
 from stepscope.report.comparison import in_words
 from stepscope.report.findings import findings_alike, ranks_with, saving
@@ -115,6 +117,10 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "is_beyond_noise": step.is_beyond_noise,
         },
         "changes": tables,
+        "strips": [
+            asdict(StepStrip.of(word, side.steps, side.step_ns.tolist()))
+            for word, side in (("before", found.a), ("after", found.b))
+        ],
         "notes": list(found.notes),
     }
 
@@ -124,6 +130,4 @@ def _side(side: Side) -> dict[str, Any]:
         "path": side.path,
         "basis": side.basis,
         "parts_basis": side.parts_basis,
-        "steps": list(side.steps),
-        "step_ns": side.step_ns.tolist(),
     }

@@ -71,6 +71,7 @@ class Origin:
         run: What was given on the command line, for findings and ranks: a run, the file itself, or
             several files that are ranks of one run.
         rank: Its rank.
+        window: Index of its window; None for what is no window.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
         snapshot: The memory snapshot of its rank; None: there is none.
@@ -81,6 +82,7 @@ class Origin:
     title: str
     run: tuple[str, ...]
     rank: int = 0
+    window: int | None = None
     metrics: Path | None = None
     step_record: Path | None = None
     snapshot: str | None = None
@@ -365,6 +367,7 @@ class Opened:
             "id": self.id,
             "title": self.origin.title,
             "rank": self.origin.rank,
+            "window": self.origin.window,
             "is_memory": self.origin.is_memory,
             **found,
         }

@@ -5,7 +5,7 @@ import { getColumns, getJson, isAbort, postJson } from "../api.js";
 import { FlameGraph } from "../draw/flame.js";
 import { mergeFlames } from "../draw/merge.js";
 import { drawMiniTimeline } from "../draw/mini-timeline.js";
-import { stepStrip } from "../draw/strip.js";
+import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { waterfall } from "../draw/waterfall.js";
 import { h, oncePerFrame, replace } from "../dom.js";
@@ -47,7 +47,7 @@ export function compareView(context) {
       const found = await getJson(`/api/traces/${a.id}/compare`, { with: b.id });
       if (isClosed) return;
       const overviews = await Promise.all([a, b].map((one) => getJson(`/api/traces/${one.id}/overview`)));
-      replace(body, headline(found.step), parts(found), steps(found, [a.title, b.title], room()), aligned([a, b], overviews, room), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
+      replace(body, headline(found.step), parts(found), steps(found), aligned([a, b], overviews, room), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
       element.dataset.ready = "1";
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
@@ -84,10 +84,9 @@ function parts(found) {
   return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, ["before", "after"]));
 }
 
-/** @param {any} found @param {[string, string]} titles @param {number} width */
-function steps(found, titles, width) {
-  const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
-  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, width), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
+/** @param {any} found */
+function steps(found) {
+  return h("section", {}, h("h3", {}, "Steps"), stepStrips(found.strips).element, h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
 }
 
 /** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews @param {() => number} room */
