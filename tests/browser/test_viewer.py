@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 import threading
 from urllib.parse import parse_qs, urlsplit
 
@@ -1006,3 +1007,37 @@ def test_a_trace_without_a_step_record_has_a_strip_of_its_window(page, viewer):
     assert {"compute", "exposed communication"} <= names
     steps = viewer.get("/api/traces/{}/steps")["strips"][0]
     assert list(steps["first"]) == numbers_of(viewer)
+
+
+def test_a_view_is_passed_on_as_a_link_a_picture_and_a_page(browser, page, viewer, tmp_path):
+    to(page, "view=timeline&event=5")
+    page.until("() => document.querySelector('[data-panel=details] h2, [data-panel=details] h3')")
+    page.page.get_by_role("button", name="Share", exact=True).click()
+    page.page.get_by_role("button", name="Copy link").click()
+    field = page.page.locator(".share-link")
+    link = page.when(lambda: field.is_visible() and field.input_value())
+    assert urlsplit(link).fragment == urlsplit(page.url).fragment
+    path = "/" + link.split("/", 3)[3]
+    assert viewer.ask(path.partition("#")[0], with_cookie=False).status == 200
+    with page.page.expect_download() as picture:
+        page.page.get_by_role("button", name="Save picture").click()
+    assert picture.value.suggested_filename == "trace.json-timeline.png"
+    picture.value.save_as(tmp_path / "picture.png")
+    drawn = (tmp_path / "picture.png").read_bytes()
+    assert struct.unpack(">2I", drawn[16:24]) == (2 * 1280, 2 * 800)
+    assert len(drawn) > 50_000  # an empty window takes a tenth of that
+    with page.page.expect_download() as saved:
+        page.page.get_by_role("button", name="Save as a page").click()
+    saved.value.save_as(tmp_path / "page.html")
+    found = browser()
+    found.page.context.set_offline(True)
+    found.page.goto((tmp_path / "page.html").as_uri())
+    assert "trace.json" in found.text(".bar-top")
+    assert found.text("[data-panel=details]") == page.text("[data-panel=details]")
+    assert found.page.locator("img.layer").count() == 3
+    assert found.page.locator("script").count() == 0
+    size = "() => getComputedStyle(document.body).fontSize"
+    assert found.page.evaluate(size) == page.page.evaluate(size)
+    found.page.context.set_offline(False)
+    assert found.errors == []
+    found.close()

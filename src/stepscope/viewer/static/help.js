@@ -27,7 +27,7 @@ export function showHelp() {
     "dialog", { class: "help", onclose: close },
     h("h2", {}, "Keys and mouse"),
     h("dl", { class: "facts" }, ...KEYS.flatMap(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
-    h("p", { class: "note" }, "The address always names what is shown: copy it to come back to the same place while the viewer runs."),
+    h("p", { class: "note" }, "The address always names what is shown. Share copies a link that also opens in another browser while the viewer runs."),
     h("button", { type: "button", onclick: () => dialog.close() }, "Close"),
   );
   document.body.append(dialog);

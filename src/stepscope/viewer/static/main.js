@@ -9,6 +9,7 @@ import { TimelineView } from "./views/timeline.js";
 import { Selection } from "./selection.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { showHelp } from "./help.js";
+import { showShare } from "./share.js";
 import { loading } from "./loading.js";
 import { count } from "./units.js";
 
@@ -126,8 +127,9 @@ class Page {
     this._search.value = this.selection.get("search");
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
+    const share = h("button", { type: "button", title: "Copy a link, save a picture or a page", onclick: () => showShare(this._picker.title, this._shown) }, "Share");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), theme, help), this._banner, this._rest, this._steps, this._main);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, theme, help), this._banner, this._rest, this._steps, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */

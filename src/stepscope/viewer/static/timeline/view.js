@@ -73,9 +73,12 @@ export class Timeline {
       this.redraw();
     };
     window.addEventListener("theme-changed", repaint);
+    // What WebGL has drawn can be read until the frame ends.
+    const drawNow = () => this._draw();
+    window.addEventListener("draw-now", drawNow);
     this._listenToTitles();
     this._watch.observe(surface.pane);
-    this._ends.push(() => window.removeEventListener("theme-changed", repaint));
+    this._ends.push(() => window.removeEventListener("theme-changed", repaint), () => window.removeEventListener("draw-now", drawNow));
   }
 
   _listenToTitles() {
