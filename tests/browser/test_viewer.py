@@ -1041,3 +1041,49 @@ def test_a_view_is_passed_on_as_a_link_a_picture_and_a_page(browser, page, viewe
     found.page.context.set_offline(False)
     assert found.errors == []
     found.close()
+
+
+def focused(page):
+    return page.page.evaluate("() => document.activeElement.className")
+
+
+def test_the_keyboard_alone_reaches_every_slice_and_hears_of_it(page):
+    """From the top: skip to the view, first slice, along its row, to the rows below and back."""
+    page.page.evaluate("() => document.activeElement.blur()")
+    page.page.keyboard.press("Tab")
+    assert focused(page) == "skip"
+    stops = 0
+    while focused(page) != "surface":
+        page.page.keyboard.press("Tab")
+        stops += 1
+        assert stops < 12
+    surface = page.page.locator(".surface")
+    assert surface.get_attribute("role") == "application"
+    assert "comma" in surface.get_attribute("aria-label")
+    said = "() => document.getElementById('timeline-said').textContent"
+
+    def press(key):
+        before = page.page.evaluate(said)
+        page.page.keyboard.press(key)
+        return page.when(lambda: (now := page.page.evaluate(said)) != before and now)
+
+    first = press(".")
+    following = press(".")
+    assert press(",") == first != following
+    seen = {first}
+    for _ in range(3):
+        seen.add(press("ArrowDown"))
+    assert len(seen) == 4
+    assert all("after the first event" in one for one in seen)
+    assert press("ArrowUp") in seen
+    page.page.keyboard.press("Escape")
+    page.when(lambda: page.page.evaluate(said) == "")
+
+
+def test_the_views_are_one_tab_stop(page):
+    page.page.locator(".views [aria-current]").focus()
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.evaluate("() => document.activeElement.textContent") == "Flame graph"
+    page.page.keyboard.press("Enter")
+    page.when(lambda: page.text(".views [aria-current]") == "Flame graph")
+    assert page.page.locator(".views [tabindex='0']").count() == 1

@@ -2,7 +2,7 @@
 /** Starts the page: waits for the trace, shows the chosen view, keeps the selection in the address. */
 
 import { getJson, postJson } from "./api.js";
-import { h, replace } from "./dom.js";
+import { h, oneTabStop, replace } from "./dom.js";
 import { stepStrips } from "./draw/step-strips.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
@@ -129,7 +129,9 @@ class Page {
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
     const share = h("button", { type: "button", title: "Copy a link, save a picture or a page", onclick: () => showShare(this._picker.title, this._shown) }, "Share");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, theme, help), this._banner, this._rest, this._steps, this._main);
+    const skip = h("button", { type: "button", class: "skip", onclick: () => /** @type {HTMLElement | null} */ (this._main.querySelector("[tabindex='0'], button, select, input"))?.focus() }, "Skip to the view");
+    oneTabStop(this._tabs);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, theme, help), this._banner, this._rest, this._steps, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -259,7 +261,7 @@ class Page {
     if (!context) return;
     const views = VIEWS.filter(([key]) => canShow(context, key));
     const name = views.find(([key]) => key === this.selection.get("view"))?.[0] ?? views[0][0];
-    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, onclick: () => this.selection.set({ view: key }) }, title)));
+    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, tabindex: key === name ? "0" : "-1", onclick: () => this.selection.set({ view: key }) }, title)));
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();
