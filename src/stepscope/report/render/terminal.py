@@ -59,7 +59,7 @@ _STYLES = {
     "info": "bold",
 }
 _BAR_WIDTH = 24
-_BAR_SHARE = 0.3
+_BAR_SHARE = 0.24
 """Of a wide terminal, what a bar may take."""
 BAR_COLOURS = {
     "compute": 68,
