@@ -131,6 +131,8 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     above = (Line(line, "dim", fit=Fit.WHOLE) for line in lines)
     yield Only("terminal", (*above, Gap()))
     yield Line(headline(comparison), "bold")
+    if changed := main_change(comparison):
+        yield Line(changed)
     # In a pull request, the answer comes first; on a terminal, the verb says what the checks say.
     checks = (Labelled(one.outcome.capitalize(), (Line(one.reason),)) for one in checked.checks)
     about = tuple(f"{word}: {side.path}, {steps_of(side)}" for word, side in sides)
@@ -213,6 +215,7 @@ def _verdict(checked: CheckedComparison) -> Section:
         "Verdict",
         (
             Line(sentence(headline(comparison)), role="verdict"),
+            Line(sentence(changed), role="lead") if (changed := main_change(comparison)) else None,
             *(
                 Line(f"{one.outcome.capitalize()}: {one.reason}", role="lead")
                 for one in checked.checks
@@ -272,6 +275,11 @@ def _left_out(comparison: Comparison, rows: int) -> Section:
     return Section("left-out", "Scope, and what was left out", (Items(tuple(told)),))
 
 
+_NOTABLE_PART = 0.2
+"""Of the change, what a part makes up at least to be named."""
+_MOST_NAMED = 2
+
+
 def headline(comparison: Comparison) -> str:
     """How the step changed, and whether by more than noise."""
     step, runs = comparison.step, comparison.runs
@@ -290,6 +298,30 @@ def headline(comparison: Comparison) -> str:
         f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
         f"({noise}){verdict}"
     )
+
+
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else '−'}{units.duration(abs(ns))}"
+
+
+def main_change(comparison: Comparison) -> str:
+    """Which parts make up the change of the mean step; empty if none stands out."""
+    parts = comparison.changes.filter(pl.col("table") == PART)
+    whole = int(parts["delta_ns"].sum())
+    if not whole or not comparison.step.delta_ns or not comparison.step.is_beyond_noise:
+        return ""
+    same = parts.filter(pl.col("delta_ns").sign() == (1 if whole > 0 else -1))
+    notable = same.filter(pl.col("delta_ns").abs() >= _NOTABLE_PART * abs(whole))
+    rows = notable.sort(pl.col("delta_ns").abs(), descending=True).head(_MOST_NAMED)
+    if rows.is_empty():
+        return ""
+
+    def words(name: str, before: int, after: int, delta: int) -> str:
+        kind = "gone" if before and not after else "new" if after and not before else ""
+        return f"{name} {kind} {_signed(delta)}".replace("  ", " ")
+
+    named = [words(*row) for row in rows.select("name", "a_ns", "b_ns", "delta_ns").iter_rows()]
+    return f"{', '.join(named)}, of {_signed(whole)} in the mean step"
 
 
 def runs_of(runs: RunsChange) -> str:

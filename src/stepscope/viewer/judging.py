@@ -14,7 +14,7 @@ from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import units
-from stepscope.report.comparison import in_words
+from stepscope.report.comparison import in_words, main_change
 from stepscope.report.findings import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
@@ -116,6 +116,8 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "noise_ns": step.noise_ns,
             "is_beyond_noise": step.is_beyond_noise,
         },
+        "changed": main_change(found),
+        "differences": list(found.differences),
         "changes": tables,
         "strips": [
             asdict(StepStrip.of(word, side.steps, side.step_ns.tolist()))

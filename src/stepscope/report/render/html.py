@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,18 @@ from stepscope.report.document import (
     Bars,
     Block,
     DataTable,
+    Document,
     Facts,
     Figure,
     Findings,
+    Heading,
     Items,
     Line,
     Page,
     Section,
     ShownFinding,
     Table,
+    plain_words,
 )
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
@@ -42,6 +46,23 @@ def write(module: ModuleType, result: Any, sink: Sink, _layout: Layout) -> None:
 def page_of(module: ModuleType, result: Any) -> str:
     """A page with as many rows of each table as it can carry."""
     return in_one_file(lambda rows: _content(module.page(result, rows), rows))
+
+
+def page_of_document(title: str, document: Document) -> str:
+    """A result that has no page of its own as one, with a section for each heading."""
+    sections: list[tuple[str, list[Block]]] = [(title, [])]
+    for block in document.blocks:
+        if isinstance(block, Heading):
+            sections.append((block.text, []))
+        elif isinstance(block, Line):
+            sections[-1][1].append(Line(plain_words(block.words)))
+        elif isinstance(block, Table):
+            texts = tuple(tuple(map(plain_words, row)) for row in block.rows)
+            sections[-1][1].append(replace(block, rows=texts))
+        elif isinstance(block, Facts):
+            sections[-1][1].append(block)
+    drawn = tuple(Section(f"s{at}", *one) for at, one in enumerate(sections))
+    return in_one_file(lambda rows: _content(Page(title, "", "", drawn), rows))
 
 
 def _content(page: Page, rows: int) -> dict[str, Any]:

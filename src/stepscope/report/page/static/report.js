@@ -11,7 +11,7 @@ import { table } from "./draw/table.js";
 import { waterfall } from "./draw/waterfall.js";
 import { h, prose, replace } from "./dom.js";
 import { limitPaint, partPaint } from "./part-colours.js";
-import { startTheme, toggleTheme } from "./theme.js";
+import { setTheme, startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
 
 /** @typedef {{is: string, [key: string]: any}} Block */
@@ -91,8 +91,19 @@ function preparePrinting() {
   });
 }
 
+/** In the frame of a notebook, its theme is the page's, and the page says how tall it is. */
+function fitNotebook() {
+  if (parent === window) return;
+  window.addEventListener("message", ({ source, data }) => {
+    if (source !== parent || !["light", "dark"].includes(data?.stepscope_theme)) return;
+    setTheme(data.stepscope_theme);
+    parent.postMessage({ stepscope_height: document.documentElement.scrollHeight }, "*");
+  });
+}
+
 function start() {
   startTheme();
+  fitNotebook();
   const data = JSON.parse(document.getElementById("data")?.textContent ?? "{}");
   const sections = data.sections.map(draw);
   const links = h("nav", { class: "contents", "aria-label": "Sections" }, ...data.sections.map((/** @type {Section} */ one) => h("a", { href: `#${one.id}` }, one.title)));
