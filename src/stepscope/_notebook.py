@@ -26,7 +26,7 @@ let at = frame.parentElement, isLight = null;
 for (; at && isLight === null; at = at.parentElement) {
   isLight = light(getComputedStyle(at).backgroundColor);
 }
-addEventListener('message', (event) => {
+window.addEventListener('message', (event) => {
   const height = event.source === frame.contentWindow && Number(event.data.stepscope_height);
   if (height > 0) frame.style.height = Math.min(height, 1400) + 'px';
 });
