@@ -5,6 +5,14 @@ import { getJson, isAbort } from "../api.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
 
+/** What the questions are about; those of no group come last. */
+const GROUPS = /** @type {[string, string[]][]} */ ([
+  ["Time", ["timeline", "steps", "idle", "input", "launches", "critical-path", "what-if", "ladder", "pipeline"]],
+  ["Compute", ["kernels", "compute", "fusion", "operators", "operators-by-shape", "modules", "flops", "call-tree", "python-functions"]],
+  ["Memory", ["memory"]],
+  ["Communication", ["communication", "collectives", "abnormal-collectives"]],
+]);
+
 /** @param {import("../main.js").Context} context */
 export function tablesView(context) {
   const { selection, overview, trace } = context;
@@ -23,7 +31,17 @@ export function tablesView(context) {
 
   function showList() {
     const chosen = selection.get("question", "steps");
-    replace(list, ...questions.map((one) => h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "))));
+    const grouped = new Set(GROUPS.flatMap(([, names]) => names));
+    const groups = [...GROUPS, ["More", questions.map((one) => one.name).filter((name) => !grouped.has(name))]];
+    replace(list, ...groups.flatMap(([title, names]) => {
+      const found = questions.filter((one) => names.includes(one.name));
+      return found.length ? [h("h3", {}, String(title)), ...found.map((one) => choice(one, chosen))] : [];
+    }));
+  }
+
+  /** @param {{name: string, about: string}} one @param {string} chosen */
+  function choice(one, chosen) {
+    return h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "));
   }
 
   /** Steps that a selected range touches stand in for it: questions are asked of whole steps. */
