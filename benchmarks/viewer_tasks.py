@@ -109,7 +109,8 @@ def idle_of_a_step(hand: Hand) -> str:
 
 
 def line_of_a_kernel(hand: Hand) -> str:
-    """From a kernel to the line of Python that launched it."""
+    """From a kernel to the line of Python that launched it, where its launch was recorded."""
+    hand.page.evaluate("() => window.stepscope.timeline.timeline.goTo(30e6, 40e6)")
     hand.press("/")
     hand.write("vectorized_elementwise_kernel")
     hand.until("() => document.querySelector('[data-panel=search] .events')")

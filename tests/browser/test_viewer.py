@@ -539,6 +539,7 @@ def test_a_trace_without_events_opens(browser, tmp_path):
         found = browser()
         found.page.goto(client.link)
         found.until("() => document.querySelector('[data-panel=findings]')")
+        assert "holds no events" in found.text(".surface")
         check(found, client)
         found.close()
 

@@ -353,7 +353,9 @@ class Opened:
 
             self.memory = memory_of(lambda: memory_of_trace(content.trace, self.origin.path))
         self.has_extras = extras is not None
-        content.find_attained()
+        # Of a large trace it would take the processor from whoever looks at it.
+        if content.index.event_count <= EARLY_ABOVE_EVENTS:
+            content.find_attained()
 
     def _enter(self, stage: str) -> None:
         self._took_s[self.stage] = time.monotonic() - self._began

@@ -7,13 +7,14 @@ import { legend } from "./legend.js";
 export const AXIS = 26;
 
 export class Surface {
-  constructor() {
+  /** @param {boolean} isEmpty whether the trace has no events */
+  constructor(isEmpty) {
     this.ground = h("canvas", { class: "layer" });
     this.slices = h("canvas", { class: "layer" });
     this.over = h("canvas", { class: "layer" });
     /** What is selected, for who cannot see it. */
     this.said = h("div", { class: "only-read", role: "status", id: "timeline-said" });
-    this.pane = h("div", { class: "surface", tabindex: "0", role: "application", "aria-label": "Timeline: full stop and comma go from slice to slice, up and down from row to row, F zooms to the slice, Escape lets it go", "aria-describedby": "timeline-said" }, this.ground, this.slices, this.over);
+    this.pane = h("div", { class: "surface", tabindex: "0", role: "application", "aria-label": "Timeline: full stop and comma go from slice to slice, up and down from row to row, F zooms to the slice, Escape lets it go", "aria-describedby": "timeline-said" }, this.ground, this.slices, this.over, isEmpty ? h("p", { class: "nothing" }, "This trace holds no events: nothing was recorded between the start and the stop of its profiler.") : null);
     this.axis = h("canvas", { class: "axis" });
     this.map = h("canvas", { class: "minimap" });
     this.titles = h("div", { class: "lane-headers" });

@@ -55,7 +55,7 @@ export class Timeline {
     this._dragged = null;
     this.frames = 0;
     this.lastFrameMs = 0;
-    const surface = new Surface();
+    const surface = new Surface(!overview.events);
     this._surface = surface;
     this.element = surface.element;
     this._headers = new Headers(surface.titles, this.layout, () => this._layoutChanged());
