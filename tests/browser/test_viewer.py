@@ -1088,3 +1088,13 @@ def test_the_views_are_one_tab_stop(page):
     page.page.keyboard.press("Enter")
     page.when(lambda: page.text(".views [aria-current]") == "Flame graph")
     assert page.page.locator(".views [tabindex='0']").count() == 1
+
+
+def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
+    to(page, "view=tables&question=ladder")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'ladder'")
+    groups = [one.inner_text() for one in page.page.locator(".questions h3").all()]
+    assert groups[:2] == ["Time", "Compute"]
+    steps = page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
+    drawn = page.page.locator("[data-table=rungs] .ladder-step").all_inner_texts()
+    assert drawn == steps

@@ -263,9 +263,8 @@ def event_in_full(
         "arguments": trace.arguments(event),
         "said": sentence_of(index, links, event, attained or {}),
         "stack": [
-            {**found, "is_library": bool(_LIBRARIES.match(found["name"]))}
-            for one in stack_of(index, event)
-            if (found := brief(index, one))
+            {**around, "is_library": bool(_LIBRARIES.match(around["name"]))}
+            for around in (brief(index, one) for one in stack_of(index, event))
         ],
         "links": [
             {

@@ -61,7 +61,9 @@ def page_of_document(title: str, document: Document) -> str:
             sections[-1][1].append(replace(block, rows=texts))
         elif isinstance(block, Facts):
             sections[-1][1].append(block)
-    drawn = tuple(Section(f"s{at}", *one) for at, one in enumerate(sections))
+    drawn = tuple(
+        Section(f"s{at}", heading, tuple(blocks)) for at, (heading, blocks) in enumerate(sections)
+    )
     return in_one_file(lambda rows: _content(Page(title, "", "", drawn), rows))
 
 
