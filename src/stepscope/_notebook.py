@@ -1,4 +1,4 @@
-"""Shows results in notebooks: a diagnosis as its page, traces and runs as `stepscope info` does.
+"""Shows results in notebooks: a diagnosis as its page, of the others what `stepscope info` says.
 
 Results do not know how they are shown, so they have no `_repr_html_`. Instead, IPython is told how
 to show them, by name, when a public name of the package is first used in a notebook. Nothing is
@@ -8,90 +8,75 @@ imported before something is shown.
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stepscope.report.outputs import Layout, output
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from stepscope.report.outputs import Sink
 
-_PAGE_HEIGHT_PX = 720
-_WIDTH = 110
+_FIRST_HEIGHT_PX = 420
+_FIT = """
+const frame = this, light = (colour) => {
+  const [r, g, b, a = 1] = colour.match(/[0-9.]+/g).map(Number);
+  return a ? 0.3 * r + 0.6 * g + 0.1 * b > 127 : null;
+};
+let at = frame.parentElement, isLight = null;
+for (; at && isLight === null; at = at.parentElement) {
+  isLight = light(getComputedStyle(at).backgroundColor);
+}
+window.addEventListener('message', (event) => {
+  const height = event.source === frame.contentWindow && Number(event.data.stepscope_height);
+  if (height > 0) frame.style.height = Math.min(height, 1400) + 'px';
+});
+frame.contentWindow.postMessage({stepscope_theme: isLight === false ? 'dark' : 'light'}, '*');
+"""
+"""Gives the page the notebook's theme, which it cannot see, and the frame the page's height."""
 
 
-class _NotebookSink:
-    """Collects what an output writes, as text or as a console's HTML."""
-
-    is_terminal = True  # so that tables have a width
+class _PageSink:
+    """Keeps the page that an output writes."""
 
     def __init__(self) -> None:
-        self._written: list[str] = []
-        self._console: Console | None = None
-
-    def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:  # noqa: ARG002 - outputs give it
-        """A console whose output becomes HTML."""
-        from rich.console import Console
-
-        if self._console is None:
-            self._console = Console(
-                file=io.StringIO(), record=True, width=width or _WIDTH, force_jupyter=False
-            )
-        return self._console
+        self.text = ""
 
     def write(self, content: str | bytes) -> None:
         """Keep text."""
-        self._written.append(content if isinstance(content, str) else content.decode())
-
-    def remark(self, text: str) -> None:
-        """Keep a remark below the output."""
-        self.console().print(text, markup=False)
-
-    @property
-    def text(self) -> str:
-        """What was written as text."""
-        return "".join(self._written)
-
-    @property
-    def html(self) -> str:
-        """What was printed on the console."""
-        if self._console is None:
-            return ""
-        style = "white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace"
-        return self._console.export_html(
-            inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
-        )
+        self.text += content if isinstance(content, str) else content.decode()
 
 
 def html_of_diagnosis(diagnosis: Any) -> str:
-    """The page of a diagnosis, in a frame of its own, which neither styles nor scripts leave."""
-    sink = _NotebookSink()
-    output("diagnosis", "html").write(diagnosis, sink, Layout())
-    return (
-        f'<iframe sandbox="allow-scripts" style="width:100%;height:{_PAGE_HEIGHT_PX}px;border:0"'
-        f' title="Stepscope" srcdoc="{html.escape(sink.text)}"></iframe>'
-    )
+    """The page of a diagnosis."""
+    sink = _PageSink()
+    output("diagnosis", "html").write(diagnosis, cast("Sink", sink), Layout())
+    return _framed(sink.text)
 
 
 def html_of_trace(trace: Any) -> str:
     """What a trace holds."""
     from stepscope.analysis.contents import describe
+    from stepscope.report.contents import document
+    from stepscope.report.render.html import page_of_document
 
-    return _printed("contents", describe(trace))
+    return _framed(page_of_document("Trace", document(describe(trace), Layout())))
 
 
 def html_of_run(run: Any) -> str:
     """What a run holds."""
     from stepscope.analysis.record.listing import list_run
+    from stepscope.report.render.html import page_of_document
+    from stepscope.report.run import document
 
-    return _printed("run", list_run(run))
+    return _framed(page_of_document("Run", document(list_run(run), Layout())))
 
 
-def _printed(kind: str, result: Any) -> str:
-    sink = _NotebookSink()
-    output(kind, "table").write(result, sink, Layout())
-    return sink.html
+def _framed(page: str) -> str:
+    """A page in a frame of its own, which neither styles nor scripts leave."""
+    return (
+        f'<iframe sandbox="allow-scripts" style="width:100%;height:{_FIRST_HEIGHT_PX}px;border:0"'
+        f' title="Stepscope" onload="{html.escape(_FIT)}" srcdoc="{html.escape(page)}"></iframe>'
+    )
 
 
 SHOWN: dict[tuple[str, str], Callable[[Any], str]] = {

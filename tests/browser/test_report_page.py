@@ -9,14 +9,17 @@ from itertools import pairwise
 import pytest
 from click.testing import CliRunner
 
+from stepscope._notebook import html_of_trace
 from stepscope.artifacts.memory_timeline import MemoryTimeline, write_json
 from stepscope.commands.main import cli
+from stepscope.trace.load import load
 from tests.support.browser import chromium
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.planted import SCENARIOS
 from tests.support.rank_jobs import rank_of_job
 from tests.support.snapshots import out_of_memory
 from tests.support.step_records import step_records, write_run
+from tests.support.viewer import training
 
 DELAYS_MS = (1.0, 1.1, 4.0)
 READY = "() => document.documentElement.dataset.ready"
@@ -214,9 +217,23 @@ def test_the_policy_stops_what_a_name_might_have_smuggled_in(browser, files):
 
 def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
     found = opened("run")
-    assert found.page.locator("#steps .history-median").count() == 41
-    assert "slow at the start" in found.text("#steps figcaption")
-    assert "the longest 400 ms, step 0" in found.text("#steps figcaption")
+    bars = found.page.locator("#steps .strip-bars")
+    drawn = found.page.evaluate(
+        """() => [...document.querySelectorAll("#steps .strip-part")].map((one) => [
+            one.dataset.part, one.getAttribute("d").split("z").length - 1,
+            getComputedStyle(one).fill])"""
+    )
+    assert max(number for _, number, _ in drawn) == 41
+    assert len({fill for _, _, fill in drawn}) == len(drawn)
+    assert "slow at the start" in found.text("#steps .strip-keys")
+    assert "the longest 400 ms, step 0" in found.text("#steps .strip-status")
+    assert found.page.locator("#steps .strip-histogram rect").count() > 0
+    bars.focus()
+    bars.press("ArrowRight")
+    assert found.text("#steps .strip-status").startswith("Step 1: ")
+    assert bars.get_attribute("aria-valuetext") == found.text("#steps .strip-status")
+    bars.press("End")
+    assert found.text("#steps .strip-status").startswith("Step 40: ")
 
 
 def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
@@ -448,3 +465,22 @@ def test_what_has_the_keyboard_s_focus_is_outlined(opened):
         assert (style, width) != ("none", 0)
         assert width >= 1
     assert {"A", "BUTTON", "SUMMARY"} <= seen
+
+
+@pytest.mark.parametrize("ground", ["#111111", "#ffffff"])
+def test_in_a_notebook_a_result_has_its_theme_and_shows_as_a_whole(browser, tmp_path, ground):
+    (tmp_path / "trace.json").write_bytes(training().json())
+    cell = html_of_trace(load(tmp_path / "trace.json"))
+    page = f'<!doctype html><body style="background:{ground}"><div>{cell}</div></body>'
+    (tmp_path / "notebook.html").write_text(page)
+    found = browser()
+    found.page.goto((tmp_path / "notebook.html").as_uri())
+    frame = found.page.frames[1]
+    found.when(lambda: frame.locator("h2").count() > 2)
+    theme = "dark" if ground == "#111111" else "light"
+    found.when(lambda: frame.evaluate("() => document.documentElement.dataset.theme") == theme)
+    tall = min(1400, frame.evaluate("() => document.documentElement.scrollHeight"))
+    height = "() => document.querySelector('iframe').clientHeight"
+    found.when(lambda: found.page.evaluate(height) == tall)
+    assert found.errors == []
+    found.close()

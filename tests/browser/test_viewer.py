@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 import threading
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +23,7 @@ from tests.support.gpu_trace import GpuTrace, us
 from tests.support.rank_jobs import rank_of_job
 from tests.support.real_traces import path_of
 from tests.support.snapshots import train
+from tests.support.step_records import step_records, write_run
 from tests.support.viewer import serving, training, viewing
 
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
@@ -537,6 +539,7 @@ def test_a_trace_without_events_opens(browser, tmp_path):
         found = browser()
         found.page.goto(client.link)
         found.until("() => document.querySelector('[data-panel=findings]')")
+        assert "holds no events" in found.text(".surface")
         check(found, client)
         found.close()
 
@@ -944,3 +947,154 @@ def test_a_thousand_ranks_are_readable(browser, viewer):
     assert max(near) <= 2
     assert found["bottom"] == found["usual"]
     page.close()
+
+
+def numbers_of(client):
+    return [one["step"] for one in client.get("/api/traces/{}/overview")["device_steps"]]
+
+
+def test_every_step_of_a_run_is_above_the_views_and_leads_to_its_place(browser, tmp_path):
+    """By mouse and by keyboard, for each rank; a step outside the window says what it took."""
+    (tmp_path / "alone.json").write_bytes(training().json())
+    with viewing([tmp_path / "alone.json"]) as client:
+        numbers = numbers_of(client)
+    last = numbers[-1]
+    recorded = range(numbers[0], last + 1)
+    records = step_records([40] * last + [120] + [40] * 30, 10, {"forward": 20}, recorded)
+    ranks = {0: records, 1: step_records([50] * (last + 31), 10, {"forward": 20}, recorded)}
+    windows = {rank: training().json() for rank in ranks}
+    with viewing([write_run(tmp_path, ranks, windows=windows)]) as client:
+        page = browser()
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        page.until(COMPLETE)
+        bars = page.page.locator(".run-steps .strip-bars")
+        parts = page.page.locator(".run-steps .strip-part")
+        assert [one.get_attribute("data-part") for one in parts.all()] == [
+            "input",
+            "forward",
+            "other",
+        ]
+        box = bars.bounding_box()
+        slot = box["width"] / len(records)
+        page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
+        page.until("() => window.stepscope.selection.range() !== null")
+        assert page.text(".run-steps .strip-status").startswith(f"Step {last}: 120 ms")
+        assert "recorded in detail" in page.text(".run-steps .strip-status")
+        by_mouse = page.url
+        bars.press("Home")
+        for _ in range(last - 1):
+            bars.press("ArrowRight")
+        bars.press("Enter")
+        page.when(lambda: page.url != by_mouse)
+        bars.press("End")
+        assert "not recorded in detail" in page.text(".run-steps .strip-status")
+        to(page, "view=ranks")
+        page.until("() => document.querySelectorAll('.rank-strips .strip-bars').length === 2")
+        of_other = page.page.locator(".rank-strips .strip-bars").nth(1)
+        box = of_other.bounding_box()
+        page.page.mouse.click(box["x"] + slot * (last + 0.5), box["y"] + 10)
+        page.when(lambda: "rank 1" in page.page.title())
+        page.until("() => window.stepscope.selection.range() !== null")
+        check(page, client)
+        page.close()
+
+
+def test_a_trace_without_a_step_record_has_a_strip_of_its_window(page, viewer):
+    parts = page.page.locator(".run-steps .strip-part")
+    page.when(lambda: parts.count() > 0)
+    names = {one.get_attribute("data-part") for one in parts.all()}
+    assert names <= {"compute", "exposed communication", "exposed copies", "idle", "other"}
+    assert {"compute", "exposed communication"} <= names
+    steps = viewer.get("/api/traces/{}/steps")["strips"][0]
+    assert list(steps["first"]) == numbers_of(viewer)
+
+
+def test_a_view_is_passed_on_as_a_link_a_picture_and_a_page(browser, page, viewer, tmp_path):
+    to(page, "view=timeline&event=5")
+    page.until("() => document.querySelector('[data-panel=details] h2, [data-panel=details] h3')")
+    page.page.get_by_role("button", name="Share", exact=True).click()
+    page.page.get_by_role("button", name="Copy link").click()
+    field = page.page.locator(".share-link")
+    link = page.when(lambda: field.is_visible() and field.input_value())
+    assert urlsplit(link).fragment == urlsplit(page.url).fragment
+    path = "/" + link.split("/", 3)[3]
+    assert viewer.ask(path.partition("#")[0], with_cookie=False).status == 200
+    with page.page.expect_download() as picture:
+        page.page.get_by_role("button", name="Save picture").click()
+    assert picture.value.suggested_filename == "trace.json-timeline.png"
+    picture.value.save_as(tmp_path / "picture.png")
+    drawn = (tmp_path / "picture.png").read_bytes()
+    assert struct.unpack(">2I", drawn[16:24]) == (2 * 1280, 2 * 800)
+    assert len(drawn) > 50_000  # an empty window takes a tenth of that
+    with page.page.expect_download() as saved:
+        page.page.get_by_role("button", name="Save as a page").click()
+    saved.value.save_as(tmp_path / "page.html")
+    found = browser()
+    found.page.context.set_offline(True)
+    found.page.goto((tmp_path / "page.html").as_uri())
+    assert "trace.json" in found.text(".bar-top")
+    assert found.text("[data-panel=details]") == page.text("[data-panel=details]")
+    assert found.page.locator("img.layer").count() == 3
+    assert found.page.locator("script").count() == 0
+    size = "() => getComputedStyle(document.body).fontSize"
+    assert found.page.evaluate(size) == page.page.evaluate(size)
+    found.page.context.set_offline(False)
+    assert found.errors == []
+    found.close()
+
+
+def focused(page):
+    return page.page.evaluate("() => document.activeElement.className")
+
+
+def test_the_keyboard_alone_reaches_every_slice_and_hears_of_it(page):
+    """From the top: skip to the view, first slice, along its row, to the rows below and back."""
+    page.page.evaluate("() => document.activeElement.blur()")
+    page.page.keyboard.press("Tab")
+    assert focused(page) == "skip"
+    stops = 0
+    while focused(page) != "surface":
+        page.page.keyboard.press("Tab")
+        stops += 1
+        assert stops < 12
+    surface = page.page.locator(".surface")
+    assert surface.get_attribute("role") == "application"
+    assert "comma" in surface.get_attribute("aria-label")
+    said = "() => document.getElementById('timeline-said').textContent"
+
+    def press(key):
+        before = page.page.evaluate(said)
+        page.page.keyboard.press(key)
+        return page.when(lambda: (now := page.page.evaluate(said)) != before and now)
+
+    first = press(".")
+    following = press(".")
+    assert press(",") == first != following
+    seen = {first}
+    for _ in range(3):
+        seen.add(press("ArrowDown"))
+    assert len(seen) == 4
+    assert all("after the first event" in one for one in seen)
+    assert press("ArrowUp") in seen
+    page.page.keyboard.press("Escape")
+    page.when(lambda: page.page.evaluate(said) == "")
+
+
+def test_the_views_are_one_tab_stop(page):
+    page.page.locator(".views [aria-current]").focus()
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.evaluate("() => document.activeElement.textContent") == "Flame graph"
+    page.page.keyboard.press("Enter")
+    page.when(lambda: page.text(".views [aria-current]") == "Flame graph")
+    assert page.page.locator(".views [tabindex='0']").count() == 1
+
+
+def test_the_ladder_is_drawn_above_its_table_and_questions_are_in_groups(page):
+    to(page, "view=tables&question=ladder")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'ladder'")
+    groups = [one.inner_text() for one in page.page.locator(".questions h3").all()]
+    assert groups[:2] == ["Time", "Compute"]
+    steps = page.page.locator("[data-table=rungs] td:nth-child(2)").all_inner_texts()
+    drawn = page.page.locator("[data-table=rungs] .ladder-step").all_inner_texts()
+    assert drawn == steps

@@ -68,7 +68,7 @@ def test_a_diagnosis_is_its_page_in_a_frame(trace_file):
 def test_a_trace_and_a_run_are_what_info_says(trace_file):
     shown = html_of_trace(stepscope.load(trace_file))
     assert "NVIDIA H100 80GB HBM3" in shown
-    assert "<script>" not in shown
+    assert "<script" not in shown
     assert "<img" not in shown
     assert "t.json" in html_of_run(stepscope.open_run(trace_file))
 

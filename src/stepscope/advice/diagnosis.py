@@ -54,6 +54,7 @@ from stepscope.skew.rank_skew import ARRIVALS, RECORDED_WAITS, RankSkew, rank_sk
 
 if TYPE_CHECKING:
     from stepscope.advice.window_details import WindowDetails
+    from stepscope.analysis.record.step_strip import StepStrip
     from stepscope.trace.model import Trace
 
 OUT_OF_MEMORY = "out-of-memory"
@@ -83,6 +84,7 @@ class Diagnosis:
             ranks to come, None if they do not say.
         notes: What limits the comparison of the ranks.
         details: Answers about the window of the rank shown, where an output asks for them.
+        strips: The steps of the rank shown, then of others, likewise.
     """
 
     run: Run
@@ -95,6 +97,7 @@ class Diagnosis:
     skew: RankSkew | None = None
     notes: tuple[str, ...] = ()
     details: WindowDetails | None = None
+    strips: tuple[StepStrip, ...] = ()
 
 
 def diagnose(

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.advice.rank_summary import RankSummary
+from stepscope.analysis.record.step_strip import StepStrip, strip_of_record, strip_of_window
+
+if TYPE_CHECKING:
+    from stepscope.advice.diagnosis import Diagnosis
 
 MOST_RANKS = 32
 MOST_STEPS = 60
+MOST_STRIPS = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,25 @@ def rank_steps(ranks: Sequence[RankSummary]) -> RankSteps | None:
         len(order) - len(kept),
         len(steps) - len(shown),
     )
+
+
+def rank_strips(diagnosis: Diagnosis) -> tuple[StepStrip, ...]:
+    """The steps of the rank shown, then of others: of the step record, else of the window."""
+    recorded = {rank.rank: rank for rank in diagnosis.run.ranks}
+    found = []
+    for summary in sorted(diagnosis.ranks, key=lambda one: one is not diagnosis.shown):
+        name = f"rank {summary.rank}"
+        strip = None
+        if summary.steps is not None:
+            strip = strip_of_record(f"step record of {name}", recorded[summary.rank].steps)
+        title = f"{name}, the recorded window" if len(diagnosis.ranks) > 1 else ""
+        host = None if summary.host is None else summary.host.steps
+        strip = strip or strip_of_window(summary.device_steps, host, title)
+        if strip is not None:
+            found.append(strip)
+        if len(found) == MOST_STRIPS:
+            break
+    return tuple(found)
 
 
 def _own_ns(rank: RankSummary) -> dict[int, int]:

@@ -14,6 +14,7 @@ from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
 from stepscope.analysis.comparison.gate import CANNOT_TELL, FAILED, Check, interval_words
 from stepscope.analysis.comparison.repeated_runs import RunsChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
+from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import figures, units
 from stepscope.report.answer import answer_blocks, question_heading
 from stepscope.report.document import (
@@ -38,7 +39,6 @@ from stepscope.report.document import (
     Title,
     Words,
 )
-from stepscope.report.figures import StepGroups
 from stepscope.report.plain import plain, scope_to_dict
 from stepscope.report.scope import scope_words
 from stepscope.report.text import sentence
@@ -131,6 +131,8 @@ def _blocks(checked: CheckedComparison, rows: int | None) -> Iterator[Block]:
     above = (Line(line, "dim", fit=Fit.WHOLE) for line in lines)
     yield Only("terminal", (*above, Gap()))
     yield Line(headline(comparison), "bold")
+    if changed := main_change(comparison):
+        yield Line(changed)
     # In a pull request, the answer comes first; on a terminal, the verb says what the checks say.
     checks = (Labelled(one.outcome.capitalize(), (Line(one.reason),)) for one in checked.checks)
     about = tuple(f"{word}: {side.path}, {steps_of(side)}" for word, side in sides)
@@ -213,6 +215,7 @@ def _verdict(checked: CheckedComparison) -> Section:
         "Verdict",
         (
             Line(sentence(headline(comparison)), role="verdict"),
+            Line(sentence(changed), role="lead") if (changed := main_change(comparison)) else None,
             *(
                 Line(f"{one.outcome.capitalize()}: {one.reason}", role="lead")
                 for one in checked.checks
@@ -242,12 +245,12 @@ def _parts(comparison: Comparison) -> Section:
 
 def _steps(comparison: Comparison) -> Section:
     groups = [
-        StepGroups.of(word, side.steps, side.step_ns.tolist())
+        StepStrip.of(word, side.steps, side.step_ns.tolist())
         for word, side in (("before", comparison.a), ("after", comparison.b))
     ]
     if max(len(one.first) for one in groups) < 2:
         return Section("steps", "Steps")
-    return Section("steps", "Steps", (figures.history(groups),))
+    return Section("steps", "Steps", (figures.strips(groups),))
 
 
 def _section(comparison: Comparison, table: str, rows: int) -> Section:
@@ -272,6 +275,11 @@ def _left_out(comparison: Comparison, rows: int) -> Section:
     return Section("left-out", "Scope, and what was left out", (Items(tuple(told)),))
 
 
+_NOTABLE_PART = 0.2
+"""Of the change, what a part makes up at least to be named."""
+_MOST_NAMED = 2
+
+
 def headline(comparison: Comparison) -> str:
     """How the step changed, and whether by more than noise."""
     step, runs = comparison.step, comparison.runs
@@ -290,6 +298,30 @@ def headline(comparison: Comparison) -> str:
         f"median step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
         f"({noise}){verdict}"
     )
+
+
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else '−'}{units.duration(abs(ns))}"
+
+
+def main_change(comparison: Comparison) -> str:
+    """Which parts make up the change of the mean step; empty if none stands out."""
+    parts = comparison.changes.filter(pl.col("table") == PART)
+    whole = int(parts["delta_ns"].sum())
+    if not whole or not comparison.step.delta_ns or not comparison.step.is_beyond_noise:
+        return ""
+    same = parts.filter(pl.col("delta_ns").sign() == (1 if whole > 0 else -1))
+    notable = same.filter(pl.col("delta_ns").abs() >= _NOTABLE_PART * abs(whole))
+    rows = notable.sort(pl.col("delta_ns").abs(), descending=True).head(_MOST_NAMED)
+    if rows.is_empty():
+        return ""
+
+    def words(name: str, before: int, after: int, delta: int) -> str:
+        kind = "gone" if before and not after else "new" if after and not before else ""
+        return f"{name} {kind} {_signed(delta)}".replace("  ", " ")
+
+    named = [words(*row) for row in rows.select("name", "a_ns", "b_ns", "delta_ns").iter_rows()]
+    return f"{', '.join(named)}, of {_signed(whole)} in the mean step"
 
 
 def runs_of(runs: RunsChange) -> str:

@@ -33,6 +33,14 @@ LINE_END = Span("\n")
 Words: TypeAlias = "str | tuple[Span, ...]"
 
 
+def plain_words(words: Words) -> str:
+    """Words without their styles."""
+    if isinstance(words, str):
+        return words
+    # Where styles tell spans apart on a terminal, they may have no more than space between them.
+    return "".join(span.text for span in words).strip().replace("  ", ", ")
+
+
 class Fit(Enum):
     """What happens to a line that is longer than a terminal is wide."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from stepscope.report.document import Figure
@@ -13,60 +11,8 @@ from stepscope.report.document import Figure
 if TYPE_CHECKING:
     from stepscope.advice.drawn_step import TypicalStep
     from stepscope.advice.rank_steps import RankSteps
+    from stepscope.analysis.record.step_strip import StepStrip
     from stepscope.memory.questions.over_time import OverTime
-
-
-MOST_BARS = 360
-
-
-@dataclass(frozen=True)
-class StepGroups:
-    """Steps in order, each bar one step or as many neighbours as make all fit.
-
-    Attributes:
-        title: Whose steps.
-        first: Number of each bar's first step.
-        last: Number of its last.
-        median_ns: Median duration of its steps.
-        longest_ns: The longest of them.
-        kinds: What is special about one of its steps, such as "recorded"; empty for nothing.
-        overall_ns: Median duration of all steps; those that are special do not count, unless all
-            are.
-    """
-
-    title: str
-    first: tuple[int, ...]
-    last: tuple[int, ...]
-    median_ns: tuple[int, ...]
-    longest_ns: tuple[int, ...]
-    kinds: tuple[str, ...]
-    overall_ns: int
-
-    @classmethod
-    def of(
-        cls, title: str, steps: Sequence[int], ns: Sequence[int], kinds: Sequence[str] = ()
-    ) -> StepGroups:
-        """Group steps.
-
-        Args:
-            title: Whose steps they are.
-            steps: Their numbers.
-            ns: Their durations.
-            kinds: What is special about each; by default nothing.
-        """
-        special = list(kinds) or [""] * len(steps)
-        plain = [one for one, kind in zip(ns, special, strict=True) if not kind] or list(ns)
-        size = max(1, math.ceil(len(steps) / MOST_BARS))
-        spans = [slice(at, at + size) for at in range(0, len(steps), size)]
-        return cls(
-            title,
-            tuple(steps[span][0] for span in spans),
-            tuple(steps[span][-1] for span in spans),
-            tuple(round(statistics.median(ns[span])) for span in spans),
-            tuple(max(ns[span]) for span in spans),
-            tuple(next(filter(None, special[span]), "") for span in spans),
-            round(statistics.median(plain)) if plain else 0,
-        )
 
 
 def numbers(pairs: Sequence[tuple[str, str]]) -> Figure | None:
@@ -74,10 +20,10 @@ def numbers(pairs: Sequence[tuple[str, str]]) -> Figure | None:
     return Figure({"is": "numbers", "numbers": [list(pair) for pair in pairs]}) if pairs else None
 
 
-def history(groups: Sequence[StepGroups]) -> Figure | None:
-    """Durations of steps in order, of one run or of two; None without steps."""
-    drawn = [asdict(one) for one in groups]
-    return Figure({"is": "history", "runs": drawn}) if any(one["first"] for one in drawn) else None
+def strips(found: Sequence[StepStrip]) -> Figure | None:
+    """Steps in order, one strip below the other on one scale; None without steps."""
+    drawn = [asdict(one) for one in found if one.first]
+    return Figure({"is": "strips", "strips": drawn}) if drawn else None
 
 
 def mini_timeline(step: TypicalStep) -> Figure:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -21,7 +22,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
-from stepscope.viewer.security import Guard, Secrets
+from stepscope.viewer.routes.answers import route
+from stepscope.viewer.security import SHARED_S, Guard, Secrets
 from stepscope.viewer.static_files import static_route
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
@@ -39,12 +41,17 @@ def make_app(library: Library, keys: Secrets) -> Guard:
     app = Starlette(
         routes=[
             Route("/", page),
+            route("/api/share", lambda _: _shared(keys), library, "POST"),
             *(one for group in groups for one in group.routes(library)),
             # The drawing code of reports is shared: its folder and the viewer's appear as one.
             static_route([STATIC, SHARED]),
         ]
     )
     return Guard(app, keys)
+
+
+def _shared(keys: Secrets) -> dict[str, Any]:
+    return {"token": keys.share(), "minutes": SHARED_S // 60}
 
 
 def listen(port: int = 0) -> socket.socket:

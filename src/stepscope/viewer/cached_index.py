@@ -23,7 +23,7 @@ from stepscope.viewer.index import Lane, TraceIndex, names_of
 from stepscope.viewer.slice_rows import SliceRows
 
 _FOLDER = "timeline"
-_VERSION = 2
+_VERSION = 3
 _HEAD = "index.json"
 _ROWS = ("events", "extra")
 _COLUMNS = tuple(column.name for column in fields(SliceRows))

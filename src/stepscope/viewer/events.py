@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.run.figures import duration, percent, plural
 from stepscope.trace.model import Trace
 from stepscope.viewer.index import TraceIndex
 
@@ -131,8 +133,103 @@ def brief(index: TraceIndex, event: int) -> dict[str, Any]:
     }
 
 
-def event_in_full(trace: Trace, index: TraceIndex, links: Links, event: int) -> dict[str, Any]:
+_LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?P<function>.+)")
+_MODULE = "nn.Module: "
+_LIBRARIES = re.compile(r"(torch|contextlib|functools|threading)[/.(]|<|.*(?:site|dist)-packages/")
+
+
+def _place(names: list[str]) -> str:
+    """Module and line of the user's code around an event: "in Linear_0, model.py:200 (forward)".
+
+    Args:
+        names: What contains it, the innermost first.
+    """
+    module = next((one.removeprefix(_MODULE) for one in names if one.startswith(_MODULE)), "")
+    lines = (_LINE.match(one) for one in names if not _LIBRARIES.match(one))
+    line = next(filter(None, lines), None)
+    where = "" if line is None else f"{line['file']}:{line['line']} ({line['function']})"
+    return f"in {module}{', ' if where else ''}{where}" if module else where and f"at {where}"
+
+
+def sentence_of(
+    index: TraceIndex, links: Links, event: int, attained: dict[int, tuple[float, str]]
+) -> str:
+    """Where an event comes from and what it reaches, in one sentence; empty if nothing is known.
+
+    Args:
+        index: The slices of its trace.
+        links: Who launched what.
+        event: The event.
+        attained: What GPU work reaches of a limit, and which limit, as far as it is worked out.
+    """
+
+    def names_around(one: int) -> list[str]:
+        return [brief(index, above)["name"] for above in reversed(stack_of(index, one))]
+
+    launches, operators = links.launch.from_first(event), links.op.from_first(event)
+    work = links.op.from_second(event)
+    if launches:
+        here, launch = brief(index, event), brief(index, launches[0])
+        ago = ""
+        if here["drawn"] and launch["drawn"] and here["start_ns"] >= launch["start_ns"]:
+            ago = f" {duration(here['start_ns'] - launch['start_ns'])} earlier"
+        by = f" by {brief(index, operators[0])['name']}" if operators else ""
+        said = f"launched{ago}{by}"
+        place = _place(names_around(launches[0]))
+    else:
+        said = ""
+        if work:
+            total = sum(brief(index, one).get("dur_ns", 0) for one in work[:MOST_LINKS])
+            pieces = plural(len(work), "piece")
+            lasting = f" of {duration(total)}" if len(work) <= MOST_LINKS else ""
+            said = f"launched {pieces} of GPU work{lasting}"
+        place = _place(names_around(event))
+    if not place:
+        for operator in operators or [event]:
+            forward = links.forward.from_first(operator)
+            if forward:
+                place = f"backward of {brief(index, forward[0])['name']}"
+                place += f" {_place(names_around(forward[0]))}"
+    share, limit = attained.get(event, (None, ""))
+    reached = "" if share is None else f"calls of this shape reach {percent(share)} of the {limit}"
+    origin = " ".join(filter(None, (said, place.strip())))
+    found = "; ".join(filter(None, (origin, reached)))
+    return found and f"{found[0].upper()}{found[1:]}"
+
+
+def attained_shares(trace: Trace) -> dict[int, tuple[float, str]]:
+    """What matrix products reach of the peak or of the bandwidth that bounds them, by GPU work."""
+    from stepscope.analysis.flops import analyse_flops
+
+    report = analyse_flops(trace)
+    keys = ["name", "dims", "type"]
+    limits = {"compute": "peak", "memory": "memory bandwidth"}
+    rows = report.work.join(
+        report.operators.group_by(keys).agg(pl.col("attained_share", "bound").first()),
+        on=keys,
+        nulls_equal=True,
+    ).drop_nulls(["attained_share", "bound"])
+    return {
+        event: (share, limits[bound])
+        for event, share, bound in rows.select("event", "attained_share", "bound").iter_rows()
+    }
+
+
+def event_in_full(
+    trace: Trace,
+    index: TraceIndex,
+    links: Links,
+    event: int,
+    attained: dict[int, tuple[float, str]] | None = None,
+) -> dict[str, Any]:
     """Everything that is known of one event.
+
+    Args:
+        trace: Its trace.
+        index: The slices of the trace.
+        links: Who launched what.
+        event: The event.
+        attained: As `sentence_of` takes it.
 
     Raises:
         UsageError: There is no such event.
@@ -164,7 +261,11 @@ def event_in_full(trace: Trace, index: TraceIndex, links: Links, event: int) -> 
         "correlation": row["correlation"],
         "external_id": row["external_id"],
         "arguments": trace.arguments(event),
-        "stack": [brief(index, one) for one in stack_of(index, event)],
+        "said": sentence_of(index, links, event, attained or {}),
+        "stack": [
+            {**around, "is_library": bool(_LIBRARIES.match(around["name"]))}
+            for around in (brief(index, one) for one in stack_of(index, event))
+        ],
         "links": [
             {
                 "title": title,

@@ -49,6 +49,8 @@ class Lane:
         device: Its GPU; None on the host.
         lane_id: `lanes.lane_id`; None where it is not a lane of the trace.
         is_main: Whether it is the thread that the steps are annotated on.
+        outer_rows: How many of its first rows hold nothing but a Python frame around all that
+            follows, such as `<module>` and `main`.
     """
 
     key: str
@@ -62,6 +64,7 @@ class Lane:
     device: int | None = None
     lane_id: int | None = None
     is_main: bool = False
+    outer_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,9 +273,30 @@ def _trace_lanes(trace: Trace, band: Int64Array, rows: SliceRows) -> list[Lane]:
                 device=lane["device"] if lane["is_gpu"] else None,
                 lane_id=lane["lane_id"],
                 is_main=lane["lane_id"] in main,
+                outer_rows=_outer_rows(rows, first, number),
             )
         )
     return found
+
+
+_OUTER_SHARE = 0.9
+"""Of a lane's time, what a frame around everything covers at least."""
+_FEWEST_OUTER = 3
+
+
+def _outer_rows(rows: SliceRows, first: int, number: int) -> int:
+    """Rows from the first on with one Python frame each around nearly all; not the last row."""
+    found, span = 0, 0
+    while found < number - 1:
+        low, high = rows.offsets[first + found], rows.offsets[first + found + 1]
+        if high - low != 1 or rows.colour[low] != Colour.PYTHON:
+            break
+        lasting = int(rows.end_ns[low] - rows.start_ns[low])
+        span = span or lasting
+        if lasting < _OUTER_SHARE * span:
+            break
+        found += 1
+    return found if found >= _FEWEST_OUTER else 0
 
 
 def _group(lane: dict[str, Any], described: dict[int, str | None]) -> str:

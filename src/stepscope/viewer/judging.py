@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -11,8 +12,9 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
+from stepscope.analysis.record.step_strip import StepStrip
 from stepscope.report import units
-from stepscope.report.comparison import in_words
+from stepscope.report.comparison import in_words, main_change
 from stepscope.report.findings import findings_alike, ranks_with, saving
 from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
@@ -114,7 +116,13 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "noise_ns": step.noise_ns,
             "is_beyond_noise": step.is_beyond_noise,
         },
+        "changed": main_change(found),
+        "differences": list(found.differences),
         "changes": tables,
+        "strips": [
+            asdict(StepStrip.of(word, side.steps, side.step_ns.tolist()))
+            for word, side in (("before", found.a), ("after", found.b))
+        ],
         "notes": list(found.notes),
     }
 
@@ -124,6 +132,4 @@ def _side(side: Side) -> dict[str, Any]:
         "path": side.path,
         "basis": side.basis,
         "parts_basis": side.parts_basis,
-        "steps": list(side.steps),
-        "step_ns": side.step_ns.tolist(),
     }

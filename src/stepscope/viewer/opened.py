@@ -71,6 +71,7 @@ class Origin:
         run: What was given on the command line, for findings and ranks: a run, the file itself, or
             several files that are ranks of one run.
         rank: Its rank.
+        window: Index of its window; None for what is no window.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
         snapshot: The memory snapshot of its rank; None: there is none.
@@ -81,6 +82,7 @@ class Origin:
     title: str
     run: tuple[str, ...]
     rank: int = 0
+    window: int | None = None
     metrics: Path | None = None
     step_record: Path | None = None
     snapshot: str | None = None
@@ -116,6 +118,7 @@ class Content:
         is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
+        attained: What GPU work reaches of its limit; empty until `find_attained` has ended.
     """
 
     trace: Trace
@@ -124,6 +127,7 @@ class Content:
     metrics: Path | None
     step_record: Path | None
     _fingerprint: object
+    attained: dict[int, tuple[float, str]] = field(default_factory=dict)
     _asking: threading.RLock = field(default_factory=threading.RLock)
     _clicking: threading.RLock = field(default_factory=threading.RLock)
     _preparing: threading.RLock = field(default_factory=threading.RLock)
@@ -175,6 +179,15 @@ class Content:
         from stepscope.viewer.events import links_of
 
         return links_of(self.trace)
+
+    def find_attained(self) -> None:
+        """Work out what GPU work reaches of its limit, which clicks do not wait for."""
+        from stepscope.viewer.events import attained_shares
+
+        try:
+            self.attained.update(self.alone(lambda: attained_shares(self.trace)))
+        except Exception:  # noqa: BLE001 - a sentence is then shorter
+            _LOG.info("%s: shares of the peak failed", self.trace.path, exc_info=True)
 
     @cached_property
     def forest(self) -> Forest:
@@ -340,6 +353,9 @@ class Opened:
 
             self.memory = memory_of(lambda: memory_of_trace(content.trace, self.origin.path))
         self.has_extras = extras is not None
+        # Of a large trace it would take the processor from whoever looks at it.
+        if content.index.event_count <= EARLY_ABOVE_EVENTS:
+            content.find_attained()
 
     def _enter(self, stage: str) -> None:
         self._took_s[self.stage] = time.monotonic() - self._began
@@ -365,6 +381,7 @@ class Opened:
             "id": self.id,
             "title": self.origin.title,
             "rank": self.origin.rank,
+            "window": self.origin.window,
             "is_memory": self.origin.is_memory,
             **found,
         }

@@ -88,6 +88,7 @@ def _of_run(paths: tuple[str, ...], run: Run) -> list[Origin]:
                 _title(run, window, several=len(windows) > 1),
                 paths,
                 rank.rank,
+                window.index,
                 rank.metrics_path,
                 rank.step_record_path,
                 snapshot,

@@ -7,7 +7,8 @@ browser shows can send requests to 127.0.0.1, and every user of the machine can 
   (DNS rebinding) is refused;
 * every request needs a secret: the link that is printed carries a random token, which the page's
   first answer exchanges for a cookie that scripts cannot read (HttpOnly) and that no other site's
-  request carries (SameSite=Strict). The cookie's name has the port in it, so that two viewers do
+  request carries (SameSite=Strict). A link that the page copies has a token of its own, which ends
+  after an hour. The cookie's name has the port in it, so that two viewers do
   not overwrite each other's;
 * requests that another page makes are refused by Sec-Fetch-Site, also those of another port of this
   machine, which counts as the same site; anything but GET must come from the viewer's own origin,
@@ -22,6 +23,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
+import time
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY_BYTES = 256 * 1024
+SHARED_S = 3600
+"""How long a copied link opens the page where it has not been opened yet."""
+_MOST_SHARED = 64
 _HEADERS = {
     "content-security-policy": (
         "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -54,12 +59,30 @@ class Secrets:
     """What authorises a request.
 
     Attributes:
-        token: Part of the link.
+        token: Part of the link that is printed.
         session: The cookie's value.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    _shared: dict[str, float] = field(default_factory=dict)
+    """Tokens of links that the page has copied, and when each ends."""
+
+    def share(self) -> str:
+        """A token for a link that is passed on: it opens the page for `SHARED_S`."""
+        now = time.monotonic()
+        for token, end in list(self._shared.items()):
+            if end < now or len(self._shared) >= _MOST_SHARED:
+                self._shared.pop(token, None)
+        token = secrets.token_urlsafe(24)
+        self._shared[token] = now + SHARED_S
+        return token
+
+    def opens(self, given: str) -> bool:
+        """Whether a token opens the page."""
+        now = time.monotonic()
+        tokens = [self.token, *(one for one, end in list(self._shared.items()) if end >= now)]
+        return any(hmac.compare_digest(given.encode(), one.encode()) for one in tokens)
 
 
 class Guard:
@@ -135,7 +158,7 @@ class Guard:
         if scope["path"] != "/" or scope["method"] != "GET":
             return False
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return hmac.compare_digest(given.encode(), self._keys.token.encode())
+        return self._keys.opens(given)
 
     def _has_cookie(self, headers: Headers, name: str) -> bool:
         try:

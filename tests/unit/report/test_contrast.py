@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.color import Color
 
 import stepscope
+from stepscope.report.render import terminal
 
 TOKENS = Path(stepscope.__file__).parent / "report" / "page" / "static" / "tokens.css"
 LEAST = 4.5
@@ -52,9 +54,27 @@ def test_text_is_readable_on_every_ground(theme):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+def test_buttons_and_fields_can_be_told_from_every_ground(theme):
+    tokens = themes()[theme]
+    grounds = GROUNDS[:3]
+    low = {ground: contrast(tokens["control"], tokens[ground]) for ground in grounds}
+    assert {ground: found for ground, found in low.items() if found < 3} == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_names_are_readable_on_slices(theme):
     tokens = themes()[theme]
     colours = {name: value for name, value in tokens.items() if name.startswith("colour-")}
     assert len(colours) > 30
     low = {name: contrast(tokens["slice-ink"], value) for name, value in colours.items()}
     assert {name: found for name, found in low.items() if found < LEAST} == {}
+
+
+def test_bars_of_a_terminal_can_be_seen_on_black_and_on_white():
+    low = {}
+    for number in {*terminal.BAR_COLOURS.values(), terminal.OTHER_IDLE, terminal.OTHER_PART}:
+        hex_ = Color.from_ansi(number).get_truecolor().hex
+        for ground in ("#000000", "#ffffff"):
+            if contrast(hex_, ground) < 3:
+                low[number] = contrast(hex_, ground)
+    assert low == {}

@@ -22,11 +22,10 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.read_ranks import details_of
+from stepscope.analysis.record.step_strip import MOST_BARS, OUTLIER, StepStrip
 from stepscope.commands.main import cli
-from stepscope.report.figures import MOST_BARS, StepGroups
 from stepscope.report.page import document
 from stepscope.report.page.document import MOST_BYTES, page
-from stepscope.report.page.script import as_one_script
 from stepscope.report.units import duration
 from stepscope.run.reader import open_run
 
@@ -287,72 +286,44 @@ def test_the_strip_comes_from_the_step_record_and_marks_what_is_special(tmp_path
     file = tmp_path / "report.html"
     run("report", path, "--output", file)
     data = data_of(file.read_text("utf-8"))
-    (strip,) = blocks_of(data, "history")[0]["runs"]
+    (strip,) = blocks_of(data, "strips")[0]["strips"]
     assert strip["first"] == list(range(22))
     assert strip["longest_ns"][:3] == [500_000_000, 480_000_000, 100_000_000]
     assert strip["kinds"][:3] == ["slow at the start", "slow at the start", ""]
     assert strip["kinds"][9:12] == ["", "compiling", ""]
     assert strip["overall_ns"] == 100_000_000
+    assert sum(strip["bins"]) == 22
+    for at in range(22):
+        assert sum(ns[at] for _, ns in strip["parts"]) == strip["mean_ns"][at]
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=4 * MOST_BARS))
-def test_groups_of_steps_lose_no_step_and_keep_the_longest(ns):
-    groups = StepGroups.of("run", range(len(ns)), ns)
-    assert len(groups.first) <= MOST_BARS
-    assert groups.first[0] == 0
-    assert groups.last[-1] == len(ns) - 1
-    assert all(b == a + 1 for a, b in zip(groups.last, groups.first[1:], strict=False))
-    assert max(groups.longest_ns) == max(ns)
-    for first, last, longest, median in zip(
-        groups.first, groups.last, groups.longest_ns, groups.median_ns, strict=True
-    ):
-        assert longest == max(ns[first : last + 1])
-        assert median <= longest
+def test_bars_lose_no_step_and_keep_the_longest(ns):
+    def halves(span):
+        return {
+            "a": sum(one // 2 for one in ns[span]),
+            "b": sum(one - one // 2 for one in ns[span]),
+        }
+
+    strip = StepStrip.of("run", range(len(ns)), ns, halves)
+    assert len(strip.first) <= MOST_BARS
+    assert strip.first[0] == 0
+    assert strip.last[-1] == len(ns) - 1
+    assert all(b == a + 1 for a, b in zip(strip.last, strip.first[1:], strict=False))
+    assert max(strip.longest_ns) == max(ns)
+    assert sum(strip.bins) == len(ns)
+    for at, (first, last) in enumerate(zip(strip.first, strip.last, strict=True)):
+        some = ns[first : last + 1]
+        assert strip.longest_ns[at] == max(some) == ns[strip.slowest[at]]
+        assert min(some) <= strip.mean_ns[at] <= max(some)
+        assert abs(sum(each[at] for _, each in strip.parts) - strip.mean_ns[at]) <= 1
+        is_special = any(one > 2 * strip.overall_ns for one in some)
+        assert (strip.kinds[at] == OUTLIER) == is_special
 
 
-def test_the_ending_of_the_file_chooses_the_format_unless_one_is_given(tmp_path):
-    path = planted(tmp_path)
-    run("report", path, "-o", tmp_path / "a.json")
-    assert json.loads((tmp_path / "a.json").read_text("utf-8"))["format"] == "stepscope-report"
-    run("report", path, "-o", tmp_path / "a.md")
-    assert (tmp_path / "a.md").read_text("utf-8").startswith("# ")
-    run("report", path, "-o", tmp_path / "b.html", "--format", "json")
-    assert json.loads((tmp_path / "b.html").read_text("utf-8"))["format"] == "stepscope-report"
-    run("report", path, "-o", tmp_path / "a.txt")
-    assert "Verdict" in (tmp_path / "a.txt").read_text("utf-8")
-    assert run("report", path, "--format", "html").stdout.startswith("<!doctype html>")
-
-
-def test_modules_become_functions_in_the_order_of_need():
-    files = {
-        "main.js": 'import { add as plus, ONE } from "./lib/sum.js";\nplus(ONE, 2);',
-        "lib/sum.js": 'import { one } from "../one.js";\nexport const ONE = one();\n'
-        "export function add(a, b) {\n  return a + b;\n}",
-        "one.js": "export function one() {\n  return 1;\n}",
-    }
-    text = as_one_script("main.js", files.__getitem__)
-    assert text.index("// one.js") < text.index("// lib/sum.js") < text.index("// main.js")
-    assert "const { add: plus, ONE } = module1;" in text
-    assert not re.search(r"^(?:import|export)\b", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('import * as all from "./a.js";', "cannot be put into a page"),
-        ("export default 1;", "cannot be put into a page"),
-        ('import { a } from "./main.js";', "in a circle"),
-        ('const end = "</script>";', "would end the page's script"),
-    ],
-)
-def test_modules_of_other_forms_are_refused(text, message):
-    with pytest.raises(ValueError, match=message):
-        as_one_script("main.js", {"main.js": text}.__getitem__)
-
-
-def test_every_drawing_module_may_stand_in_a_page():
-    paths = list(STATIC.rglob("*.js"))
-    assert len(paths) > 5
-    for path in paths:
-        name = path.relative_to(STATIC).as_posix()
-        as_one_script(name, lambda one: (STATIC / one).read_text("utf-8"))
+def test_of_many_phases_the_largest_are_parts_and_the_rest_is_one():
+    many = {f"phase {number}": 100 - number for number in range(12)}
+    strip = StepStrip.of("run", [0], [sum(many.values())], lambda _: many)
+    names = [name for name, _ in strip.parts]
+    assert names == [*(f"phase {number}" for number in range(8)), "other"]
+    assert sum(ns[0] for _, ns in strip.parts) == strip.mean_ns[0]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
-from tests.support.viewer import training
+from tests.support.real_traces import path_of
+from tests.support.viewer import training, viewing
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import cause_words
+from stepscope.run.figures import percent
 from stepscope.trace.load import load
 from stepscope.viewer.colours import Colour
 from stepscope.viewer.encoding import decode
@@ -330,3 +333,39 @@ def test_a_stream_that_an_old_recorder_named_is_called_stream_once(tmp_path):
     path.write_text(json.dumps({"traceEvents": [operator, kernel]}))
     titles = [lane.title for lane in build_index(load(path)).lanes if lane.kind == "stream"]
     assert [title.strip() for title in titles] == ["stream 7"]
+
+
+def test_a_slice_says_in_a_sentence_where_it_comes_from(viewer):
+    def said(name, place=0):
+        hits = viewer.get("/api/traces/{}/search", text=name)["hits"]
+        return viewer.get("/api/traces/{}/event", event=hits[place]["event"])["said"]
+
+    of_kernel = said("ampere_sgemm_128x64_nn")
+    assert re.fullmatch(
+        r"Launched .* earlier by aten::mm in Linear_0, train\.py:10 \(forward\)", of_kernel
+    )
+    of_operator = said("aten::mm")
+    assert of_operator.startswith("Launched 1 piece of GPU work of 200 µs in Linear_0, train.py:10")
+    assert said("ProfilerStep") == ""
+
+
+def test_frames_of_libraries_are_told_from_the_user_s(viewer):
+    hits = viewer.get("/api/traces/{}/search", text="ampere_sgemm_128x64_nn")["hits"]
+    event = viewer.get("/api/traces/{}/event", event=hits[0]["event"])
+    (launch,) = next(one for one in event["links"] if one["title"] == "launched by")["events"]
+    stack = viewer.get("/api/traces/{}/event", event=launch["event"])["stack"]
+    kinds = {one["name"]: one["is_library"] for one in stack}
+    assert kinds["train.py(10): forward"] is False
+    assert kinds["nn.Module: Linear_0"] is False
+
+
+def test_calls_whose_shapes_are_known_say_what_they_reach():
+    path = path_of("h100_qwen_inference/trace.json.gz")
+    with viewing([path]) as client:
+        content = client.library.traces[0].content
+        content.find_attained()
+        event = next(one for one, (_, limit) in content.attained.items() if limit == "peak")
+        said = client.get("/api/traces/{}/event", event=event)["said"]
+        share = content.attained[event][0]
+        assert said.endswith(f"calls of this shape reach {percent(share)} of the peak")
+        assert 0 < share < 1

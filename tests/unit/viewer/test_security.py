@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from tests.support.viewer import serving, training, viewing
@@ -11,7 +12,7 @@ from stepscope.errors import UsageError
 from stepscope.trace import load as loading
 from stepscope.viewer import opened
 from stepscope.viewer.app import listen
-from stepscope.viewer.security import MOST_BODY_BYTES
+from stepscope.viewer.security import MOST_BODY_BYTES, SHARED_S, Secrets
 
 POST = "/api/traces/{}/open"
 
@@ -55,6 +56,31 @@ def test_nothing_is_answered_without_the_token(viewer, path):
 def test_the_token_opens_the_page_and_nothing_else(viewer):
     token = viewer.link.partition("token=")[2]
     assert viewer.ask(f"/api/traces?token={token}", with_cookie=False).status == 403
+
+
+def test_a_link_that_was_copied_opens_the_page_until_it_ends(viewer, monkeypatch):
+    token = viewer.post("/api/share", {}).json["token"]
+    assert token not in viewer.link
+    answer = viewer.ask(f"/?token={token}", with_cookie=False)
+    assert answer.status == 200
+    assert "set-cookie" in answer.headers
+    assert viewer.ask(f"/api/traces?token={token}", with_cookie=False).status == 403
+    later = time.monotonic() + SHARED_S + 1
+    monkeypatch.setattr("stepscope.viewer.security.time.monotonic", lambda: later)
+    assert viewer.ask(f"/?token={token}", with_cookie=False).status == 403
+    assert viewer.ask("/" + viewer.link.split("/", 3)[3], with_cookie=False).status == 200
+
+
+def test_many_copied_links_take_no_room():
+    keys = Secrets()
+    tokens = [keys.share() for _ in range(300)]
+    assert keys.opens(tokens[-1])
+    assert sum(map(keys.opens, tokens)) <= 64
+
+
+def test_only_the_page_copies_links(viewer):
+    assert viewer.ask("/api/share", "POST", b"{}").status == 403
+    assert viewer.ask("/api/share", "POST", b"{}", with_cookie=False).status == 403
 
 
 @pytest.mark.parametrize("value", ["wrong", "", "é", "a=b; c", '"'])

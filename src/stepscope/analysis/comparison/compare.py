@@ -54,6 +54,8 @@ _NOTABLE_QUEUE = 0.05
 """Share of the step that the training thread waits for a CPU, from which a reader must know."""
 _NOTABLE_CHANGE = 0.001
 """Share of the step below which a change counts as none, where the noise is not known."""
+_LEAST_ALIKE = 0.25
+"""Of the work of two sides, what has the same names where they are one program."""
 PART, THREAD_PART = "part", "thread_part"
 """Tables that divide a step: the compared steps, and on GPUs also the training thread's."""
 
@@ -163,15 +165,45 @@ def compare(
         notes.append("kernels and operators cannot be compared: a side has no recorded window")
     if runs.is_repeated:
         notes.append(f"steps and scopes are those of one run of each side: {a.path} and {b.path}")
+    changes = pl.concat(pieces)
+    alike_share = _alike_share(changes)
+    if alike_share is not None and alike_share < _LEAST_ALIKE:
+        differences.insert(
+            0,
+            f"these may be different programs: only {percent(alike_share)} of their work has the "
+            "same names",
+        )
     return Comparison(
         ours,
         theirs,
         _step_change(runs),
-        pl.concat(pieces),
+        changes,
         tuple(differences),
         tuple(notes),
         runs,
     )
+
+
+def _alike_share(changes: pl.DataFrame) -> float | None:
+    """How alike the work of both sides is: the shares of each name that both have, added up.
+
+    Of kernels or of operators, whichever are more alike: another GPU has other kernels for the same
+    operators. None where nothing was recorded.
+    """
+    found = []
+    for table in ("kernel", "operator"):
+        mine = (
+            changes.filter(pl.col("table") == table)
+            .group_by("name")
+            .agg(pl.col("a_ns", "b_ns").sum())
+        )
+        totals = [int(mine[column].sum()) for column in ("a_ns", "b_ns")]
+        if all(totals):
+            shared = mine.select(
+                pl.min_horizontal(pl.col("a_ns") / totals[0], pl.col("b_ns") / totals[1])
+            )
+            found.append(float(shared.to_series().sum()))
+    return max(found, default=None)
 
 
 def _nearest(side: Sequence[Side], middle_ns: float) -> Side:

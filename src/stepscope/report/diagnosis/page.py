@@ -42,7 +42,6 @@ from stepscope.report.document import (
     Section,
     Table,
 )
-from stepscope.report.figures import StepGroups
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import sentence
 from stepscope.report.trial import trials_table
@@ -237,11 +236,9 @@ def _compute(rank: RankSummary) -> Section:
 
 
 def _steps(diagnosis: Diagnosis) -> Section:
-    """Each step's duration: of the step record, else of the window."""
-    shown = diagnosis.shown
-    groups = _record_groups(shown) or _window_groups(shown)
-    has_several = groups is not None and len(groups.first) > 1
-    return Section("steps", "Steps", (figures.history([groups]),) if groups and has_several else ())
+    """Every step: of the step record, else of the window."""
+    has_several = bool(diagnosis.strips) and len(diagnosis.strips[0].first) > 1
+    return Section("steps", "Steps", (figures.strips(diagnosis.strips[:1]),) if has_several else ())
 
 
 def _typical_step(diagnosis: Diagnosis) -> Section:
@@ -289,35 +286,6 @@ def _ahead(step: TypicalStep) -> str:
     )
 
 
-def _record_groups(rank: RankSummary) -> StepGroups | None:
-    summary = rank.steps
-    if summary is None:
-        return None
-    kept = [one for one in rank.meeting.steps.records() if one.is_whole_step]
-    special = dict.fromkeys((*summary.compiling.steps, *summary.compiled_once.steps), "compiling")
-    special |= {one.step: "recorded in detail" for one in kept if one.window is not None}
-    special |= dict.fromkeys(summary.first_steps, "slow at the start")
-    special |= dict.fromkeys(summary.steps_after_window, "slow right after a window")
-    kinds = [special.get(one.step, "") for one in kept]
-    title = f"step record of rank {rank.rank}"
-    return StepGroups.of(title, [one.step for one in kept], [one.dur_ns for one in kept], kinds)
-
-
-def _window_groups(rank: RankSummary) -> StepGroups | None:
-    if rank.device_steps is not None:
-        rows = rank.device_steps
-        device = next(iter(rows["device"]), None)
-        mine = [at for at, one in enumerate(rows["device"]) if one == device]
-        steps = [rows["step"][at] for at in mine]
-        ns = [rows["total_ns"][at] for at in mine]
-        return StepGroups.of(f"the recorded window, GPU {device}", steps, ns)
-    if rank.host is not None:
-        rows = rank.host.steps
-        title = "the recorded window, main thread"
-        return StepGroups.of(title, rows["step"], rows["wall_ns"])
-    return None
-
-
 def _ranks(diagnosis: Diagnosis) -> Section:
     """What differs between the ranks, and each rank's steps."""
     if len(diagnosis.ranks) < 2:
@@ -328,10 +296,21 @@ def _ranks(diagnosis: Diagnosis) -> Section:
         (
             Line(sentence(between_ranks(diagnosis))),
             Items(tuple(odd_ranks(diagnosis))),
+            *_rank_strips(diagnosis),
             *_rank_map(diagnosis),
             DataTable("", ranks_in_order(diagnosis), labels=RANK_COLUMNS, shown=32),
         ),
     )
+
+
+def _rank_strips(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """The steps of each rank on one scale, and how many ranks are left out."""
+    if len(diagnosis.strips) < 2:
+        return ()
+    rest = len(diagnosis.ranks) - len(diagnosis.strips)
+    words = f" {units.plural(rest, 'more rank')} left out." if rest else ""
+    note = _note(f"Each rank's steps on one scale, the one shown above first.{words}")
+    return figures.strips(diagnosis.strips) or note, note
 
 
 def _rank_map(diagnosis: Diagnosis) -> tuple[Block, ...]:

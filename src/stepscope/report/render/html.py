@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,18 @@ from stepscope.report.document import (
     Bars,
     Block,
     DataTable,
+    Document,
     Facts,
     Figure,
     Findings,
+    Heading,
     Items,
     Line,
     Page,
     Section,
     ShownFinding,
     Table,
+    plain_words,
 )
 from stepscope.report.findings import saving
 from stepscope.report.page.document import page as in_one_file
@@ -49,6 +53,25 @@ def page_of(module: ModuleType, result: Any, names: Pseudonyms | None = None) ->
         return made if names is None else names.content(plain(made))
 
     return in_one_file(content)
+
+
+def page_of_document(title: str, document: Document) -> str:
+    """A result that has no page of its own as one, with a section for each heading."""
+    sections: list[tuple[str, list[Block]]] = [(title, [])]
+    for block in document.blocks:
+        if isinstance(block, Heading):
+            sections.append((block.text, []))
+        elif isinstance(block, Line):
+            sections[-1][1].append(Line(plain_words(block.words)))
+        elif isinstance(block, Table):
+            texts = tuple(tuple(map(plain_words, row)) for row in block.rows)
+            sections[-1][1].append(replace(block, rows=texts))
+        elif isinstance(block, Facts):
+            sections[-1][1].append(block)
+    drawn = tuple(
+        Section(f"s{at}", heading, tuple(blocks)) for at, (heading, blocks) in enumerate(sections)
+    )
+    return in_one_file(lambda rows: _content(Page(title, "", "", drawn), rows))
 
 
 def _content(page: Page, rows: int) -> dict[str, Any]:

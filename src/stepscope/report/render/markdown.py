@@ -26,7 +26,7 @@ from stepscope.report.document import (
     ShownFinding,
     Table,
     Title,
-    Words,
+    plain_words,
 )
 from stepscope.report.text import markdown_text
 
@@ -51,14 +51,14 @@ def write(module: ModuleType, result: Any, sink: Sink, layout: Layout) -> None:
 def _lines(block: Block) -> list[str]:
     """The lines of a block; between blocks, there is an empty one."""
     if isinstance(block, Line):
-        text = _text(block.words).strip()
+        text = plain_words(block.words).strip()
         return [markdown_text(text)] if text else []
     if isinstance(block, Title):
         return [f"# {markdown_text(block.text)}"]
     if isinstance(block, Heading):
         return _heading(block)
     if isinstance(block, Labelled):
-        first, *rest = (markdown_text(_text(line.words)) for line in block.lines)
+        first, *rest = (markdown_text(plain_words(line.words)) for line in block.lines)
         lines = [f"**{block.label}**: {first}"]
         return [*lines, *(part for line in rest for part in ("", line))]
     if isinstance(block, Facts):
@@ -74,7 +74,7 @@ def _lines(block: Block) -> list[str]:
         return ["```python", *block.lines, "```"]
     if isinstance(block, Table):
         names = [column.name for column in block.columns]
-        cells = [[_text(cell) for cell in row] for row in block.rows]
+        cells = [[plain_words(cell) for cell in row] for row in block.rows]
         return _table(names, [column.is_amount for column in block.columns], cells)
     if isinstance(block, DataTable):
         return _data_table(block)
@@ -95,13 +95,6 @@ def _lines(block: Block) -> list[str]:
     if isinstance(block, Only) and block.renderer == "markdown":
         return [line for one in block.blocks for line in ("", *_lines(one))][1:]
     return []
-
-
-def _text(words: Words) -> str:
-    if isinstance(words, str):
-        return words
-    # Where styles tell spans apart on a terminal, they may have no more than space between them.
-    return "".join(span.text for span in words).strip().replace("  ", ", ")
 
 
 def _joined(text: str | tuple[str, ...]) -> str:
@@ -160,7 +153,11 @@ def _finding(number: int, one: ShownFinding) -> list[str]:
     finding = one.finding
     place = f" ({one.where})" if one.where else ""
     title = f"{finding.severity.value.upper()} {finding.id}: {markdown_text(finding.title)}"
-    lines = [f"### {number}. {title}{place}", "", f"- saving: {markdown_text(saving(finding))}"]
+    lines = [
+        f"### {number}. {title}{place}",
+        "",
+        f"- saving: {markdown_text(saving(finding))}",
+    ]
     if finding.assumption:
         lines.append(f"- if: {markdown_text(finding.assumption)}")
     if finding.placed:
@@ -172,4 +169,8 @@ def _finding(number: int, one: ShownFinding) -> list[str]:
     ]
     if finding.steps:
         lines.append(f"- steps: {', '.join(map(str, finding.steps))}")
-    return [*lines, f"- do: {markdown_text(finding.advice)}", f"- more: `{finding.explained_by}`"]
+    return [
+        *lines,
+        f"- do: {markdown_text(finding.advice)}",
+        f"- more: `{finding.explained_by}`",
+    ]

@@ -59,6 +59,24 @@ _STYLES = {
     "info": "bold",
 }
 _BAR_WIDTH = 24
+_BAR_SHARE = 0.24
+"""Of a wide terminal, what a bar may take."""
+BAR_COLOURS = {
+    "compute": 68,
+    "forward": 68,
+    "backward": 31,
+    "optimizer": 130,
+    "communication": 166,
+    "exposed communication": 166,
+    "exposed copies": 29,
+    "input": 160,
+    "idle: input": 160,
+    "idle: launches and dispatch": 95,
+    "idle: Python": 94,
+    "idle: synchronisation": 133,
+}
+"""Colour of a part by its number among 256: each has a contrast of 3 on black and on white."""
+OTHER_IDLE, OTHER_PART = 97, 243
 _SHORTEST_BAR = 4
 _SHORTEST_NAME = 8
 _SHORTEST_HEADING = 6
@@ -146,7 +164,7 @@ def _drawn(block: Block, console: Console) -> Iterator[tuple[RenderableType, boo
     elif isinstance(block, DataTable):
         yield from _data_table(block, console)
     elif isinstance(block, Bars):
-        yield _indented(_bars(block, console.width - 2), 2), False
+        yield _indented(_bars(block, console.width - 2, console.color_system), 2), False
     elif isinstance(block, Findings):
         yield from _short_findings(block, console) if block.is_short else _full_findings(block)
     elif isinstance(block, Only):
@@ -369,7 +387,7 @@ def _cells(
     }
 
 
-def _bars(block: Bars, width: int) -> RichTable:
+def _bars(block: Bars, width: int, colours: str | None) -> RichTable:
     """The parts as bars. Small ones are shown together, so that all add up.
 
     In a narrow terminal bars give way first, then names; numbers never do.
@@ -393,7 +411,8 @@ def _bars(block: Bars, width: int) -> RichTable:
     gap = 2
     numbers = sum(max(map(len, texts), default=0) + gap for texts in (times, shares))
     longest = max(map(len, names), default=0)
-    bar_width = min(width - numbers - longest - gap, _BAR_WIDTH)
+    widest = max(_BAR_WIDTH, round(width * _BAR_SHARE))
+    bar_width = min(width - numbers - longest - gap, widest)
     bar_width = bar_width if bar_width >= _SHORTEST_BAR else 0
     names = shortened(names, max(width - numbers, _SHORTEST_NAME))
     table = _empty_table(Look.PLAIN, gap, has_heading=False)
@@ -402,9 +421,13 @@ def _bars(block: Bars, width: int) -> RichTable:
         table.add_column("bar", no_wrap=True)
     table.add_column("per step", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    for name, (_, share, _), *numbers_of_row in zip(names, rows, times, shares, strict=True):
+    for name, (part, share, _), *numbers_of_row in zip(names, rows, times, shares, strict=True):
         bar = "█" * round(share * bar_width) or "▏"
-        bars = [Text(bar.ljust(bar_width), "blue")] if bar_width else []
+        other = OTHER_IDLE if part.startswith("idle") else OTHER_PART
+        number = BAR_COLOURS.get(part, other)
+        # Of 16 colours, the nearest could be one that a light terminal does not show.
+        colour = f"color({number})" if colours in {"256", "truecolor"} else "blue"
+        bars = [Text(bar.ljust(bar_width), colour)] if bar_width else []
         table.add_row(Text(name), *bars, *numbers_of_row)
     return table
 

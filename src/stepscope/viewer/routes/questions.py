@@ -30,7 +30,7 @@ def _event(asked: Asked) -> dict[str, Any]:
     content = asked.whole
     event = asked.number("event", 0, 2**53)
     return content.at_once(
-        lambda: event_in_full(content.trace, content.index, content.links, event)
+        lambda: event_in_full(content.trace, content.index, content.links, event, content.attained)
     )
 
 

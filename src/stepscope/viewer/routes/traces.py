@@ -8,11 +8,19 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
+from stepscope.analysis.host.partition import partition_host
+from stepscope.analysis.record.step_strip import StepStrip, strip_of_record, strip_of_window
+from stepscope.analysis.selection.rows import Rows
+from stepscope.analysis.timeline import timeline
 from stepscope.errors import UsageError
+from stepscope.run.step_record import read_steps
+from stepscope.trace.model import Trace
 from stepscope.trace.problems import counted
 from stepscope.trace.schema import DEVICE_STEPS
 from stepscope.viewer.library import Library
 from stepscope.viewer.routes.answers import Asked, route
+
+MOST_STRIPS = 64
 
 
 def routes(library: Library) -> list[BaseRoute]:
@@ -23,6 +31,7 @@ def routes(library: Library) -> list[BaseRoute]:
         route("/api/traces/{id}/reopen", _reopen, library, "POST"),
         route("/api/traces/{id}/overview", _overview, library),
         route("/api/traces/{id}/extras", _extras, library),
+        route("/api/traces/{id}/steps", _steps, library),
         route("/api/traces/{id}/names", _names, library),
     ]
 
@@ -76,6 +85,35 @@ def _problems(rows: pl.DataFrame) -> list[str]:
 def _relative(rows: pl.DataFrame, origin: int) -> list[dict[str, Any]]:
     moved = rows.with_columns(pl.col("start_ns", "end_ns") - origin)
     return moved.to_dicts()
+
+
+def _steps(asked: Asked) -> dict[str, Any]:
+    """Every step of the trace's rank, or of each rank of its run (`all`)."""
+    opened = asked.library.find(asked.identifier)
+    if not asked.number("all", 0, 1, default=0):
+        origins = [opened.origin]
+    else:
+        run = [one.origin for one in asked.library.traces if one.origin.run == opened.origin.run]
+        by_rank = {one.rank: one for one in reversed(run) if not one.is_memory}
+        origins = [by_rank[rank] for rank in sorted(by_rank)]
+    strips = []
+    for origin in origins[:MOST_STRIPS]:
+        found = None
+        if origin.step_record is not None:
+            records = read_steps(origin.step_record)[0]
+            found = strip_of_record(f"rank {origin.rank}", records)
+        if found is None and origin is opened.origin:
+            found = asked.whole.alone(lambda: _strip_of(asked.whole.trace))
+        if found is not None:
+            strips.append({"rank": origin.rank, **asdict(found)})
+    return {"strips": strips, "left_out": max(0, len(origins) - MOST_STRIPS)}
+
+
+def _strip_of(trace: Trace) -> StepStrip | None:
+    host = partition_host(trace)
+    return strip_of_window(
+        Rows.of(timeline(trace).steps), None if host is None else Rows.of(host.steps)
+    )
 
 
 def _extras(asked: Asked) -> dict[str, Any]:

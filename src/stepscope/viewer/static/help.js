@@ -13,7 +13,8 @@ const KEYS = /** @type {[string, string][]} */ ([
   ["Click", "details, links and stack of a slice; a step becomes the range"],
   ["Double click, F", "zoom to the slice; F in the memory view to the allocation's life"],
   ["M", "make the selected slice the range; in the memory view go to the peak"],
-  [", / .", "the slice before and after in the row; in the memory view the moment"],
+  [", / .", "the slice before and after in the row, or the first in view; in the memory view the moment"],
+  ["↑ / ↓", "with the timeline in focus: the slice in the row above and below"],
   ["0", "show the whole trace"],
   ["/", "search"],
   ["Enter", "in the search box: the first hit in view, then the next; with Shift the one before"],
@@ -27,7 +28,7 @@ export function showHelp() {
     "dialog", { class: "help", onclose: close },
     h("h2", {}, "Keys and mouse"),
     h("dl", { class: "facts" }, ...KEYS.flatMap(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
-    h("p", { class: "note" }, "The address always names what is shown: copy it to come back to the same place while the viewer runs."),
+    h("p", { class: "note" }, "The address always names what is shown. Share copies a link that also opens in another browser while the viewer runs."),
     h("button", { type: "button", onclick: () => dialog.close() }, "Close"),
   );
   document.body.append(dialog);

@@ -2,17 +2,19 @@
 /** Starts the page: waits for the trace, shows the chosen view, keeps the selection in the address. */
 
 import { getJson, postJson } from "./api.js";
-import { h, replace } from "./dom.js";
+import { h, oneTabStop, replace } from "./dom.js";
+import { stepStrips } from "./draw/step-strips.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
 import { Selection } from "./selection.js";
 import { startTheme, toggleTheme } from "./theme.js";
 import { showHelp } from "./help.js";
+import { showShare } from "./share.js";
 import { loading } from "./loading.js";
 import { count } from "./units.js";
 
 /**
- * @typedef {{id: string, title: string, rank: number, stage: string, error: string, has_extras: boolean,
+ * @typedef {{id: string, title: string, rank: number, window: number | null, stage: string, error: string, has_extras: boolean,
  *   elapsed_s: number, is_memory: boolean}} TraceStatus
  * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[]}} Context
  *   `overview` is null for a memory snapshot: only the memory view can show it
@@ -80,6 +82,7 @@ class Page {
     this._hits = h("span", { class: "hits", role: "status" });
     this._banner = h("div", { class: "banner", role: "alert" });
     this._rest = h("div", { class: "rest", role: "status" });
+    this._steps = h("section", { class: "run-steps", "aria-label": "Every step" });
     this._main = h("main", { class: "main" });
     this._build();
     this.selection.onChange((changed) => {
@@ -124,8 +127,11 @@ class Page {
     this._search.value = this.selection.get("search");
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
+    const share = h("button", { type: "button", title: "Copy a link, save a picture or a page", onclick: () => showShare(this._picker.title, this._shown) }, "Share");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), theme, help), this._banner, this._rest, this._main);
+    const skip = h("button", { type: "button", class: "skip", onclick: () => /** @type {HTMLElement | null} */ (this._main.querySelector("[tabindex='0'], button, select, input"))?.focus() }, "Skip to the view");
+    oneTabStop(this._tabs);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), skip, h("header", { class: "bar-top" }, brand, this._picker, this._tabs, h("span", { class: "searching" }, this._search, this._hits), share, theme, help), this._banner, this._rest, this._steps, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -156,24 +162,48 @@ class Page {
       }
       const overview = await getJson(`/api/traces/${chosen.id}/overview`);
       this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
-      this._goToStep(overview);
+      this._goToStep(overview, this.selection.number("step"));
       this.show();
+      this._showSteps(this.context).catch(() => {}); // the other views show what is wrong with the trace
       this._waitForExtras(chosen.id).catch((error) => replace(this._rest, h("span", { class: "error" }, String(error.message))));
     } catch (error) {
       replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
     }
   }
 
-  /** A link can name a step: it becomes the range, with some room around it. @param {any} overview */
-  _goToStep(overview) {
-    const step = this.selection.number("step");
+  /**
+   * A link or a click can name a step: it becomes the range, with some room around it.
+   * @param {any} overview @param {number | null} step
+   */
+  _goToStep(overview, step) {
     // The step of a link is that of the GPU, which comes after the first picture of a large trace.
-    if (step === null || !overview.is_whole) return;
+    if (step === null || !overview.is_whole) return false;
     const all = overview.device_steps.length ? overview.device_steps : overview.steps;
     const found = all.find((/** @type {any} */ one) => one.step === step);
-    if (!found) return;
+    if (!found) return false;
     const room = (found.end_ns - found.start_ns) * 0.08;
-    this.selection.set({ step: null, range: `${found.start_ns}-${found.end_ns}`, from: Math.floor(found.start_ns - room), to: Math.ceil(found.end_ns + room) });
+    this.selection.set({ view: "timeline", step: null, event: null, range: `${found.start_ns}-${found.end_ns}`, from: Math.floor(found.start_ns - room), to: Math.ceil(found.end_ns + room) });
+    return true;
+  }
+
+  /** Shows every step of the run above the views. @param {Context} context */
+  async _showSteps(context) {
+    const { strips } = await getJson(`/api/traces/${context.trace}/steps`);
+    if (this.context !== context || !strips.length || strips[0].first.length < 2) return;
+    replace(this._steps, stepStrips(strips, { tall: 40, picked: (_, bar) => this._goToBar(context, strips[0], bar) }).element);
+  }
+
+  /** Goes to a recorded step of a bar, in the trace that has it. @param {Context} context @param {import("./draw/step-strips.js").Strip} strip @param {number} bar */
+  _goToBar(context, strip, bar) {
+    const { overview, traces } = context;
+    const [first, last, window] = [strip.first[bar], strip.last[bar], strip.windows[bar]];
+    const mine = traces.find((one) => one.id === context.trace);
+    const inside = overview.steps.map((/** @type {any} */ one) => one.step).filter((/** @type {number} */ one) => first <= one && one <= last);
+    if (inside.length && (window === null || window === mine?.window)) this._goToStep(overview, inside.includes(strip.slowest[bar]) ? strip.slowest[bar] : inside[0]);
+    else if (window !== null) {
+      const at = traces.findIndex((one) => one.rank === mine?.rank && one.window === window);
+      if (at >= 0) this.selection.set({ ...OF_TRACE, view: "timeline", trace: String(at), step: first });
+    }
   }
 
   /**
@@ -207,7 +237,7 @@ class Page {
     if (this.context !== context) return;
     Object.assign(context.overview, overview);
     this.timeline?.timeline.refresh();
-    this._goToStep(context.overview);
+    this._goToStep(context.overview, this.selection.number("step"));
     replace(this._rest);
   }
 
@@ -218,6 +248,7 @@ class Page {
 
   _close() {
     replace(this._rest);
+    replace(this._steps);
     this.view?.close();
     if (this.timeline && this.timeline !== this.view) this.timeline.close();
     this.view = this.timeline = this.context = null;
@@ -230,7 +261,7 @@ class Page {
     if (!context) return;
     const views = VIEWS.filter(([key]) => canShow(context, key));
     const name = views.find(([key]) => key === this.selection.get("view"))?.[0] ?? views[0][0];
-    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, onclick: () => this.selection.set({ view: key }) }, title)));
+    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, tabindex: key === name ? "0" : "-1", onclick: () => this.selection.set({ view: key }) }, title)));
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();

@@ -434,3 +434,20 @@ def test_busy_cpus_on_either_side_are_told():
     assert compare(run(None), run(40)).differences
     assert compare(run(4), run(1)).differences == ()
     assert compare(run(None), run(None)).differences == ()
+
+
+def test_programs_that_have_nothing_in_common_are_told_so():
+    def program(operator, kernel):
+        t = GpuTrace()
+        for _ in range(4):
+            with t.step():
+                t.op(operator).launch(kernel, us(100))
+        return make_side(kernel, t.load())
+
+    sides = [program("aten::mm", "sgemm"), program("aten::conv2d", "winograd")]
+    (difference, *_) = compare(*sides).differences
+    assert difference.startswith("these may be different programs")
+    assert not any("different programs" in one for one in compare(sides[0], sides[0]).differences)
+    # Another GPU has other kernels for the same operators.
+    other_kernels = compare(sides[0], program("aten::mm", "hgemm"))
+    assert not any("different programs" in one for one in other_kernels.differences)

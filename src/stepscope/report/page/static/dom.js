@@ -97,3 +97,21 @@ export function oncePerFrame(work) {
     });
   };
 }
+
+/**
+ * Makes the buttons of a row one tab stop: the arrow keys go from one to the next. Who redraws them says with
+ * tabindex which one it is.
+ * @param {HTMLElement} row
+ */
+export function oneTabStop(row) {
+  row.addEventListener("keydown", (event) => {
+    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const buttons = [...row.querySelectorAll("button")];
+    const at = buttons.indexOf(/** @type {HTMLButtonElement} */ (document.activeElement));
+    if (!direction || at < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = (at + direction + buttons.length) % buttons.length;
+    buttons[next].focus();
+  });
+}

@@ -1,7 +1,7 @@
 // @ts-check
 /** The colour of each part of a step, the same in viewer and reports. */
 
-import { paint } from "./theme.js";
+import { COLOURS, paint, pattern } from "./theme.js";
 
 /** Causes of idle time: words of the report, and their colours. */
 export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
@@ -26,13 +26,19 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
 
 const COLOUR_OF = /** @type {Record<string, number>} */ ({
   compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8,
-  communication: 2, saving: 21, evaluation: 3, input: 17, other: 0, "op dispatch": 22, python: 23,
+  communication: 2, saving: 21, evaluation: 3, compilation: 25, input: 17, other: 0, idle: 16, "op dispatch": 22, python: 23,
   ...Object.fromEntries(Object.values(CAUSES)),
 });
 
 /** The colour of a part as a background, which follows the theme. @param {string} part */
 export function partPaint(part) {
   return paint(COLOUR_OF[part] ?? 0);
+}
+
+/** The colour of a part as a fill, and the name of its pattern. @param {string} part @returns {[string, string | undefined]} */
+export function partFill(part) {
+  const number = COLOUR_OF[part] ?? 0;
+  return [`var(--colour-${COLOURS[number]})`, pattern(number)];
 }
 
 const OF_LIMITS = /** @type {Record<string, number>} */ ({

@@ -2,16 +2,16 @@
 /** A report in one file: draws the sections that the page's data describes. `blocks.py` makes them. */
 
 import { partitionBar } from "./draw/bar.js";
-import { stepHistory } from "./draw/history.js";
 import { ladder } from "./draw/ladder.js";
 import { memoryOverTime } from "./draw/memory-over-time.js";
 import { rankSteps } from "./draw/rank-steps.js";
 import { stepLanes } from "./draw/step-lanes.js";
+import { stepStrips } from "./draw/step-strips.js";
 import { table } from "./draw/table.js";
 import { waterfall } from "./draw/waterfall.js";
 import { h, prose, replace } from "./dom.js";
 import { limitPaint, partPaint } from "./part-colours.js";
-import { startTheme, toggleTheme } from "./theme.js";
+import { setTheme, startTheme, toggleTheme } from "./theme.js";
 import { share } from "./units.js";
 
 /** @typedef {{is: string, [key: string]: any}} Block */
@@ -26,7 +26,7 @@ const DRAW = {
   facts: (block) => facts(block.facts),
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
   bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
-  history: ({ runs }) => stepHistory(runs),
+  strips: ({ strips }) => stepStrips(strips).element,
   mini_timeline: ({ lanes, dur_ns: lasting }) => h("div", { class: "wide-picture" }, stepLanes(lanes, lasting)),
   ladder: ({ rungs }) => ladder(rungs.map((/** @type {any} */ one) => ({ ...one, colour: limitPaint(one.limit) }))),
   memory: (block) => memoryOverTime(block),
@@ -91,8 +91,19 @@ function preparePrinting() {
   });
 }
 
+/** In the frame of a notebook, its theme is the page's, and the page says how tall it is. */
+function fitNotebook() {
+  if (parent === window) return;
+  window.addEventListener("message", ({ source, data }) => {
+    if (source !== parent || !["light", "dark"].includes(data?.stepscope_theme)) return;
+    setTheme(data.stepscope_theme);
+    parent.postMessage({ stepscope_height: document.documentElement.scrollHeight }, "*");
+  });
+}
+
 function start() {
   startTheme();
+  fitNotebook();
   const data = JSON.parse(document.getElementById("data")?.textContent ?? "{}");
   const sections = data.sections.map(draw);
   const links = h("nav", { class: "contents", "aria-label": "Sections" }, ...data.sections.map((/** @type {Section} */ one) => h("a", { href: `#${one.id}` }, one.title)));

@@ -38,12 +38,17 @@ export function startTheme() {
 /** The other one, from now on. */
 export function toggleTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  document.documentElement.dataset.theme = next;
+  setTheme(next);
   try {
     localStorage.setItem(STORED, next);
   } catch {
     // A page in a sandbox, such as a build server's, may store nothing: the choice lasts until it closes.
   }
+}
+
+/** Shows a theme. @param {string} theme */
+export function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
   announce();
 }
 

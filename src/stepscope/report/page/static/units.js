@@ -119,6 +119,7 @@ export function cell(name, value) {
 
 const NOISE = /^void |\(anonymous namespace\)::|at::native::|at::cuda::/g;
 const MODULE = "nn.Module: ";
+const ATEN = "aten::";
 const FEWEST_LETTERS = 4;
 
 /** A name without what nearly all of its kind begin with. @param {string} name */
@@ -138,6 +139,8 @@ export function fittingName(context, name, room, letter) {
   const short = shortName(name);
   let letters = Math.floor(room / letter);
   if (short.length <= letters && context.measureText(short).width <= room) return short;
+  // What nearly all operators begin with goes before what tells them apart.
+  if (short.startsWith(ATEN)) return fittingName(context, short.slice(ATEN.length), room, letter);
   for (; letters >= FEWEST_LETTERS; letters--) {
     const end = Math.floor((letters - 1) / 2);
     const text = `${short.slice(0, letters - 1 - end)}…${short.slice(short.length - end)}`;

@@ -46,6 +46,7 @@ function event(picked, jump) {
   const category = picked.kind !== "none" ? picked.kind : picked.category.replaceAll("_", " ");
   return [
     h("h2", { class: "event-name" }, dot(picked.colour), picked.name),
+    picked.said ? h("p", { class: "said" }, `${picked.said}.`) : null,
     facts([
       ["Duration", duration(picked.dur_ns)],
       ["Self", picked.self_ns !== picked.dur_ns ? duration(picked.self_ns) : null],
@@ -57,8 +58,18 @@ function event(picked, jump) {
       ["Bandwidth", picked.bytes !== null && picked.dur_ns > 0 ? `${(picked.bytes / picked.dur_ns).toFixed(1)} GB/s` : null],
     ]),
     ...picked.links.map((/** @type {any} */ link) => links(link, jump)),
-    picked.stack.length ? h("section", {}, h("h3", {}, "Inside"), list([...picked.stack].reverse(), jump)) : null,
+    ...stack([...picked.stack].reverse(), jump),
     section("Arguments", Object.entries(picked.arguments).map(([key, value]) => [key, argument(value)])),
+  ];
+}
+
+/** What contains an event, the innermost first: the user's frames, then those of libraries. @param {any[]} around @param {(event: number) => void} jump */
+function stack(around, jump) {
+  const [own, library] = [false, true].map((kind) => around.filter((one) => one.is_library === kind));
+  if (!own.length) return library.length ? [h("section", {}, h("h3", {}, "Inside"), list(library, jump))] : [];
+  return [
+    h("section", {}, h("h3", {}, "Inside"), list(own, jump)),
+    library.length ? h("details", { class: "folded" }, h("summary", {}, `${plural(library.length, "frame")} of libraries`), list(library, jump)) : null,
   ];
 }
 

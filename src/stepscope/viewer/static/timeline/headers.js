@@ -4,6 +4,9 @@
 import { h, replace } from "../dom.js";
 import { inUnit, plural } from "../units.js";
 
+/** Height of a lane's title. */
+const TITLE = 18;
+
 export class Headers {
   /**
    * @param {HTMLElement} element
@@ -21,7 +24,9 @@ export class Headers {
 
   /** Redraws titles that have changed, and moves all to their places. */
   draw() {
-    const places = this._layout.visible(100);
+    const stuck = this._layout.sticky();
+    const places = this._layout.visible(100).filter((place) => place !== stuck?.place);
+    if (stuck) places.push(stuck.place);
     const key = places.map((place) => `${place.key}${place.folded}${place.pinned}${place.height}`).join();
     if (key !== this._drawn) {
       this._drawn = key;
@@ -29,9 +34,16 @@ export class Headers {
       this._tops = [];
     }
     const elements = this._element.children;
-    const tops = places.map((place) => this._layout.screenY(place));
+    // The title of a lane stays in sight below that of its group.
+    const edge = stuck ? stuck.y + stuck.place.height : this._layout.pinnedHeight;
+    const tops = places.map((place) => (place === stuck?.place ? stuck.y : this._layout.screenY(place)));
     tops.forEach((top, at) => {
-      if (this._tops[at] !== top) /** @type {HTMLElement} */ (elements[at]).style.transform = `translateY(${top}px)`;
+      const [place, element] = [places[at], /** @type {HTMLElement} */ (elements[at])];
+      element.classList.toggle("is-stuck", place === stuck?.place);
+      if (this._tops[at] === top) return;
+      element.style.transform = `translateY(${top}px)`;
+      const within = place.type === "group" || place.pinned ? 0 : Math.min(edge - top, place.height - TITLE);
+      element.style.paddingTop = within > 1 ? `${within}px` : "";
     });
     this._tops = tops;
   }
@@ -44,6 +56,7 @@ export class Headers {
     const about = place.lane ? `${place.title} · ${plural(place.lane.slices, "slice")}` : place.title;
     const most = place.counter ? h("span", { class: "lane-note" }, `at most ${inUnit(place.counter.highest, place.counter.unit)}`) : null;
     element.append(h("span", { class: "lane-title", title: about }, place.title, most));
+    if (place.lane?.outer_rows) element.append(this._outer(place.lane));
     if (place.type !== "group") element.append(this._pin(place));
     return element;
   }
@@ -56,6 +69,17 @@ export class Headers {
     };
     const label = place.folded ? `Unfold ${place.title}` : `Fold ${place.title}`;
     return h("button", { class: "fold", type: "button", "aria-expanded": String(!place.folded), "aria-label": label, onclick: toggle }, place.folded ? "▸" : "▾");
+  }
+
+  /** @param {import("./layout.js").Lane} lane */
+  _outer({ key, outer_rows: number }) {
+    const toggle = () => {
+      this._layout.toggleOuter(key);
+      this._changed();
+    };
+    const isShown = this._layout.opened.has(`outer:${key}`);
+    const label = `${isShown ? "Hide" : "Show"} the ${number} Python frames around everything`;
+    return h("button", { class: "outer", type: "button", "aria-expanded": String(isShown), "aria-label": label, title: label, onclick: toggle }, `${isShown ? "−" : "+"}${number}`);
   }
 
   /** @param {import("./layout.js").Place} place */

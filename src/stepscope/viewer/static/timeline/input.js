@@ -13,7 +13,7 @@ const KEYS = new Set(["w", "a", "s", "d", "ArrowLeft", "ArrowRight"]);
  *   moved: () => void, hover: (x: number, y: number) => void, leave: () => void,
  *   click: (x: number, y: number) => void, doubleClick: (x: number, y: number) => void,
  *   select: (from: number, to: number, isDone: boolean) => void, escape: () => void,
- *   focus: () => void, next: (direction: number) => void, mark: () => void}} Handlers
+ *   focus: () => void, next: (direction: number) => void, row?: (direction: number) => void, mark: () => void}} Handlers
  */
 
 /** Whether keys are meant for a text field. @param {EventTarget | null} target */
@@ -76,12 +76,12 @@ export function listen(surface, on) {
   surface.addEventListener("pointercancel", () => (drag = null), { signal });
   surface.addEventListener("pointerleave", () => on.leave(), { signal });
   surface.addEventListener("dblclick", (event) => on.doubleClick(event.offsetX, event.offsetY), { signal });
-  keyboard(on, () => pointerX, signal);
+  keyboard(surface, on, () => pointerX, signal);
   return () => control.abort();
 }
 
-/** @param {Handlers} on @param {() => number} pointer @param {AbortSignal} signal */
-function keyboard(on, pointer, signal) {
+/** @param {HTMLElement} surface @param {Handlers} on @param {() => number} pointer @param {AbortSignal} signal */
+function keyboard(surface, on, pointer, signal) {
   /** @type {Set<string>} */
   const held = new Set();
   let last = 0;
@@ -112,7 +112,10 @@ function keyboard(on, pointer, signal) {
     else if (key === "f") on.focus();
     else if (key === "m") on.mark();
     else if (key === "." || key === ",") on.next(key === "." ? 1 : -1);
-    else if (key === "0") {
+    else if ((key === "ArrowDown" || key === "ArrowUp") && on.row && event.target === surface) {
+      event.preventDefault();
+      on.row(key === "ArrowDown" ? 1 : -1);
+    } else if (key === "0") {
       on.camera.showAll();
       on.moved();
     }

@@ -4,7 +4,7 @@
 /**
  * @typedef {{key: string, group: string, title: string, kind: string, rows_of: string,
  *   first_row: number, rows: number, slices: number, device: number | null,
- *   lane_id: number | null, is_main: boolean}} Lane
+ *   lane_id: number | null, is_main: boolean, outer_rows: number}} Lane
  * @typedef {{number: number, name: string, group: string, unit: string, samples: number,
  *   highest: number}} Counter
  * @typedef {{type: "group" | "lane" | "counter", key: string, title: string, y: number,
@@ -124,8 +124,10 @@ export class Layout {
     return [...groups].sort((a, b) => rank(a[0]) - rank(b[0]));
   }
 
-  /** @param {Lane} lane @returns {Place} */
-  _lanePlace(lane) {
+  /** A lane without its outer frames, unless they are opened. @param {Lane} whole @returns {Place} */
+  _lanePlace(whole) {
+    const hidden = this.opened.has(`outer:${whole.key}`) ? 0 : whole.outer_rows ?? 0;
+    const lane = { ...whole, first_row: whole.first_row + hidden, rows: whole.rows - hidden };
     const isFolded = this._isFolded(lane.key, isMinor(lane));
     const isDeep = lane.rows > 12;
     const rowHeight = lane.kind === "busy" ? BUSY : isDeep ? THIN_ROW + 2 : ROW;
@@ -153,6 +155,23 @@ export class Layout {
     if (set.has(key)) set.delete(key);
     else set.add(key);
     this.arrange();
+  }
+
+  /** Shows the frames around everything in a lane, or hides them. @param {string} key */
+  toggleOuter(key) {
+    const name = `outer:${key}`;
+    if (!this.opened.delete(name)) this.opened.add(name);
+    this.arrange();
+  }
+
+  /** The title of a group that stays on the screen while its lanes scroll below it: the group and its place; null for none. @returns {{place: Place, y: number} | null} */
+  sticky() {
+    const groups = this.places.filter((one) => one.type === "group");
+    const at = groups.filter((one) => this.screenY(one) < this.pinnedHeight).length - 1;
+    if (at < 0) return null;
+    const next = groups[at + 1];
+    const most = next ? this.screenY(next) - GROUP : Infinity;
+    return { place: groups[at], y: Math.min(this.pinnedHeight, most) };
   }
 
   /** Pins a lane above the others, or unpins it. @param {string} key */
@@ -211,6 +230,7 @@ export class Layout {
     this.folded.delete(`group:${lane.group}`);
     this.folded.delete(lane.key);
     if (isMinor(lane)) this.opened.add(lane.key);
+    if (row < lane.first_row + (lane.outer_rows ?? 0)) this.opened.add(`outer:${lane.key}`);
     this.filter = "";
     this.arrange();
     const y = this.rowY(of, row);

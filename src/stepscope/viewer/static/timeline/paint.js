@@ -2,7 +2,7 @@
 /** What lies over the slices: grid, texts, counters, the selection, search hits, the slice under the mouse. */
 
 import { token } from "../theme.js";
-import { fittingName } from "../units.js";
+import { fittingName, inUnit } from "../units.js";
 import { marks } from "./axis.js";
 import { itemsInView, rowsInView } from "./scenes.js";
 
@@ -206,5 +206,30 @@ export function paintCounter(context, tile, place, top, camera) {
   context.strokeStyle = ink;
   context.lineWidth = 1;
   context.stroke();
+  axis(context, highest, counter.unit, y, camera.width);
+}
+
+/**
+ * The scale of a counter: lines at half and at its highest, with amounts.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} highest
+ * @param {string} unit
+ * @param {(value: number) => number} y
+ * @param {number} width
+ */
+function axis(context, highest, unit, y, width) {
+  context.font = `${token("size-small")} ${token("font")}`;
+  context.textBaseline = "middle";
+  for (const value of [highest, highest / 2]) {
+    const words = inUnit(value, unit);
+    context.fillStyle = token("line-strong");
+    context.fillRect(0, Math.round(y(value)), width, 1);
+    context.fillStyle = token("paper");
+    context.globalAlpha = 0.85;
+    context.fillRect(2, y(value) - 6, context.measureText(words).width + 6, 13);
+    context.globalAlpha = 1;
+    context.fillStyle = token("ink-soft");
+    context.fillText(words, 5, y(value) + 1);
+  }
 }
 

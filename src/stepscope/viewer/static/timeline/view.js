@@ -5,6 +5,7 @@ import { getJson } from "../api.js";
 import { oncePerFrame } from "../dom.js";
 import { Names } from "../names.js";
 import { token } from "../theme.js";
+import { duration } from "../units.js";
 import { arrowsOf, paintArrows } from "./arrows.js";
 import { drawAxis } from "./axis.js";
 import { Camera } from "./camera.js";
@@ -54,7 +55,7 @@ export class Timeline {
     this._dragged = null;
     this.frames = 0;
     this.lastFrameMs = 0;
-    const surface = new Surface();
+    const surface = new Surface(!overview.events);
     this._surface = surface;
     this.element = surface.element;
     this._headers = new Headers(surface.titles, this.layout, () => this._layoutChanged());
@@ -73,9 +74,12 @@ export class Timeline {
       this.redraw();
     };
     window.addEventListener("theme-changed", repaint);
+    // What WebGL has drawn can be read until the frame ends.
+    const drawNow = () => this._draw();
+    window.addEventListener("draw-now", drawNow);
     this._listenToTitles();
     this._watch.observe(surface.pane);
-    this._ends.push(() => window.removeEventListener("theme-changed", repaint));
+    this._ends.push(() => window.removeEventListener("theme-changed", repaint), () => window.removeEventListener("draw-now", drawNow));
   }
 
   _listenToTitles() {
@@ -218,6 +222,7 @@ export class Timeline {
       focus: () => this._selected && this.goTo(this._selected.start_ns, this._selected.start_ns + this._selected.dur_ns),
       mark: () => this._selected && this.selection.set({ range: `${Math.floor(this._selected.start_ns)}-${Math.ceil(this._selected.start_ns + this._selected.dur_ns)}` }),
       next: (/** @type {number} */ direction) => this._nextInRow(direction),
+      row: (/** @type {number} */ direction) => this._nextRow(direction),
     };
   }
 
@@ -290,19 +295,47 @@ export class Timeline {
     return [...all].sort((a, b) => a.start_ns - b.start_ns);
   }
 
-  /** The next slice of the row. @param {number} direction */
-  async _nextInRow(direction) {
+  /** The next slice of the row; the first in view where none is selected. @param {number} direction */
+  _nextInRow(direction) {
     const mark = this._selected;
-    if (!mark || mark.of !== "events") return;
     const scene = this.scenes.shown.get("events");
-    const slot = scene?.slot.get(mark.row);
-    if (!scene || slot === undefined) return;
+    if (!mark || !scene) {
+      this._nextRow(1);
+      return;
+    }
+    const slot = scene.slot.get(mark.row);
+    if (mark.of !== "events" || slot === undefined) return;
     for (let at = scene.offset[slot]; at < scene.offset[slot + 1]; at++) {
       if (scene.event[at] !== mark.event) continue;
       const next = at + direction;
       if (next >= scene.offset[slot] && next < scene.offset[slot + 1]) this.selection.set({ event: String(scene.event[next]) });
       return;
     }
+  }
+
+  /**
+   * The slice of the next row that has one in view, as near in time as can be; of the first row where none is selected.
+   * @param {number} direction
+   */
+  _nextRow(direction) {
+    const { layout, camera, _selected: mark } = this;
+    const lanes = layout.places.flatMap(({ lane, rows }) => (lane?.rows_of === "events" && lane.kind !== "busy" ? Array.from({ length: rows }, (_, row) => lane.first_row + row) : []));
+    const from = mark?.of === "events" ? lanes.indexOf(mark.row) : direction > 0 ? -1 : lanes.length;
+    const middle = mark ? mark.start_ns + Math.min(mark.dur_ns, camera.span) / 2 : camera.start;
+    for (let at = from + direction; at >= 0 && at < lanes.length; at += direction) {
+      const found = this.scenes.itemAt("events", lanes[at], middle, camera.span);
+      if (!found) continue;
+      this.selection.set({ event: String(found.scene.event[found.at]) });
+      return;
+    }
+  }
+
+  /** Says what is selected, to who cannot see it. @param {any} found what the server says; null where nothing is selected */
+  _say(found) {
+    const lane = found?.lane_title ? `, in ${found.lane_title}` : "";
+    const inside = found?.stack?.length ? `, inside ${found.stack.at(-1).name}` : "";
+    const words = !found ? "" : found.cause ? `GPU ${found.device} idle: ${found.cause}` : `${found.name}${lane}${inside}`;
+    this._surface.said.textContent = words && `${words}; ${duration(found.dur_ns)}, ${duration(found.start_ns)} after the first event`;
   }
 
   /** Shows what the address names. */
@@ -312,6 +345,7 @@ export class Timeline {
     this._arrows = [];
     this.redraw();
     if (!text) {
+      this._say(null);
       this._picked(null);
       return;
     }
@@ -321,6 +355,7 @@ export class Timeline {
       const path = `/api/traces/${this.trace}/${isIdle ? "gap" : "event"}`;
       const found = await getJson(path, isIdle ? { row: number } : { event: number });
       if (this.selection.get("event") !== text) return;
+      this._say(found);
       if (isIdle) {
         const lane = this.layout.extraLanes.find((one) => one.device === found.device);
         if (lane) this._selected = { event: Number(number), of: "idle", row: lane.first_row, start_ns: found.start_ns, dur_ns: found.dur_ns };

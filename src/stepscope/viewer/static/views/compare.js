@@ -5,7 +5,7 @@ import { getColumns, getJson, isAbort, postJson } from "../api.js";
 import { FlameGraph } from "../draw/flame.js";
 import { mergeFlames } from "../draw/merge.js";
 import { drawMiniTimeline } from "../draw/mini-timeline.js";
-import { stepStrip } from "../draw/strip.js";
+import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { waterfall } from "../draw/waterfall.js";
 import { h, oncePerFrame, replace } from "../dom.js";
@@ -47,7 +47,7 @@ export function compareView(context) {
       const found = await getJson(`/api/traces/${a.id}/compare`, { with: b.id });
       if (isClosed) return;
       const overviews = await Promise.all([a, b].map((one) => getJson(`/api/traces/${one.id}/overview`)));
-      replace(body, headline(found.step), parts(found), steps(found, [a.title, b.title], room()), aligned([a, b], overviews, room), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
+      replace(body, ...headline(found), parts(found), steps(found), aligned([a, b], overviews, room), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
       element.dataset.ready = "1";
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
@@ -71,23 +71,27 @@ export function compareView(context) {
   return { element, close: () => { isClosed = true; end(); } };
 }
 
-/** @param {any} step */
-function headline(step) {
+/** @param {any} found */
+function headline({ step, changed, differences }) {
   const words = (step.delta_ns > 0 ? "longer" : "shorter") + (step.is_beyond_noise ? "" : ", which may be noise");
   const noise = step.noise_ns === null ? "; the noise is not known" : `; runs differ by ±${duration(step.noise_ns)} by chance`;
-  return h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
+  const verdict = h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
+  return [
+    verdict,
+    changed ? h("p", { class: "lead" }, changed[0].toUpperCase() + changed.slice(1)) : null,
+    ...differences.map((/** @type {string} */ one) => h("p", { class: "caution" }, `Caution: ${one}.`)),
+  ];
 }
 
 /** @param {any} found */
 function parts(found) {
   if (!found.changes.part.length) return h("p", { class: "note" }, "The parts of the two steps cannot be compared.");
-  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, ["before", "after"]));
+  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean step (${found.a.parts_basis}): the bars between add up to the difference exactly. The verdict compares medians, which single slow steps do not move.`), waterfall(found.changes.part, ["before", "after"]));
 }
 
-/** @param {any} found @param {[string, string]} titles @param {number} width */
-function steps(found, titles, width) {
-  const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
-  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, width), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
+/** @param {any} found */
+function steps(found) {
+  return h("section", {}, h("h3", {}, "Steps"), stepStrips(found.strips).element, h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
 }
 
 /** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews @param {() => number} room */

@@ -2,6 +2,7 @@
 /** Every rank of a run over its steps as a heat map, the one to blame first, with the cause. */
 
 import { getColumns, getJson, isAbort } from "../api.js";
+import { stepStrips } from "../draw/step-strips.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
 import { titleOf, untilReady } from "../loading.js";
@@ -20,6 +21,7 @@ export function ranksView(context) {
   const path = `/api/traces/${trace}/ranks`;
   const measures = h("div", { class: "tabs", role: "group", "aria-label": "Measure" });
   const place = h("div", { class: "ranks-place" });
+  const strips = h("section", { class: "rank-strips" });
   const element = h("div", { class: "view" }, place);
   /** @type {any} */
   let about = null;
@@ -45,9 +47,21 @@ export function ranksView(context) {
       map.choose(selection.get("cell"));
       replace(place, ...page());
       await load();
+      await showStrips();
     } catch (error) {
       failed(error);
     }
+  }
+
+  /** Every step of each rank, on one scale. */
+  async function showStrips() {
+    const found = await getJson(`/api/traces/${trace}/steps`, { all: 1 });
+    if (isClosed || found.strips.length < 2) return;
+    const picked = (/** @type {number} */ at, /** @type {number} */ bar) => {
+      const { rank, first } = found.strips[at];
+      open(about.ranks.find((/** @type {any} */ one) => one.rank === rank) ?? { trace: null }, first[bar]);
+    };
+    replace(strips, h("h3", {}, "Every step of each rank"), stepStrips(found.strips, { tall: 36, picked }).element, found.left_out ? h("p", { class: "note" }, `${plural(found.left_out, "more rank")} left out.`) : null);
   }
 
   async function load() {
@@ -81,6 +95,7 @@ export function ranksView(context) {
       h("p", { class: "note" }, `${ranks()}, ${plural(about.steps.length, "step")}${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
       measures,
       map?.element ?? null,
+      strips,
       about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "wait from this cause (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
       h("section", {}, h("h3", {}, "Ranks, per step"), table({ columns, rows, total: rows.length }, { shown: 16, filter: rows.length > 16, link: (column, value) => (column === "rank" ? () => open(about.ranks.find((/** @type {any} */ one) => one.rank === value), null) : null) })),
       ...about.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),

@@ -2,8 +2,25 @@
 /** The answer to every question of `stepscope show`, as tables, for the selected steps. */
 
 import { getJson, isAbort } from "../api.js";
+import { ladder } from "../draw/ladder.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
+import { limitPaint } from "../part-colours.js";
+
+/** What the questions are about; those of no group come last. */
+const GROUPS = /** @type {[string, string[]][]} */ ([
+  ["Time", ["timeline", "steps", "idle", "input", "launches", "critical-path", "what-if", "ladder", "pipeline"]],
+  ["Compute", ["kernels", "compute", "fusion", "operators", "operators-by-shape", "modules", "flops", "call-tree", "python-functions"]],
+  ["Memory", ["memory"]],
+  ["Communication", ["communication", "collectives", "abnormal-collectives"]],
+]);
+
+/** The step after each fix as bars. @param {any} data */
+function rungs({ columns, rows }) {
+  const at = (/** @type {string} */ name) => columns.findIndex((/** @type {any} */ one) => one.name === name);
+  const [name, step, limit, fixed] = ["rung", "step_ns", "limit", "fixed"].map(at);
+  return ladder(rows.map((/** @type {any[]} */ row) => ({ name: row[name], step_ns: row[step], limit: row[limit], words: row[limit] === "floor" ? "floor" : `${row[limit]} limits it`, title: row[fixed], colour: limitPaint(row[limit]) })));
+}
 
 /** @param {import("../main.js").Context} context */
 export function tablesView(context) {
@@ -23,7 +40,17 @@ export function tablesView(context) {
 
   function showList() {
     const chosen = selection.get("question", "steps");
-    replace(list, ...questions.map((one) => h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "))));
+    const grouped = new Set(GROUPS.flatMap(([, names]) => names));
+    const groups = [...GROUPS, ["More", questions.map((one) => one.name).filter((name) => !grouped.has(name))]];
+    replace(list, ...groups.flatMap(([title, names]) => {
+      const found = questions.filter((one) => names.includes(one.name));
+      return found.length ? [h("h3", {}, String(title)), ...found.map((one) => choice(one, chosen))] : [];
+    }));
+  }
+
+  /** @param {{name: string, about: string}} one @param {string} chosen */
+  function choice(one, chosen) {
+    return h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "));
   }
 
   /** Steps that a selected range touches stand in for it: questions are asked of whole steps. */
@@ -60,7 +87,7 @@ export function tablesView(context) {
       h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
       ofRange ? h("p", { class: "note" }, "Questions are asked of whole steps: these are the steps that the selected range touches.") : null,
       found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
-      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }))),
+      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), one.name === "rungs" ? rungs(one) : null, one.rows.length ? table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }) : h("p", { class: "note" }, "None."))),
       h("p", { class: "note" }, found.scope),
       ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
     ];

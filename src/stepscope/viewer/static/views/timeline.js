@@ -1,7 +1,7 @@
 // @ts-check
 /** The timeline with its panel: findings, what was clicked, the selected range, search. */
 
-import { h, replace } from "../dom.js";
+import { h, oneTabStop, replace } from "../dom.js";
 import { showDetails } from "../panels/details.js";
 import { card, showFindings } from "../panels/findings.js";
 import { showRange } from "../panels/range.js";
@@ -15,7 +15,8 @@ export class TimelineView {
   constructor(context) {
     this._context = context;
     const { selection, trace, overview } = context;
-    this._tabs = h("div", { class: "tabs" });
+    this._tabs = h("div", { class: "tabs", role: "group", "aria-label": "Panel" });
+    oneTabStop(this._tabs);
     /** @type {Record<string, HTMLElement>} */
     this._panels = {};
     for (const [key] of PANELS) this._panels[key] = h("div", { class: "panel", "data-panel": key });
@@ -81,7 +82,7 @@ export class TimelineView {
   /** @param {string} key */
   _show(key) {
     this._chosen = key;
-    replace(this._tabs, ...PANELS.map(([one, title]) => h("button", { type: "button", "aria-pressed": String(one === key), onclick: () => this._show(one) }, title)));
+    replace(this._tabs, ...PANELS.map(([one, title]) => h("button", { type: "button", "aria-pressed": String(one === key), tabindex: one === key ? "0" : "-1", onclick: () => this._show(one) }, title)));
     for (const [one, panel] of Object.entries(this._panels)) panel.hidden = one !== key;
   }
 
