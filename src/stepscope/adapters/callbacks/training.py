@@ -184,7 +184,8 @@ class TrainingRecorder(Policy):
     def forward(self) -> None:
         """Begin the forward phase: a batch has arrived."""
         if self._is_on and self._detector is not None:
-            self.resume_steps()
+            if self._excluded is not None:
+                self.resume_steps()
             self._is_in_step = True
             self._detector.enter(FORWARD)
 
@@ -216,7 +217,8 @@ class TrainingRecorder(Policy):
         """End the step; returns whether the training should end with it (`max_steps`)."""
         if not self._is_on or self.profiler is None:
             return False
-        self.resume_steps()
+        if self._excluded is not None:
+            self.resume_steps()
         self._is_in_step = self.has_stepped = False
         self.profiler.step()
         return self.profiler.should_stop

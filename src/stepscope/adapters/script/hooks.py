@@ -177,7 +177,7 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def backward_begins(self) -> bool:
         """Note that the batches since the last step were for training: a backward pass begins."""
-        if self._running(is_from_start=False) is None:
+        if self._profiler is None and self._running(is_from_start=False) is None:
             return False
         self._steps.backward_begins()
         return True
@@ -189,7 +189,7 @@ class ScriptRecorder(Policy, EngineFollower):
 
     def optimizer_begins(self) -> bool:
         """Decide whether to time an optimizer step."""
-        return self._running(is_from_start=False) is not None
+        return self._profiler is not None or self._running(is_from_start=False) is not None
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """End the step: an optimizer, or an engine with everything it does, has stepped."""

@@ -13,6 +13,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import attempt, missed
@@ -20,7 +21,6 @@ from stepscope.capture.steps.phase_times import CALL, RETURN
 from stepscope.capture.steps.replacements import Replacements
 
 if TYPE_CHECKING:
-    from stepscope.capture.steps.core import StepCore
     from stepscope.capture.steps.detector import Detector
 
 _LOOKS_AT = (1, 2, 4)
@@ -57,11 +57,8 @@ class ForwardCalls:
         # A class may be pickled with what wraps it: by cloudpickle, if it belongs to the script.
         return ForwardCalls, (None,)
 
-    def backward_begins(self) -> None:
-        """Look for the modules that the loop calls, if there was no call before."""
-        if self.calls:
-            self.calls = self._missed = 0
-            return
+    def look(self) -> None:
+        """Look for the modules that the loop calls: a backward pass begins, without any before."""
         self._missed += 1
         if self._missed == _GIVES_UP_AT:
             if not self.is_found:
@@ -104,40 +101,35 @@ class ForwardCalls:
             call = own.__get__(module) if own is not None else inherited.__call__
             if is_compiling() or self._is_inside:
                 return call(*arguments, **keywords)
+            is_outermost, noted = False, None
             try:
-                core = self._begin(arguments, keywords, has_gradients=records_gradients())
+                detector, thread = self._detector, get_ident()
+                if detector is not None and thread == detector.thread and not detector.is_off:
+                    core = detector.core
+                    if core is None or core.thread == thread:
+                        is_outermost = self._is_inside = self.is_found = True
+                        self.calls += 1
+                        self._missed = 0
+                        if core is not None and (
+                            records_gradients() or detector.policy.is_forward_without_gradients()
+                        ):
+                            depends = False
+                            for one in (*arguments, *keywords.values()):
+                                depends = depends or getattr(one, "requires_grad", False) is True
+                            core.note(CALL, depends)
+                            noted = core
             except Exception as error:  # noqa: BLE001 - the training must go on
                 missed(error)
-                core = None
             try:
                 return call(*arguments, **keywords)
             finally:
-                self._is_inside = False
-                if core is not None:
+                if is_outermost:
+                    self._is_inside = False
+                if noted is not None:
                     has_loss = records_gradients()
-                    core.note(RETURN, has_loss, ends_phase=not has_loss)
+                    noted.note(RETURN, has_loss, ends_phase=not has_loss)
 
         return called
-
-    def _begin(
-        self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, has_gradients: bool
-    ) -> StepCore | None:
-        """Note that an outermost call begins; returns where to note that it ends."""
-        detector = self._detector
-        if detector is None or not detector.listens():
-            return None
-        self._is_inside = self.is_found = True
-        self.calls += 1
-        core = detector.core
-        if core is None:
-            return None
-        if not has_gradients and not detector.policy.is_forward_without_gradients():
-            return None
-        depends = False
-        for one in (*arguments, *keywords.values()):
-            depends = depends or getattr(one, "requires_grad", False) is True
-        core.note(CALL, depends)
-        return core
 
 
 def _classes_of_modules(depth: int) -> set[type]:
