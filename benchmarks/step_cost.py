@@ -154,7 +154,7 @@ def _with_callback(
 ) -> Callable[[], object]:
     """A step as a framework announces it."""
     from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
-    from stepscope.capture.together.ranks import RankIdentity
+    from stepscope.capture.ranks import RankIdentity
 
     recorder = TrainingRecorder(prototype_of(None, options))
     recorder.begin(RankIdentity())

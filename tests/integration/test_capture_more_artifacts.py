@@ -15,8 +15,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 import stepscope
 from stepscope import open_run
 from stepscope.artifacts.calls import gather
+from stepscope.artifacts.job import RawTrace
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
-from stepscope.artifacts.raw import RawTrace
 from stepscope.run.files import LineFile
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}

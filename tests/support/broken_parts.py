@@ -21,7 +21,7 @@ import torch
 
 import stepscope
 from stepscope import capture
-from stepscope.capture.together.holder import ProcessClaim
+from stepscope.capture.ranks import ProcessClaim
 from tests.support.training import SmallTraining, bare_losses, batches
 
 STEPS = 7

@@ -14,7 +14,7 @@ from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
-from stepscope.run.error_words import error_in_words
+from stepscope.run.figures import error_in_words
 from stepscope.run.metrics import GpuDescription
 
 _ALL_LINKS = 0xFFFFFFFF

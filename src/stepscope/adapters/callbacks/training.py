@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.ranks import NestedProfilerError, RankIdentity, identify
 from stepscope.capture.steps.detector import Detector, Policy
 from stepscope.capture.steps.work import UNKNOWN, Work, work_of
-from stepscope.capture.together.holder import NestedProfilerError
-from stepscope.capture.together.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
 

@@ -16,12 +16,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.containment import attempt, missed
-from stepscope.capture.steps.disable_dynamo import (
-    disable_dynamo,
-    is_compiling,
-    skipped_by_dynamo,
-)
-from stepscope.capture.steps.forward_calls import ForwardCalls
 from stepscope.capture.steps.loader_waits import LoaderWaits
 from stepscope.capture.steps.phase_times import (
     BACKWARD_BEGINS,
@@ -33,8 +27,13 @@ from stepscope.capture.steps.phase_times import (
     OPTIMIZER_BEGINS,
     OPTIMIZER_ENDS,
 )
-from stepscope.capture.steps.replacements import Replacements
-from stepscope.capture.steps.timed_calls import TimedCalls
+from stepscope.capture.steps.replacements import (
+    Replacements,
+    disable_dynamo,
+    is_compiling,
+    skipped_by_dynamo,
+)
+from stepscope.capture.steps.timed_calls import ForwardCalls, TimedCalls
 from stepscope.run.step_record import FORWARD
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from stepscope.run.regular_files import open_regular
+from stepscope.run.files import open_regular
 from stepscope.trace.store.owners import SUFFIX, is_believed, keep_to_owner
 
 MANIFEST = "manifest.json"
