@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.support.project import ROOT
 
 MOST_MODULES = 60
