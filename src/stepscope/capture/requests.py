@@ -120,15 +120,22 @@ class RequestSources:
         self.wake()
 
     def take(self, record: StepRecord) -> None:
-        """Take in a step that ended. Called in the thread that writes them."""
+        """Take in a step that ended, and request a window if it was slow.
+
+        Called in the thread that writes steps: nothing of this is at the training's cost.
+        """
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
         if self._scalars is not None:
             self._scalars.step_ended(record)
+        # Steps inside a window are slower because of it, which means nothing.
+        is_usual = record.window is None and record.kind == TRAIN
+        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+            self.ask("slow step")
 
     def next_due(self, step: int) -> int:
         """The first step from `step` on at whose beginning there may be something to do."""
-        is_each = self._slow is not None or self._conditions or self._was_signalled
+        is_each = self._conditions or self._was_signalled
         return step if is_each else NEVER
 
     def step_ended(self, record: StepRecord) -> None:
@@ -136,10 +143,6 @@ class RequestSources:
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")
-        # Steps inside a window are slower because of it, which means nothing.
-        is_usual = record.window is None and record.kind == TRAIN
-        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
-            self.ask("slow step")
         if self._conditions and record.step >= self._quiet_until:
             self._check_conditions(record)
 
