@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host
+from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host, same_uuid
 from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
-from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch

@@ -14,6 +14,7 @@ from stepscope.run.figures import error_in_words
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
 from stepscope.run.remote import (
+    Deadline,
     cannot_be_opened,
     http_options,
     is_http,
@@ -22,7 +23,6 @@ from stepscope.run.remote import (
     version_of,
 )
 from stepscope.run.side_json import parse_json
-from stepscope.run.timeouts import Deadline
 from stepscope.run.user_cache import user_cache
 
 _MOST_LEVELS = 8  # of folders; a run has three

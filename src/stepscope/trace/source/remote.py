@@ -18,15 +18,17 @@ from typing import IO, Any, TypeVar, cast
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.remote import (
+    SILENCE_VARIABLE,
     TRY_AGAIN,
+    Deadline,
     cannot_be_opened,
     http_options,
     is_http,
     known_version,
     reason_for,
     redacted,
+    silence_seconds,
 )
-from stepscope.run.timeouts import SILENCE_VARIABLE, Deadline, silence_seconds
 
 Answer = TypeVar("Answer")
 
