@@ -101,11 +101,12 @@ def _measured(path: str, *, is_timed: bool) -> dict[str, float]:
     if is_timed:
         bare, _ = _steps_of(path, None)
         times |= {"bare_hot": _hot(bare), "bare_cold": _cold(bare)}
+    prepare: Callable[[], object] = int
     with contextlib.ExitStack() as recording:
         if path == "run":
-            step, prepare = _under_run(options), int
+            step = _under_run(options)
         elif path == "callback":
-            step, prepare = _with_callback(options, recording), int
+            step = _with_callback(options, recording)
         else:
             profiler = recording.enter_context(stepscope.Profiler(**options))
             step, prepare = _steps_of(path, profiler)
